@@ -7,18 +7,20 @@ from typing import Final
 
 import click
 
+from loadmanager.cli.options import option
+
 DISPLACED: Final = 3
 """Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
 
 
 @click.command()
-@click.option(
+@option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file; see deploy/loadmanager.toml. The environment may be used instead.",
 )
-@click.option(
+@option(
     "--set",
     "overrides",
     metavar="SECTION.KEY=VALUE",

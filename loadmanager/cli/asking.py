@@ -22,9 +22,8 @@ from urllib.request import (
 
 import click
 
+from loadmanager.cli.options import Decorator, option
 from loadmanager.cli.profiles import Profile, read_profile
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})
@@ -75,16 +74,18 @@ class Reach:
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
 
-    def ask(self, path: str, *, method: str = "GET", body: object = None, **query: str) -> bytes:
+    def ask(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> bytes:
         """Return what ``path`` answers; redirects to the leader are followed.
 
-        ``body`` is sent as JSON unless it is None.
+        ``body`` is sent as JSON unless it is None; parameters of the ``query`` that are empty
+        or 0 are left out, and those with several values repeated.
 
         Raises:
             NotFound: the question is wrong, or about something that does not exist.
             NotAnswered: the sidecar cannot be reached, refuses, or has no leader to ask.
         """
-        full = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
+        full = f"{self.url}{path}" + (f"?{asked}" if asked else "")
         try:
             return self._answer(full, method, body, self.token)
         except HTTPError as error:
@@ -98,7 +99,7 @@ class Reach:
             told = f"no answer within {self.timeout_s:g} s" if slow else why
             raise NotAnswered(f"{self.url}: {told}") from None
 
-    def json(self, path: str, *, method: str = "GET", body: object = None, **query: str) -> Any:
+    def json(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> Any:
         """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""
         content = self.ask(path, method=method, body=body, **query)
         try:
@@ -155,26 +156,26 @@ def _check_url(
 
 
 _OPTIONS: Final = (
-    click.option(
+    option(
         "--url",
         envvar="LOADMANAGER_URL",
         callback=_check_url,
         help=f"Address of any sidecar of the cluster.  [default: {DEFAULT_URL}]",
     ),
-    click.option(
+    option(
         "--profile",
         envvar="LOADMANAGER_PROFILE",
         default="",
         metavar="NAME",
         help="Profile in profiles.toml: address, token, CA.  [default: the one called default]",
     ),
-    click.option(
+    option(
         "--token-file",
         envvar="LOADMANAGER_TOKEN_FILE",
         default="",
         help="File with the bearer token to send.",
     ),
-    click.option(
+    option(
         "--ca-file",
         envvar="LOADMANAGER_CA_FILE",
         default="",
@@ -184,11 +185,10 @@ _OPTIONS: Final = (
 
 
 def _timeout_option(default_s: float) -> Decorator:
-    return click.option(
+    return option(
         "--timeout",
         "timeout_s",
         default=default_s,
-        show_default=True,
         type=click.FloatRange(0.1, 3600),
         help="Seconds to wait for an answer.",
     )
@@ -214,8 +214,8 @@ def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorato
             command(**arguments)
 
         decorated: Callable[..., None] = with_reach
-        for option in reversed(options):
-            decorated = option(decorated)
+        for declare in reversed(options):
+            decorated = declare(decorated)
         return decorated
 
     return decorate

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.cli.pulsar_access import access_options
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveLimits
@@ -46,7 +47,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 
 
 @click.command("attach")
-@click.option(
+@option(
     "--pulsar",
     "url",
     required=True,
@@ -54,103 +55,98 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     callback=_check_url,
     help="The web service of any broker, such as http://broker-1:8080.",
 )
-@click.option(
+@option(
     "--interval",
     "interval_s",
     default=10.0,
-    show_default=True,
     type=click.FloatRange(0.2, 3600),
     help="Seconds between two readings; rates are those in between.",
 )
-@click.option("--once", is_flag=True, help="Take one window, print it and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-@click.option(
+@option("--once", is_flag=True, help="Take one window, print it and end.")
+@option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@option(
     "--doctor", is_flag=True, help="Report rights, versions and settings with remedies, and end."
 )
-@click.option(
+@option(
     "--balance",
     is_flag=True,
     help="Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, and set as "
     "they were at the end.",
 )
-@click.option(
+@option(
     "--restore",
     is_flag=True,
     help="Set Pulsar's own shedding and splits as they were before --balance, and end: after a "
     "crash of it.",
 )
-@click.option(
+@option(
     "--pause",
     is_flag=True,
     help="Have a running --balance make no moves until --resume, and end. Pulsar's own shedding "
     "stays off.",
 )
-@click.option("--resume", is_flag=True, help="End a pause, and end.")
-@click.option(
+@option("--resume", is_flag=True, help="End a pause, and end.")
+@option(
     "--split",
     is_flag=True,
     help="Cut bundles that are too large to even out by moves, from Pulsar 3.0 on. There is no way "
     "back: Pulsar merges no bundles.",
 )
-@click.option(
+@option(
     "--take-over",
     is_flag=True,
     help="Balance although shedding was switched off by somebody else.",
 )
-@click.option(
+@option(
     "--config",
     type=_FILE,
     help="Be one of several candidates, of which one balances: its [zookeeper] says where they are "
     "elected. What --state-dir would hold is there.",
 )
-@click.option(
+@option(
     "--state-dir",
     type=_FOLDER,
     default=_state_folder,
     show_default="~/.local/state/loadmanager",
     help="Where --balance stores what Pulsar was set to before.",
 )
-@click.option(
+@option(
     "--history",
     "history_dir",
     type=_FOLDER,
     metavar="DIR",
     help="Write every report, round, move and split there, for loadmanager pipeline.",
 )
-@click.option(
+@option(
     "--metrics-port",
     type=click.IntRange(1, 65_535),
     help="Serve metrics for Prometheus at /metrics of this port.",
 )
-@click.option(
+@option(
     "--moves-per-minute",
     default=_LIMITS.per_minute,
-    show_default=True,
     type=_COUNT,
     help="Begin at most so many moves within any minute.",
 )
-@click.option(
+@option(
     "--moves-per-hour",
     default=_LIMITS.per_hour,
-    show_default=True,
     type=_COUNT,
     help="Begin at most so many moves within any hour.",
 )
-@click.option(
+@option(
     "--moves-per-namespace",
     default=_LIMITS.per_namespace,
-    show_default=True,
     type=_COUNT,
     help="Begin at most so many moves of one namespace within any minute.",
 )
-@click.option(
+@option(
     "--moves-at-once",
     default=_LIMITS.at_once,
-    show_default=True,
     type=_COUNT,
     help="Have at most so many moves under way.",
 )
-@click.option(
+@option(
     "--window",
     "windows",
     multiple=True,
@@ -159,44 +155,42 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Move only at such times, as this machine's clock has them: 'Mon-Fri 02:00-05:00'. May "
     "be given again.",
 )
-@click.option(
+@option(
     "--settle",
     "settle_s",
     default=120.0,
-    show_default=True,
     type=click.FloatRange(0, 86_400),
     help="Seconds without a move after a broker joined, left or restarted.",
 )
-@click.option(
+@option(
     "--exclude",
     multiple=True,
     metavar="TENANT/NAMESPACE",
     help="Move none of these bundles; * matches any text. May be given again.",
 )
-@click.option(
+@option(
     "--move-non-persistent",
     is_flag=True,
     help="Move bundles with non-persistent topics as well; they lose messages in a move.",
 )
-@click.option(
+@option(
     "--most-moves",
     default=20,
-    show_default=True,
     type=click.IntRange(0, 10_000),
     help="Propose at most so many moves in a round.",
 )
-@click.option(
+@option(
     "--strategy",
     metavar="NAME",
     help="What chooses the moves: greedy_rate (the default) evens out rates; avg, joint, overload, "
     "threshold, transfer and uniform are those of sidecars.",
 )
-@click.option(
+@option(
     "--placement",
     metavar="NAME",
     help="What chooses the targets, beside a --strategy of sidecars that leaves them open.",
 )
-@click.option(
+@option(
     "--cores",
     type=click.FloatRange(0, 100_000, min_open=True),
     help="CPU cores of each broker, for a --strategy where brokers tell only the CPU time of their "

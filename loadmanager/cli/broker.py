@@ -6,6 +6,7 @@ from typing import Final, cast
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 
 _MAX_PORT: Final = 65_535
@@ -27,81 +28,76 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 
 
 @click.command()
-@click.option(
+@option(
     "--listen",
     metavar="HOST:PORT",
     callback=_address,
     default="127.0.0.1:8080",
-    show_default=True,
     help="Where clients and the sidecar connect. Port 0 takes any free one.",
 )
-@click.option(
+@option(
     "--cpu-ms-per-message",
     type=click.FloatRange(0, 10_000),
     default=1.0,
-    show_default=True,
     help="CPU time burnt on each message. 1 ms lets one core take a thousand a second.",
 )
-@click.option(
+@option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append to this file which bundle was served when, as JSON lines.",
 )
-@click.option(
+@option(
     "--window-s",
     type=click.FloatRange(0.1, 3600),
     default=2.0,
-    show_default=True,
     help="Window of the reported rates. A shorter one follows load sooner and is noisier.",
 )
-@click.option(
+@option(
     "--hash",
     "hash_name",
     type=click.Choice(["murmur3", "crc32"]),
     default=DEFAULT_HASH,
-    show_default=True,
     help="Hash from topic to bundle; must be that of the cluster.",
 )
-@click.option(
+@option(
     "--max-body-bytes",
     type=click.IntRange(1024, 1024**3),
     default=1024 * 1024,
-    show_default=True,
     help="Longer messages are refused.",
 )
-@click.option(
+@option(
     "--control-secret-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File with the secret of the sidecar's broker.control_secret_file, 16 characters or "
     "more: requests of the contract without it get 401.",
 )
-@click.option(
+@option(
     "--pulsar-listen",
     metavar="HOST:PORT",
     callback=_optional_address,
     help="Serve Pulsar's own clients here, over its binary protocol. Port 0 takes any free one.",
 )
-@click.option(
+@option(
     "--pulsar-url",
     metavar="URL",
     default="",
     help="How clients reach that port, as in the sidecar's broker.broker_url.  "
     "[default: pulsar://HOST:PORT]",
 )
-@click.option(
+@option(
     "--ledger",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for what Pulsar's clients send; brokers that share it keep it when a bundle "
     "moves, and after a kill. Without it, it goes with the process.",
 )
-@click.option(
+@option(
     "--sidecar-url",
     metavar="URL",
     default="",
     help="The sidecar's HTTP address: there the broker asks where a bundle went, so that "
     "Pulsar's clients are told.",
 )
-@click.option(
+@option(
     "--sidecar-token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the bearer token for --sidecar-url, if the sidecar requires one.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
+from loadmanager.cli.options import JSON_OPTION, print_json
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
@@ -14,26 +15,22 @@ if TYPE_CHECKING:
 _WIDE = 140
 """Columns that the whole table of brokers takes."""
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-
 
 @click.command("brokers")
-@_JSON
+@JSON_OPTION
 @reaching()
 def brokers_command(*, as_json: bool, reach: Reach) -> None:
     """List the brokers with their load, as the leader sees it.
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    import json
-
     from loadmanager.cli.tables import print_table, terminal_width
 
     snapshot = snapshot_of(reach)
     leader = leader_of(reach)
     rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     if (terminal_width() or _WIDE) < _WIDE:
         names = ("broker", "bundles>", "topics>", "msg/s>", "MB/s>", "CPU>", "mem>", "net>")
@@ -48,7 +45,7 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 
 
 @click.command("leader")
-@_JSON
+@JSON_OPTION
 @reaching()
 def leader_command(*, as_json: bool, reach: Reach) -> None:
     """Print the broker whose sidecar is the leader.
@@ -57,18 +54,16 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager leader
     """
-    import json
-
     leader = leader_of(reach)
     if as_json:
-        click.echo(json.dumps(leader, indent=2))
+        print_json(leader)
     else:
         click.echo(f"{leader.get('brokerId', '')}  {leader.get('serviceUrl', '')}".strip())
 
 
 @click.command("lookup")
 @click.argument("topic", metavar="TOPIC")
-@_JSON
+@JSON_OPTION
 @reaching()
 def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     """Print the bundle of a topic, and the broker that serves it.
@@ -78,8 +73,6 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager lookup persistent://acme/orders/payments
     """
-    import json
-
     from loadmanager.core.errors import InvalidName
     from loadmanager.core.ids import parse_topic
 
@@ -91,7 +84,7 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     owner: dict[str, Any] = reach.json(f"/lookup/v2/topic/{path}")
     owner["bundle"] = reach.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
     if as_json:
-        click.echo(json.dumps(owner, indent=2))
+        print_json(owner)
         return
     for label, key in (
         ("bundle", "bundle"),

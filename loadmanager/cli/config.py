@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.cli.sections import SectionedGroup
 
 
@@ -16,13 +17,13 @@ def config_commands() -> None:
 
 
 @config_commands.command()
-@click.option(
+@option(
     "--config",
     "path",
     type=click.Path(path_type=Path),
     help="The TOML file; without it, only the environment and --set are read.",
 )
-@click.option(
+@option(
     "--set",
     "overrides",
     metavar="SECTION.KEY=VALUE",
@@ -101,7 +102,7 @@ def show_scenario_format() -> None:
 
 @config_commands.command("check-scenario")
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True)
-@click.option(
+@option(
     "--trace",
     type=click.Path(path_type=Path),
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
@@ -132,11 +133,11 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
 
 @config_commands.command("import")
 @click.argument("broker_conf", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--host",
     help="Name of the broker's host where advertisedAddress is not set; else that of this machine.",
 )
-@click.option(
+@option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Where to write the file; without it, it is printed.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.options import option
 from loadmanager.cli.sections import SectionedGroup
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def cost_model_group() -> None:
 
 @cost_model_group.command("publish")
 @click.argument("file", metavar="FILE", type=_FILE)
-@click.option(
-    "--force", is_flag=True, help="Publish it even if it was learned from another cluster."
-)
+@option("--force", is_flag=True, help="Publish it even if it was learned from another cluster.")
 @reaching()
 def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
     """Publish a cost model; the leader uses it from its next round on.
@@ -48,7 +47,7 @@ def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
 
 @cost_model_group.command("show")
 @click.argument("file", metavar="[FILE]", type=_FILE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the document as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print the document as JSON.")
 @reaching()
 def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
     """Print the published cost model, or the one in FILE.

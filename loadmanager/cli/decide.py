@@ -1,12 +1,13 @@
 """``loadmanager decide``: what the leader would do on a snapshot, without any cluster."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from loadmanager.cli.options import option, print_json
 
 if TYPE_CHECKING:
     from loadmanager.core.cost import CostDocument
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
+@option(
     "--snapshot",
     "file",
     required=True,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     help="A snapshot of a live leader, or Pulsar load reports by broker; - reads stdin.",
 )
-@click.option("--shedder", metavar="NAME", help="Another shedder, by our name or Pulsar's.")
-@click.option("--placement", metavar="NAME", help="Another placement, by our name or Pulsar's.")
-@click.option(
+@option("--shedder", metavar="NAME", help="Another shedder, by our name or Pulsar's.")
+@option("--placement", metavar="NAME", help="Another placement, by our name or Pulsar's.")
+@option(
     "--set",
     "settings",
     metavar="[PART.]KEY=VALUE",
@@ -33,33 +34,31 @@ if TYPE_CHECKING:
     "planner, filters). docs/strategies.md lists the keys, ours and Pulsar's; those of [planner] "
     "are taken, too. May be given again.",
 )
-@click.option(
+@option(
     "--mode",
     type=click.Choice(["safe", "parity"]),
     help="safe refuses what makes things worse; parity does as Pulsar would.",
 )
-@click.option(
+@option(
     "--cost-model",
     "costs",
     metavar="FILE|none",
     help="Use this cost model; none: shares of the traffic.",
 )
-@click.option(
+@option(
     "--seed",
     default=0,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Seed of random choices.",
 )
-@click.option(
+@option(
     "--rounds",
     default=1,
-    show_default=True,
     type=click.IntRange(1, 10_000),
     help="So many rounds, a minute apart, each on what the last one left.",
 )
-@click.option("--lenient", is_flag=True, help="Leave out entries that cannot be read, and say so.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@option("--lenient", is_flag=True, help="Leave out entries that cannot be read, and say so.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def decide(
     *,
     file: Path,
@@ -99,7 +98,7 @@ def decide(
         click.echo(f"left out: {left_out}", err=True)
     done = run_rounds(snapshot, planner, np.random.default_rng(seed), rounds)
     if as_json:
-        click.echo(json.dumps(_document(snapshot, planner, done, seed), indent=2))
+        print_json(_document(snapshot, planner, done, seed))
     else:
         _print(planner, done)
 

@@ -8,8 +8,8 @@ import click
 
 from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.moments import MOMENT
+from loadmanager.cli.options import JSON_OPTION, option, print_json
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
 _WIDTH: Final = 80
 _INDENT: Final = " " * 12
@@ -17,7 +17,7 @@ _INDENT: Final = " " * 12
 
 
 @click.command("decisions")
-@click.option(
+@option(
     "--kind",
     "kinds",
     multiple=True,
@@ -26,22 +26,17 @@ _INDENT: Final = " " * 12
     "of a broker, an unload by hand, what the leader would have moved if it did not only observe, "
     "or what it left alone. May be given again.",
 )
-@click.option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
-@click.option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
-@click.option(
-    "--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles."
-)
-@click.option(
-    "--since", metavar="TIME", type=MOMENT, help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z."
-)
-@click.option(
+@option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
+@option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
+@option("--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles.")
+@option("--since", metavar="TIME", type=MOMENT, help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z.")
+@option(
     "--limit",
     default=50,
-    show_default=True,
     type=click.IntRange(1, 10_000),
     help="At most so many, the newest first.",
 )
-@_JSON
+@JSON_OPTION
 @reaching()
 def decisions_command(
     *,
@@ -61,21 +56,17 @@ def decisions_command(
 
     Example: loadmanager decisions --kind move --kind drain --since 30m
     """
-    import json
-    from urllib.parse import urlencode
-
-    query: dict[str, object] = {
-        "limit": limit,
-        "kind": [one.replace("-", "_") for one in kinds],
-        "subject": bundle,
-        "broker": broker,
-        "namespace": namespace,
-        "sinceMs": 0 if since is None else int(since.timestamp() * 1000),
-    }
-    asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
-    told = reach.json(f"/admin/v2/loadmanager/decisions?{asked}")
+    told = reach.json(
+        "/admin/v2/loadmanager/decisions",
+        limit=limit,
+        kind=[one.replace("-", "_") for one in kinds],
+        subject=bundle,
+        broker=broker,
+        namespace=namespace,
+        sinceMs=0 if since is None else int(since.timestamp() * 1000),
+    )
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        print_json(told)
         return
     decisions = told["decisions"]
     if not decisions:
@@ -146,24 +137,23 @@ def _hanging(text: str) -> Iterator[str]:
 
 
 @click.command("plan")
-@click.option("--shedder", default="", metavar="NAME", help="Try another shedder.")
-@click.option("--placement", default="", metavar="NAME", help="Try another placement.")
-@click.option("--mode", default="", type=click.Choice(["", "safe", "parity"]), help="Try a mode.")
-@click.option(
+@option("--shedder", default="", metavar="NAME", help="Try another shedder.")
+@option("--placement", default="", metavar="NAME", help="Try another placement.")
+@option("--mode", default="", type=click.Choice(["", "safe", "parity"]), help="Try a mode.")
+@option(
     "--set",
     "settings",
     multiple=True,
     metavar="[PART.]KEY=VALUE",
     help="Try a setting, as with `loadmanager decide`. May be given again.",
 )
-@click.option(
+@option(
     "--seed",
     default=0,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Seed of random choices.",
 )
-@_JSON
+@JSON_OPTION
 @reaching()
 def plan_command(
     *,
@@ -181,23 +171,19 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    import json
-    from urllib.parse import urlencode
-
     from loadmanager.cli.optimality import optimality_line
     from loadmanager.cli.tables import print_table
 
-    query: dict[str, str | tuple[str, ...]] = {
-        "shedder": shedder,
-        "placement": placement,
-        "mode": mode,
-        "set": settings,
-        "seed": str(seed),
-    }
-    asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
-    told = reach.json(f"/admin/v2/loadmanager/plan?{asked}")
+    told = reach.json(
+        "/admin/v2/loadmanager/plan",
+        shedder=shedder,
+        placement=placement,
+        mode=mode,
+        set=settings,
+        seed=str(seed),
+    )
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        print_json(told)
         return
     moves = [
         (one["bundle"], one["source"] or "(no owner)", one["target"], one["meaning"])

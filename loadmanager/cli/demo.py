@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.options import option, print_json
 from loadmanager.cli.stopping import interrupted
 
 if TYPE_CHECKING:
@@ -21,42 +22,38 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
 
 
 @click.command("demo")
-@click.option(
+@option(
     "--brokers",
     type=click.IntRange(2, 16),
     default=4,
-    show_default=True,
     help="Broker processes, each with a sidecar process.",
 )
-@click.option(
+@option(
     "--bundles",
     type=click.IntRange(2, 1024),
     default=32,
-    show_default=True,
     help="Bundles the topics fall into; fewer than 8 a broker cannot be balanced well.",
 )
-@click.option(
+@option(
     "--topics",
     type=click.IntRange(2, 20_000),
     default=200,
-    show_default=True,
     help="Topics to publish to, at least one a bundle.",
 )
-@click.option(
+@option(
     "--duration",
     "duration_s",
     type=click.FloatRange(min=1),
     help="Seconds of traffic. Without it the demo runs until Ctrl-C, with --kill until 40 s "
     "after the last kill.",
 )
-@click.option(
+@option(
     "--seed",
     type=click.IntRange(0),
     default=1,
-    show_default=True,
     help="Decides which broker gets too much, and each topic's share.",
 )
-@click.option(
+@option(
     "--kill",
     "kills",
     metavar="BROKER@SECONDS",
@@ -64,33 +61,32 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
     help="Kill a broker and its sidecar that many seconds after the traffic begins: the one that "
     "leads (leader@20) or one by its number (2@20). May be given again.",
 )
-@click.option(
+@option(
     "--rate",
     "rate_per_s",
     type=click.FloatRange(1, 2000),
     default=120.0,
-    show_default=True,
     help="Messages published per second, all topics together.",
 )
-@click.option(
+@option(
     "--port-base",
     type=click.IntRange(1024, 65_000),
     help="First of the 2 * brokers + 1 ports to listen on. Without it, free ones are used.",
 )
-@click.option(
+@option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where logs, settings and records go, and stay.",
 )
-@click.option(
+@option(
     "--history",
     "history_dir",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where every sidecar writes its load reports and decisions, for the pipeline.",
 )
-@click.option("--keep", is_flag=True, help="Keep the temporary data directory after a good run.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary alone, as JSON.")
+@option("--keep", is_flag=True, help="Keep the temporary data directory after a good run.")
+@option("--json", "as_json", is_flag=True, help="Print the summary alone, as JSON.")
 def demo_command(
     *,
     kills: tuple[str, ...],
@@ -232,10 +228,9 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
 
 
 def _print(summary: "Summary", *, as_json: bool) -> None:
-    import json
 
     if as_json:
-        click.echo(json.dumps(summary.to_json(), indent=2))
+        print_json(summary.to_json())
         return
     from rich.console import Console
 

@@ -5,13 +5,14 @@ from pathlib import Path
 import click
 
 from loadmanager.cli.asking import Reach, reaching, whole_segment
+from loadmanager.cli.options import JSON_OPTION, option, print_json
 
 _PATH = "/admin/v2/brokers/configuration"
 
 
 @click.command("get")
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 @reaching()
 def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
     """Print the settings made for the whole cluster: all, or one.
@@ -20,8 +21,6 @@ def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager config get leader.round_interval_s
     """
-    import json
-
     values = reach.json(f"{_PATH}/values")
     if name is not None:
         if name not in values:
@@ -29,7 +28,7 @@ def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
             raise click.exceptions.Exit(2)
         values = {name: values[name]}
     if as_json:
-        click.echo(json.dumps(values, indent=2))
+        print_json(values)
     elif name is not None:
         click.echo(values[name])
     else:
@@ -66,24 +65,22 @@ def unset_command(*, name: str, reach: Reach) -> None:
 
 
 @click.command("show")
-@click.option(
+@option(
     "--config",
     "path",
     type=click.Path(path_type=Path),
     help="Print the settings of this file and the environment; no sidecar is asked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 @reaching()
 def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
     """Print all settings in force on one sidecar, with secrets hidden.
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
     """
-    import json
-
     values = reach.json(f"{_PATH}/runtime") if path is None else _of_file(path)
     if as_json:
-        click.echo(json.dumps(values, indent=2))
+        print_json(values)
         return
     section = ""
     for name, value in values.items():

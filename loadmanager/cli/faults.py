@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.options import option
+
 if TYPE_CHECKING:
     from loadmanager.testbed.faults.campaign import Totals
     from loadmanager.testbed.faults.seed_run import SeedOutcome
@@ -17,33 +19,30 @@ _TOLD_LINES = 40
 
 
 @click.command("faults")
-@click.option(
+@option(
     "--seeds",
     default=100,
-    show_default=True,
     type=click.IntRange(1),
     help="Number of runs, each with its own seed.",
 )
-@click.option(
+@option(
     "--first-seed",
     default=0,
-    show_default=True,
     type=click.IntRange(0),
     help="The seed of the first run; the others follow it.",
 )
-@click.option(
+@option(
     "--steps",
     default=40,
-    show_default=True,
     type=click.IntRange(1, 10_000),
     help="Number of faults and requests in each run, before it must come to rest.",
 )
-@click.option(
+@option(
     "--jobs",
     type=click.IntRange(1),
     help="Processes to run them in. Without it, one for each core.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
 def faults_command(
     *, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool
 ) -> None:

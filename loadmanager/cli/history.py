@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.cli.sections import SectionedGroup
 
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -46,7 +47,7 @@ def finish_command(directory: Path) -> None:
 
 @history_group.command("check")
 @click.argument("directory", type=_DIRECTORY)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check_command(*, directory: Path, as_json: bool) -> None:
     """Check every finished file in DIRECTORY, and count lines by kind.
 

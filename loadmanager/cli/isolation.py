@@ -3,10 +3,10 @@
 import click
 
 from loadmanager.cli.asking import Reach, reaching, segment
+from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_CLUSTER = click.option(
+_CLUSTER = option(
     "--cluster",
     envvar="LOADMANAGER_CLUSTER",
     help="Name of the cluster.  [default: that of the sidecar that is asked]",
@@ -23,20 +23,18 @@ def isolation_commands() -> None:
 
 @isolation_commands.command("list")
 @_CLUSTER
-@_JSON
+@JSON_OPTION
 @reaching()
 def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     """List the isolation policies.
 
     Example: loadmanager isolation list --cluster production
     """
-    import json
-
     from loadmanager.cli.tables import print_table
 
     found = reach.json(_path(cluster, reach))
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     rows = []
     for name, policy in sorted(found.items()):
@@ -57,37 +55,35 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
 
 @isolation_commands.command("set")
 @click.argument("name", metavar="POLICY")
-@click.option(
+@option(
     "--namespaces",
     required=True,
     multiple=True,
     metavar="REGEX",
     help="Namespaces that the policy is for. May be given again.",
 )
-@click.option(
+@option(
     "--primary",
     required=True,
     multiple=True,
     metavar="REGEX",
     help="Their primary brokers. May be given again.",
 )
-@click.option(
+@option(
     "--secondary",
     multiple=True,
     metavar="REGEX",
     help="Brokers to fail over to. May be given again.",
 )
-@click.option(
+@option(
     "--min-brokers",
     default=1,
-    show_default=True,
     type=click.IntRange(min=0),
     help="With fewer available primary brokers, secondary ones take bundles as well.",
 )
-@click.option(
+@option(
     "--usage-threshold",
     default=100,
-    show_default=True,
     type=click.IntRange(0, 100),
     help="Percent of usage from which a primary broker counts as not available.",
 )
@@ -139,20 +135,18 @@ def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
 
 @isolation_commands.command("brokers")
 @_CLUSTER
-@_JSON
+@JSON_OPTION
 @reaching()
 def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     """List the brokers with the isolation policies that name each.
 
     Example: loadmanager isolation brokers
     """
-    import json
-
     from loadmanager.cli.tables import print_table
 
     found = reach.json(f"{_path(cluster, reach)}/brokers")
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     rows = [
         (

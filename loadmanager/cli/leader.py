@@ -5,10 +5,11 @@ from pathlib import Path
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.options import option, print_json
 
 
 @click.command("snapshot")
-@click.option(
+@option(
     "--out",
     "file",
     required=True,
@@ -37,7 +38,7 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
 
 @click.command("explain")
 @click.argument("subject", metavar="BUNDLE|BROKER")
-@click.option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
+@option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
 @reaching()
 def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
     """Explain why a bundle or a broker was moved or left alone, and what would change it.
@@ -46,12 +47,10 @@ def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager explain public/default/0x00000000_0x08000000
     """
-    import json
-
     from loadmanager.cli.explaining import print_account
 
     account = reach.json("/admin/v2/loadmanager/explain", subject=subject)
     if as_json:
-        click.echo(json.dumps(account, indent=2))
+        print_json(account)
     else:
         print_account(account)

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from loadmanager.cli.asking import Reach, name_of, reaching, segment
+from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _SPLIT_ALGORITHMS = (
     "range_equally_divide",
     "topic_count_equally_divide",
@@ -26,7 +26,7 @@ def namespaces_commands() -> None:
 
 @namespaces_commands.command("list")
 @click.argument("tenant", metavar="TENANT")
-@_JSON
+@JSON_OPTION
 @reaching()
 def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
     """List the namespaces of a tenant.
@@ -41,7 +41,7 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 
 @namespaces_commands.command("create")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@click.option(
+@option(
     "--bundles",
     type=click.IntRange(1, 32768),
     help="Number of bundles.  [default: that of the cluster]",
@@ -74,14 +74,13 @@ def delete_command(*, namespace: str, reach: Reach) -> None:
 
 @click.command("bundles")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
-@_JSON
+@JSON_OPTION
 @reaching()
 def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     """List the bundles of a namespace with their owners and traffic.
 
     Example: loadmanager bundles acme/orders
     """
-    import json
     from itertools import pairwise
 
     from loadmanager.cli.cluster import snapshot_of
@@ -108,7 +107,7 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
             }
         )
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     cells = [
         (
@@ -127,19 +126,19 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
 
 @click.command("split")
 @click.argument("bundle", metavar="BUNDLE")
-@click.option(
+@option(
     "--algorithm",
     type=click.Choice(_SPLIT_ALGORITHMS),
     help="How the positions are chosen.  [default: that of the cluster]",
 )
-@click.option(
+@option(
     "--at",
     "positions",
     multiple=True,
     metavar="POSITION",
     help="A position to split at, such as 0x40000000, for specified_positions_divide.",
 )
-@click.option(
+@option(
     "--unload", is_flag=True, help="Unload the parts afterwards, so that they are placed again."
 )
 @reaching(60.0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from loadmanager.cli.moments import MOMENT
+from loadmanager.cli.options import option
 from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
 from loadmanager.cli.stopping import interrupted
 from loadmanager.pipeline.jobs import JOBS
@@ -28,55 +29,53 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
 
 @click.command("pipeline", epilog=_EPILOG)
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=click.Choice(tuple(JOBS)))
-@click.option(
+@option(
     "--history",
     metavar="DIR",
     help="Where sidecars write their history: a directory or a URL that Spark knows. ingest and "
     "stream read it.",
 )
-@click.option(
+@option(
     "--out",
     metavar="DIR",
     required=True,
     help="Where tables, models and the report go: a directory or a URL that Spark knows.",
 )
-@click.option(
+@option(
     "--master",
     metavar="URL",
     default="local[*]",
-    show_default=True,
     help="Spark's master: local[CORES] for this host alone, or spark://HOST:PORT, yarn, k8s://URL.",
 )
-@click.option(
+@option(
     "--since",
     metavar="TIME",
     type=MOMENT,
     help="Leave out what is older: 2026-11-01, 2026-11-01T06:00 (UTC unless it says otherwise), "
     "or so long ago: 12h, 7d.",
 )
-@click.option("--until", metavar="TIME", type=MOMENT, help="Leave out this time and all after it.")
-@click.option(
+@option("--until", metavar="TIME", type=MOMENT, help="Leave out this time and all after it.")
+@option(
     "--driver-memory",
     metavar="SIZE",
     default="2g",
-    show_default=True,
     help="Memory of the JVM that plans the work; with a local master, that does it.",
 )
-@click.option(
+@option(
     "--conf",
     "conf",
     metavar="KEY=VALUE",
     multiple=True,
     help="A setting of Spark: spark.executor.memory=8g. May be given again.",
 )
-@click.option(
+@option(
     "--progress/--no-progress",
     default=None,
     help="Show the progress of Spark's stages: as a bar on a terminal, else a line every 15 s. "
     "Without it, on a terminal alone.",
 )
 @job_options
-@click.option(
+@option(
     "--tables",
     is_flag=True,
     is_eager=True,

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from loadmanager.cli.options import option
+
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar_admin import Access
 
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS: Final = (
-    click.option(
+    option(
         "--token-file",
         envvar="LOADMANAGER_PULSAR_TOKEN_FILE",
         type=_FILE,
         help="A file with a token that Pulsar accepts; read again at each question.",
     ),
-    click.option("--ca-file", type=_FILE, help="Who signs the brokers' certificates."),
-    click.option("--certificate-file", type=_FILE, help="A client certificate to show."),
-    click.option("--key-file", type=_FILE, help="Its private key."),
+    option("--ca-file", type=_FILE, help="Who signs the brokers' certificates."),
+    option("--certificate-file", type=_FILE, help="A client certificate to show."),
+    option("--key-file", type=_FILE, help="Its private key."),
 )
 _NAMES: Final = ("token_file", "ca_file", "certificate_file", "key_file")
 
@@ -72,6 +74,7 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         files = AccessFiles(**{name: options.pop(name) for name in _NAMES}, given=given)
         return command(*args, access_files=files, **options)
 
-    for option in reversed(_OPTIONS):
-        with_files = option(with_files)
-    return with_files
+    decorated: Callable[..., Any] = with_files
+    for declare in reversed(_OPTIONS):
+        decorated = declare(decorated)
+    return decorated

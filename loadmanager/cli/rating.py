@@ -7,37 +7,38 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.options import option
+
 if TYPE_CHECKING:
     from loadmanager.simulator.pip_364 import Figures
 
 
 @click.command("rate-strategies")
-@click.option(
+@option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     required=True,
     help="Where to write the figures. The package's own are pip_364_model_2.json and, of model 1, "
     "pip_364.json in loadmanager/simulator.",
 )
-@click.option(
+@option(
     "--seeds",
     type=click.IntRange(1),
     help="How many runs each median is of. Without it, as many as of the package's own figures: "
     "1, and 20 of model 1.",
 )
-@click.option(
+@option(
     "--jobs",
     type=click.IntRange(1),
     help="Processes to run them in. Without it, one for each core.",
 )
-@click.option(
+@option(
     "--model",
     default=2,
-    show_default=True,
     type=click.IntRange(1, 2),
     help="The model of brokers and scores; 1 is the former one.",
 )
-@click.option(
+@option(
     "--scenario",
     "scenarios",
     multiple=True,

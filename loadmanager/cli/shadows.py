@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.options import JSON_OPTION, print_json
 
 _COLUMNS: Final = (
     "strategy",
@@ -19,7 +20,7 @@ _COLUMNS: Final = (
 
 
 @click.command("shadows")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@JSON_OPTION
 @reaching()
 def shadows_command(*, as_json: bool, reach: Reach) -> None:
     """Show what the strategies of `[shedding] shadows` would have had.
@@ -31,13 +32,11 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
-    import json
-
     from loadmanager.cli.tables import print_table
 
     told = reach.json("/admin/v2/loadmanager/shadows")
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        print_json(told)
         return
     shadows = told["shadows"]
     if not shadows:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.nodes import Node
 
-_web_port = click.option(
-    "--web-port", default=0, show_default=True, help="Port of its web page; 0 takes a free one."
-)
+_web_port = option("--web-port", default=0, help="Port of its web page; 0 takes a free one.")
 
 
 @click.group("spark", cls=SectionedGroup)
@@ -31,8 +30,8 @@ def spark_group() -> None:
 
 
 @spark_group.command("master")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=7077, show_default=True, help="Its port; 0 takes a free one.")
+@option("--host", default="127.0.0.1", help="Address to listen on.")
+@option("--port", default=7077, help="Its port; 0 takes a free one.")
 @_web_port
 def master_command(host: str, port: int, web_port: int) -> None:
     """Run the master of a cluster in the foreground.
@@ -46,14 +45,12 @@ def master_command(host: str, port: int, web_port: int) -> None:
 
 @spark_group.command("worker")
 @click.argument("master", metavar="spark://HOST:PORT")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
+@option("--host", default="127.0.0.1", help="Address to listen on.")
+@option(
     "--cores", type=click.IntRange(1, 1024), help="Tasks at a time. Without it, one for each core."
 )
-@click.option(
-    "--memory", default="2g", show_default=True, help="Memory of all executors on it together."
-)
-@click.option(
+@option("--memory", default="2g", help="Memory of all executors on it together.")
+@option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for logs of executors. Without it, a temporary one that is removed at the end.",

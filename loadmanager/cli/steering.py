@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.asking import NotFound, Reach, reaching, segment
+from loadmanager.cli.options import option, print_json
 
 _MODES: Final[Mapping[str, str]] = {
     "active": "rounds move and split bundles",
@@ -16,22 +17,21 @@ _POLL_S: Final = 0.25
 _QUESTION_S: Final = 30.0
 _SEEN_WITHIN_S: Final = 10.0
 _BALANCING: Final = "/admin/v2/loadmanager/balancing"
-_REASON = click.option("--reason", default="", help="Why; kept with the state, and logged.")
+_REASON = option("--reason", default="", help="Why; kept with the state, and logged.")
 
 
 @click.command("drain")
 @click.argument("broker", metavar="BROKER")
-@click.option("--undo", is_flag=True, help="End the drain: the broker takes bundles again.")
+@option("--undo", is_flag=True, help="End the drain: the broker takes bundles again.")
 @_REASON
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
     default=600.0,
-    show_default=True,
     type=click.FloatRange(0, 86_400),
     help="Seconds to wait until the broker is empty. The drain goes on afterwards.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
+@option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
 @reaching(_QUESTION_S, waits=False)
 def drain_command(
     *, broker: str, undo: bool, reason: str, timeout_s: float, as_json: bool, reach: Reach
@@ -62,7 +62,7 @@ def drain_command(
     reach.ask(path, method="PUT", by=somebody(), reason=reason)
     last = _follow(broker, state, timeout_s)
     if as_json:
-        click.echo(json.dumps(last, indent=2))
+        print_json(last)
     if not _is_empty(last):
         click.echo(_why_not_empty(last, timeout_s), err=True)
         raise click.exceptions.Exit(1)

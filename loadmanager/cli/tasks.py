@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.asking import Reach, reaching
+from loadmanager.cli.options import JSON_OPTION, option, print_json
 
 _KINDS: Final = ("place", "move", "split", "merge")
 _STATES: Final = (
@@ -28,42 +29,41 @@ _HOUR_S: Final = 3600
 
 
 @click.command("tasks")
-@click.option("--all", "ended_too", is_flag=True, help="Also list the last 200 that ended.")
-@click.option(
+@option("--all", "ended_too", is_flag=True, help="Also list the last 200 that ended.")
+@option(
     "--kind",
     "kinds",
     multiple=True,
     type=click.Choice(_KINDS),
     help="List only tasks of this kind. May be given again.",
 )
-@click.option(
+@option(
     "--state",
     "states",
     multiple=True,
     type=click.Choice(_STATES),
     help="List only tasks in this state; one of the last five implies --all. May be given again.",
 )
-@click.option("--bundle", default="", metavar="BUNDLE", help="List only tasks of this bundle.")
-@click.option(
+@option("--bundle", default="", metavar="BUNDLE", help="List only tasks of this bundle.")
+@option(
     "--namespace",
     default="",
     metavar="TENANT/NAMESPACE",
     help="List only tasks of its bundles.",
 )
-@click.option(
+@option(
     "--broker",
     default="",
     metavar="BROKER",
     help="List only tasks that take a bundle from or to this broker.",
 )
-@click.option(
+@option(
     "--limit",
     default=50,
-    show_default=True,
     type=click.IntRange(1, 10_000),
     help="The largest number of tasks to list: live ones first, the oldest at the top.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@JSON_OPTION
 @reaching()
 def tasks_command(
     *,
@@ -84,25 +84,21 @@ def tasks_command(
 
     Example: loadmanager tasks --all --broker broker-1:8080
     """
-    import json
-    from urllib.parse import urlencode
-
     from loadmanager.cli.tables import print_table
 
     live = not ended_too and not set(states) & set(_STATES[3:])
-    query: dict[str, object] = {
-        "limit": limit,
-        "live": "true" if live else "",
-        "kind": kinds,
-        "state": [one.replace("-", "_") for one in states],
-        "bundle": bundle,
-        "namespace": namespace,
-        "broker": broker,
-    }
-    asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
-    told = reach.json(f"/admin/v2/loadmanager/tasks?{asked}")
+    told = reach.json(
+        "/admin/v2/loadmanager/tasks",
+        limit=limit,
+        live="true" if live else "",
+        kind=kinds,
+        state=[one.replace("-", "_") for one in states],
+        bundle=bundle,
+        namespace=namespace,
+        broker=broker,
+    )
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        print_json(told)
         return
     tasks = told["tasks"]
     if not tasks:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from loadmanager.cli.options import option
+
 if TYPE_CHECKING:
     from loadmanager.config import Config
 
@@ -18,50 +20,48 @@ _DAY_S: Final = 86_400
 
 
 @click.command("token")
-@click.option(
+@option(
     "--right",
     required=True,
     type=click.Choice(["lookup", "read", "admin"]),
     help="What the bearer may do; each includes the ones before it.",
 )
-@click.option(
+@option(
     "--days",
     default=90,
-    show_default=True,
     type=click.IntRange(1, 3650),
     help="How long the token is good.",
 )
-@click.option(
+@option(
     "--name",
     metavar="NAME",
     help="Who the bearer is, for the log of changes.  [default: the right]",
 )
-@click.option(
+@option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The sidecars' TOML file, for ZooKeeper's hosts, chroot and login. The environment counts "
     "as for a sidecar.",
 )
-@click.option(
+@option(
     "--set",
     "overrides",
     metavar="SECTION.KEY=VALUE",
     multiple=True,
     help="Set one key, over file and environment. May be given several times.",
 )
-@click.option("--zookeeper", metavar="HOSTS", help="The same as --set zookeeper.hosts=HOSTS.")
-@click.option("--chroot", metavar="PATH", help="The same as --set zookeeper.chroot=PATH.")
-@click.option(
+@option("--zookeeper", metavar="HOSTS", help="The same as --set zookeeper.hosts=HOSTS.")
+@option("--chroot", metavar="PATH", help="The same as --set zookeeper.chroot=PATH.")
+@option(
     "--replace-key",
     is_flag=True,
     help="Have a new key made first: every token that was signed until now is void.",
 )
-@click.option(
+@option(
     "--timeout",
     "timeout_s",
     default=15.0,
-    show_default=True,
     type=click.FloatRange(0.1, 3600),
     help="Seconds to wait for ZooKeeper.",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from loadmanager.cli.asking import NotAnswered, Reach, reaching
+from loadmanager.cli.options import option
 from loadmanager.cli.terminal import Keys, ended_by_signals
 
 if TYPE_CHECKING:
@@ -24,24 +25,22 @@ _WIDTH: Final = 80
 
 
 @click.command("top")
-@click.option(
+@option(
     "--interval",
     "interval_s",
     default=2.0,
-    show_default=True,
     type=click.FloatRange(0.2, 3600),
     help="Seconds between two updates.",
 )
-@click.option(
+@option(
     "--times",
     type=click.IntRange(min=1),
     help="End after so many updates.  [default: until q or Ctrl-C]",
 )
-@click.option(
+@option(
     "--bundles",
     "most_bundles",
     default=10,
-    show_default=True,
     type=click.IntRange(0, 1000),
     help="How many of the busiest bundles to show.",
 )
@@ -85,17 +84,20 @@ class _Shown:
 
     def look(self) -> "Look":
         """Ask for the cluster as it is now; raises as `Reach.ask`."""
-        from urllib.parse import urlencode
-
         from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
         from loadmanager.cli.top_screen import Look
 
         snapshot, leader = snapshot_of(self._reach), leader_of(self._reach).get("brokerId", "")
-        asked = urlencode([("limit", 5), *(("kind", kind) for kind in _MOVES)])
-        moves = self._reach.json(f"/admin/v2/loadmanager/decisions?{asked}")["decisions"]
+        told = self._reach.json("/admin/v2/loadmanager/decisions", limit=5, kind=_MOVES)
         found = self._reach.json("/admin/v2/loadmanager/optimality")["optimality"]
         rows = list(broker_rows(snapshot, leader))
-        return Look(snapshot=snapshot, leader=leader, brokers=rows, moves=moves, optimality=found)
+        return Look(
+            snapshot=snapshot,
+            leader=leader,
+            brokers=rows,
+            moves=told["decisions"],
+            optimality=found,
+        )
 
     def draw(self, look: "Look", height: int | None = None) -> "RenderableType":
         """Return the picture of a look."""

@@ -7,18 +7,19 @@ from typing import Any
 import click
 
 from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching
+from loadmanager.cli.options import option, print_json
 
 
 @click.command("unload")
 @click.argument("bundle", metavar="BUNDLE|NAMESPACE")
-@click.option(
+@option(
     "--to",
     "destination",
     default="",
     metavar="BROKER",
     help="The broker to move it to, whatever its load.  [default: the best one but its owner]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
+@option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
 @reaching(60.0)
 def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach) -> None:
     """Move a bundle, or each bundle of a namespace, to another broker.
@@ -49,7 +50,7 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach
             click.echo(_where(told), err="error" in told)
     failed = sum("error" in told for told in told_of_all)
     if as_json:
-        click.echo(json.dumps(told_of_all, indent=2))
+        print_json(told_of_all)
     if failed:
         message = f"{failed} of {len(told_of_all)} bundles of {bundle} did not move"
         raise NotAnswered(message, refused=True)

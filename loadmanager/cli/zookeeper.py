@@ -4,21 +4,21 @@ from pathlib import Path
 
 import click
 
+from loadmanager.cli.options import option
 from loadmanager.cli.stopping import stopped_by_signals
 
 
 @click.command("zookeeper")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=2181, show_default=True, help="Client port; 0 takes a free one.")
-@click.option(
+@option("--host", default="127.0.0.1", help="Address to listen on.")
+@option("--port", default=2181, help="Client port; 0 takes a free one.")
+@option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for its data. Without it, a temporary one that is removed at the end.",
 )
-@click.option(
+@option(
     "--tick-ms",
     default=2000,
-    show_default=True,
     type=click.IntRange(50, 60_000),
     help="ZooKeeper's unit of time; the shortest session is two of them.",
 )
