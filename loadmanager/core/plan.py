@@ -44,7 +44,6 @@ class Reason(StrEnum):
     LOAD_UNKNOWN = "load_unknown"
     LOAD_OUTDATED = "load_outdated"
     # Brokers that cannot take a bundle.
-    NOT_REGISTERED = "not_registered"
     DRAINING = "draining"
     REPORT_STALE = "report_stale"
     DOMAIN_UNSUPPORTED = "domain_unsupported"
@@ -54,7 +53,6 @@ class Reason(StrEnum):
     ANTI_AFFINITY = "anti_affinity"
     FAILURE_DOMAIN = "failure_domain"
     MORE_OF_NAMESPACE = "more_of_namespace"
-    OVERLOADED = "overloaded"
     # Bundles that stay.
     NOT_OFFERED = "not_offered"
     NO_CANDIDATE = "no_candidate"

@@ -92,10 +92,6 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "The load data is too old to decide on.",
             "Fresh load reports.",
         ),
-        Reason.NOT_REGISTERED: Telling(
-            "The broker is not registered.",
-            "Its sidecar registering it again.",
-        ),
         Reason.DRAINING: Telling(
             "The broker is draining (marked, stopping, unhealthy) or takes no locks: it gets none.",
             "No mark, good health for a while, and locks taken in time.",
@@ -131,10 +127,6 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
         Reason.MORE_OF_NAMESPACE: Telling(
             "The broker has more bundles of that namespace than others; they are spread evenly.",
             "even_bundles = false, or bundles of the namespace leaving it.",
-        ),
-        Reason.OVERLOADED: Telling(
-            "The broker is overloaded, so it takes nothing while others can.",
-            "Less load on it, or a higher overloaded threshold.",
         ),
         Reason.NOT_OFFERED: Telling(
             "The strategy offered others, or saw nothing to shed here.",

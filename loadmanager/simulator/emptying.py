@@ -1,20 +1,17 @@
-"""Which bundles leave draining brokers next: a few at a time, as the live leader does it."""
+"""The bundles that are to leave draining brokers, in a simulated world."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
+from loadmanager.core.draining import Drains
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.simulator.world import World
-
-_TRY_AGAIN_S: Final = 2.0
-"""A bundle that nobody could take is left alone for so long."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Emptying:
-    """Picks what is to leave draining brokers.
+    """Picks what is to leave draining brokers, as the live leader does.
 
     At most ``at_a_time`` bundles of a broker are under way at any moment. Where a step is
     longer than a hand-over takes, one look picks as many as get done within the step.
@@ -23,28 +20,26 @@ class Emptying:
     world: World
     at_a_time: int
     step_s: float
-    _again_s: dict[BundleId, float] = field(default_factory=dict)
+    _drains: Drains = field(default_factory=Drains)
 
     def due(self, draining: Sequence[BrokerId], now_s: float) -> Mapping[BundleId, BrokerId]:
         """Return what is to leave these brokers now, each with the broker it leaves."""
-        if not draining:
-            self._again_s.clear()
-            return {}
-        hand_overs = self.world.hand_overs
-        found: dict[BundleId, BrokerId] = {}
-        leaving = Counter(hand_overs.sources)
-        for broker in draining:
-            row = self.world.brokers.index(broker)
-            held = (self.world.bundles[one] for one in hand_overs.held_by(row).tolist())
-            staying = [one for one in held if one not in hand_overs.under_way]
-            free = [one for one in staying if self._again_s.get(one, now_s) <= now_s]
-            most = max(self.at_a_time - leaving[row], 0) * self._turns()
-            found.update(dict.fromkeys(free[:most], broker))
-        return found
+        leaving, turns = Counter(self.world.hand_overs.sources), self._turns()
+        rows = {broker: self.world.brokers.index(broker) for broker in draining}
+        most = {
+            broker: max(self.at_a_time - leaving[row], 0) * turns for broker, row in rows.items()
+        }
+        return self._drains.due(self._staying(rows), most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
         """Leave these alone for a moment: nobody can take them now."""
-        self._again_s.update(dict.fromkeys(bundles, now_s + _TRY_AGAIN_S))
+        self._drains.refused(bundles, now_s)
+
+    def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:
+        hand_overs = self.world.hand_overs
+        for broker, row in rows.items():
+            held = (self.world.bundles[one] for one in hand_overs.held_by(row).tolist())
+            yield from ((one, broker) for one in held if one not in hand_overs.under_way)
 
     def _turns(self) -> int:
         turn_s = self.world.hand_overs.turn_s

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.config.balancing import LeaderSettings
+from loadmanager.core.absences import AbsenceRules, Absences
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
@@ -16,9 +17,11 @@ from loadmanager.core.plan import Cause, Move, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.simulator.absent import SESSION_S, Absent
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.reported import Reported
+
+SESSION_S: Final = 30.0
+"""How long a session lasts without a sign of life, unless a scenario says something else."""
 
 _NOBODY: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
@@ -57,8 +60,11 @@ class Leader:
         self._planner = planner
         self._rng = rng
         self._tally = LoadTracker(weights=planner.weights)
-        self._absent = Absent(
-            settings.return_wait_s, planner.settings.max_lost_fraction, session_s=session_s
+        self._absences = Absences()
+        self._absence_rules = AbsenceRules(
+            return_wait_s=settings.return_wait_s,
+            max_lost_fraction=planner.settings.max_lost_fraction,
+            session_s=session_s,
         )
         self._broker_rows = {broker: row for row, broker in enumerate(agents.brokers)}
         self._bundle_rows = {bundle: row for row, bundle in enumerate(agents.bundles)}
@@ -158,7 +164,12 @@ class Leader:
             planned = int(self._last_planned[self._bundle_rows[bundle]])
             if planned >= 0 and planned not in self._reports:
                 orphans[bundle] = self._agents.brokers[planned]
-        return self._absent.awaited(now_s, orphans, self._tally.brokers)
+        absent = set(orphans.values())
+        self._absences.observe(now_s, absent, self._tally.brokers, self._absence_rules)
+        until_s = self._absences.awaited_until_s
+        return frozenset(
+            bundle for bundle, broker in orphans.items() if until_s.get(broker, 0.0) > now_s
+        )
 
     def _plan(self, in_flight: Mapping[BundleId, BrokerId]) -> None:
         """Note who is to own each bundle, and who was last."""
