@@ -75,11 +75,7 @@ class Memory:
 
     @classmethod
     def from_json(cls, where: str, found: object) -> Self:
-        """Return the memory in a JSON object.
-
-        Raises:
-            MalformedContent: a field has a wrong type, or a figure is outside its bound.
-        """
+        """Return the memory in a JSON object."""
         if not isinstance(found, dict):
             raise MalformedContent(where, ascii(found)[:80], "an object")
         order = found.get("turnOrder", [])

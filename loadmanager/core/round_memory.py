@@ -76,11 +76,7 @@ class RoundMemory:
 
     @classmethod
     def from_json(cls, where: str, found: object) -> "RoundMemory":
-        """Return the memory in a JSON object.
-
-        Raises:
-            MalformedContent: a field has a wrong type, or a figure is outside its bound.
-        """
+        """Return the memory in a JSON object."""
         if not isinstance(found, dict):
             raise MalformedContent(where, ascii(found)[:80], "an object")
         moved = mapping_of(where, found, "movedAtS", TIME_S)

@@ -137,16 +137,12 @@ def pack_costs(document: CostDocument) -> bytes:
 
 
 def decode_costs(where: str, data: bytes) -> CostDocument:
-    """Return the document in ``data``, plain JSON or compressed by zlib or gzip.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return the document in ``data``, plain JSON or compressed by zlib or gzip."""
     return costs_of(Fields(where, unpacked_object(where, data, MOST_BYTES)))
 
 
 def costs_of(fields: Fields) -> CostDocument:
-    """Return the document in an object that was read; raises as `decode_costs`."""
+    """Return the document in an object that was read."""
     if fields.count("format", default=None) != FORMAT:
         fields.refuse("format", f"{FORMAT}, the only one this version knows")
     since_ms, until_ms = (fields.count(name, None, TIME_MS) for name in ("since_ms", "until_ms"))

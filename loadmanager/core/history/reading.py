@@ -19,9 +19,6 @@ def read_line(where: str, line: bytes) -> Mapping[str, Any]:
     """Return the fields of a line; ``where`` names file and line in messages.
 
     Fields that this version does not know are kept: later writers may add some.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
     """
     fields = parse_fields(where, line)
     if fields.count("schema", None) != VERSION:

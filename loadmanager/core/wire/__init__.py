@@ -2,7 +2,8 @@
 
 What we add to a form of Pulsar's stands in one nested object, ``"loadmanager"``, so
 that it can never collide with a field Pulsar may add. Unknown fields are ignored;
-content that is truncated, foreign or of a wrong type raises `MalformedContent`.
+content that is truncated, foreign or of a wrong type raises `MalformedContent`, which names
+the field, what was found and what was expected.
 """
 
 from loadmanager.core.wire.agents import AgentRecord, decode_agent, encode_agent

@@ -46,11 +46,7 @@ def encode_agent(agent: AgentRecord) -> bytes:
 
 
 def decode_agent(where: str, data: bytes) -> AgentRecord:
-    """Return what a mark says; an empty one is from an older version.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return what a mark says; an empty one is from an older version."""
     if not data:
         return AgentRecord()
     fields = parse_fields(where, data)

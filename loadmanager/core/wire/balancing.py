@@ -18,11 +18,7 @@ def encode_balancing(balancing: Balancing) -> bytes:
 
 
 def decode_balancing(where: str, data: bytes) -> Balancing:
-    """Return what the node says.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return what the node says."""
     fields = parse_fields(where, data)
     mode = fields.text("mode")
     if mode not in set(BalancingMode):

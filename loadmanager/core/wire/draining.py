@@ -24,11 +24,7 @@ def encode_drain_mark(mark: DrainMark) -> bytes:
 
 
 def decode_drain_mark(where: str, data: bytes) -> DrainMark:
-    """Return what a mark says.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return what a mark says."""
     fields = parse_fields(where, data)
     return DrainMark(
         since_ms=fields.count("sinceMs", bound=TIME_MS),

@@ -36,11 +36,7 @@ def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> 
 
 
 def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: int) -> Boundaries:
-    """Return the boundaries in local policies; ``version`` is that of the znode.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return the boundaries in local policies; ``version`` is that of the znode."""
     bundles = Fields(where, parse_object(where, data)).inner("bundles")
     texts = bundles.texts("boundaries")
     if not all(_BOUND.fullmatch(text) for text in texts):
@@ -55,35 +51,23 @@ def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: in
 
 
 def decode_anti_affinity(where: str, data: bytes) -> str:
-    """Return the anti-affinity group in a namespace's local policies, empty for none.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return the anti-affinity group in a namespace's local policies, empty for none."""
     return Fields(where, parse_object(where, data)).text("namespaceAntiAffinityGroup", "")
 
 
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
-    """Return a cluster's ``namespaceIsolationPolicies`` by name.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return a cluster's ``namespaceIsolationPolicies`` by name."""
     every = Fields(where, parse_object(where, data))
     return {name: isolation_from(every.inner(name)) for name in every.names()}
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
-    """Return the brokers of one failure domain.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return the brokers of one failure domain."""
     return failure_domain_from(Fields(where, parse_object(where, data)))
 
 
 def failure_domain_from(fields: Fields) -> tuple[BrokerId, ...]:
-    """Return the brokers in a JSON object; raises as `decode_failure_domain`."""
+    """Return the brokers in a JSON object."""
     try:
         return tuple(parse_broker(text) for text in fields.texts("brokers"))
     except InvalidName as problem:
@@ -105,7 +89,7 @@ def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
 
 
 def isolation_from(fields: Fields) -> IsolationPolicy:
-    """Return the isolation policy in a JSON object; raises as `decode_isolation`."""
+    """Return the isolation policy in a JSON object."""
     failover = fields.inner("auto_failover_policy").inner("parameters")
     return IsolationPolicy(
         namespaces=_patterns(fields, "namespaces"),

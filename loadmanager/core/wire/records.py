@@ -61,11 +61,7 @@ def encode_lock(lock: LockRecord) -> bytes:
 
 
 def decode_lock(where: str, data: bytes) -> LockRecord:
-    """Return what an ownership lock says.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return what an ownership lock says."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     named = "brokerId" in ours.names()
@@ -102,11 +98,7 @@ def encode_leader(leader: LeaderRecord) -> bytes:
 
 
 def decode_leader(where: str, data: bytes) -> LeaderRecord:
-    """Return what the election node says.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return what the election node says."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     return LeaderRecord(

@@ -36,15 +36,12 @@ def decode_registration(where: str, data: bytes) -> Registration:
     The node of a broker without a sidecar of ours decodes too: its ``sidecar_url`` is
     empty. Without a ``brokerId`` the web service's address is the id, as in older
     versions of Pulsar.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
     """
     return registration_from(parse_fields(where, data), "brokerVersion")
 
 
 def registration_from(fields: Fields, version_name: str) -> Registration:
-    """Return the registration in a JSON object; raises as `decode_registration`."""
+    """Return the registration in a JSON object."""
     ours = fields.inner(OURS)
     return Registration(
         broker=_broker_of(fields),

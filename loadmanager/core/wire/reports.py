@@ -94,11 +94,7 @@ def report_to_json(report: LoadReport) -> dict[str, Any]:
 
 
 def report_from(fields: Fields) -> LoadReport:
-    """Return the report in a JSON object, also one of a Pulsar broker without our fields.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected.
-    """
+    """Return the report in a JSON object, also one of a Pulsar broker without our fields."""
     if fields.text("loadReportType", REPORT_TYPE) != REPORT_TYPE:
         fields.refuse("loadReportType", REPORT_TYPE)
     return LoadReport(
