@@ -25,6 +25,11 @@ _IN_METRICS: Final[Mapping[str, str]] = {
     "bandwidth_out": "bandwidth_out",
 }
 _INTERVALS_BACK: Final = 2.0
+_LEAST_PERCENT: Final = 1e-4
+"""A Java process that has run for an interval used more of any host.
+
+Until its first interval is over, a broker of 4.0.7 reports some 1e-7 percent.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +40,20 @@ class HostFigures:
         usages: by the core's names of the resources, each with a limit.
         age_s: how long ago the time that they describe may have begun, at the reading.
         unknown: why there is no usage of CPU, "" where there is one.
+        pending: whether there will be one once the broker has measured.
     """
 
     usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
     age_s: float = 0.0
     unknown: str = ""
+    pending: bool = False
+
+    @classmethod
+    def of(cls, usages: Mapping[str, ResourceUsage], age_s: float) -> "HostFigures":
+        """Return what a load manager told, once it has measured."""
+        if usages["cpu"].usage < _LEAST_PERCENT:
+            return cls(unknown="its load manager has not measured its CPU yet", pending=True)
+        return cls(usages=usages, age_s=age_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ class Hosts:
                 refused = str(error)
             else:
                 if "cpu" in reported:
-                    return HostFigures(usages=reported, age_s=age_s)
+                    return HostFigures.of(reported, age_s)
                 refused = "its load report has no usage and limit of CPU"
         told = {
             ours: ResourceUsage(seen.usages[name], _PERCENT)
@@ -69,14 +83,14 @@ class Hosts:
             if name in seen.usages
         }
         if "cpu" in told:
-            return HostFigures(usages=told, age_s=age_s)
+            return HostFigures.of(told, age_s)
         return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
 
     def completed(
         self, measured: HostFigures, cpu_cores: float | None, window_s: float
     ) -> HostFigures:
         """Return ``measured``, or what the CPU time of the process within a window says."""
-        if not measured.unknown:
+        if not measured.unknown or (measured.pending and self.cores is None):
             return measured
         if cpu_cores is None:
             return HostFigures(unknown=f"{measured.unknown} or process_cpu_seconds_total")

@@ -7,6 +7,7 @@ import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
+from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import Chosen, Decided, Look, Missing, Samples
 from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
@@ -68,7 +69,8 @@ class Planned:
             for broker, one in samples.items()
             if one.host is not None and one.host.unknown
         }
-        if samples and len(unknown) == len(samples) and not self.tallied.ticks:
+        never = [broker for broker in unknown if not _pending(samples[broker])]
+        if samples and len(never) == len(samples) and not self.tallied.ticks:
             broker, why = next(iter(unknown.items()))
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
@@ -136,6 +138,10 @@ class Planned:
                 f"the next decision is in {left_s:.0f} s"
             )
         return ""
+
+
+def _pending(sample: BrokerSample) -> bool:
+    return sample.host is not None and sample.host.pending
 
 
 def _chosen(look: Look, plan: Plan) -> Chosen:

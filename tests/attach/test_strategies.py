@@ -196,6 +196,21 @@ def test_a_broker_that_does_not_tell_neither_gives_nor_takes(busy: FakePulsar) -
     assert "403" in told["missing"][silent.name]
 
 
+def test_a_broker_that_has_not_measured_its_cpu_yet_is_waited_for(busy: FakePulsar) -> None:
+    # A broker of 4.0.7 reports this until its first minute is over.
+    unmeasured = load_report(1.5e-9)
+    for broker in busy.brokers:
+        broker.load_report = unmeasured
+    told = seen(busy, "--strategy", "joint")
+    assert told["proposals"] == []
+    why = "what it uses of its CPU is not known: its load manager has not measured its CPU yet"
+    assert told["missing"] == {one.name: why for one in busy.brokers}
+    for broker, fraction in zip(busy.brokers[:2], (0.9, 0.1), strict=True):
+        broker.load_report = load_report(fraction)
+    told = seen(busy, "--strategy", "joint")
+    assert {one["target"] for one in told["proposals"]} == {busy.brokers[1].name}
+
+
 @pytest.mark.parametrize(
     "body", [b"[]", b"{}", b"\xff", b'{"cpu": 3}', b'{"cpu": {"usage": -1, "limit": true}}']
 )
