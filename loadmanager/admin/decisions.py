@@ -12,7 +12,10 @@ from loadmanager.admin.optimality import AssessmentDocument, assessment_document
 from loadmanager.admin.shadows import ShadowsDocument, shadows_document
 from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
-from loadmanager.core.explaining import Candidate, Decision, Ground
+from loadmanager.admin.weighing import PaybackDocument, WeighingDocument
+from loadmanager.core.candidates import Candidate
+from loadmanager.core.explaining import Decision, Ground
+from loadmanager.core.joint.weighing import Payback, Weighing
 from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
@@ -179,6 +182,7 @@ def account_to_json(account: Account) -> dict[str, Any]:
         "tasks": tasks_document(account.tasks).tasks,
         "optimality": assessment_document(account.assessment),
         "grounds": [_ground_to_json(one) for one in told.grounds],
+        "weighing": _weighing(told.weighing),
         "candidates": [_candidate_to_json(one) for one in told.candidates],
         "inForce": in_force_to_json(account.in_force),
         "balancing": BalancingState.model_validate(account.balancing),
@@ -230,7 +234,16 @@ def _candidate_to_json(candidate: Candidate) -> dict[str, Any]:
         "scoreWith": candidate.score_with,
         "refused": None if refused is None else refused.value,
         "meaning": "" if refused is None else sentence(refused),
+        "payback": _payback(candidate.payback),
     }
+
+
+def _weighing(found: Weighing | None) -> WeighingDocument | None:
+    return None if found is None else WeighingDocument.model_validate(found)
+
+
+def _payback(found: Payback | None) -> PaybackDocument | None:
+    return None if found is None else PaybackDocument.model_validate(found)
 
 
 def _takes(code: object) -> str:

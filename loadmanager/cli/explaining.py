@@ -1,7 +1,7 @@
 """The leader's account of a bundle or a broker, for people."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
@@ -12,8 +12,10 @@ from loadmanager.cli.decisions import task_of
 from loadmanager.cli.optimality import optimality_line
 from loadmanager.cli.tables import fitted, print_table, terminal_width
 from loadmanager.cli.tasks import age
+from loadmanager.cli.weighing import payback_cells, print_weighing, weighing_line
 
 _CANDIDATES_SHOWN: Final = 20
+_SCORES: Final = ("score>", "with it>")
 _KINDS: Final[Mapping[str, str]] = {
     "move": "moved",
     "observed": "would have been moved (the leader only observes)",
@@ -29,18 +31,29 @@ def print_account(account: Mapping[str, Any]) -> None:
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)
-    candidates = account["candidates"]
-    print_table(
-        "Where it could go",
-        ("broker", "score>", "with it>", "verdict", "meaning"),
-        [_candidate_row(one) for one in candidates[:_CANDIDATES_SHOWN]],
-    )
-    if len(candidates) > _CANDIDATES_SHOWN:
-        click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
+    weighing = account.get("weighing")
+    if weighing is not None:
+        _echo(weighing_line(weighing))
+        broker = account["subject"] if account["kind"] == "broker" else account["owner"]
+        print_weighing(weighing, broker)
+    _print_candidates(account["candidates"])
     click.echo("")
     cluster = f"The cluster: {optimality_line(account['optimality'])}."
     for text in (*_in_force(account["inForce"]), cluster, _footer(account)):
         _echo(text)
+
+
+def _print_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    weighed = any(one.get("payback") is not None for one in candidates)
+    columns = ("resource", "use>", "with it>", "saves>", "price>") if weighed else _SCORES
+    cells = _payback_row if weighed else _candidate_row
+    print_table(
+        "Where it could go",
+        ("broker", *columns, "verdict", "meaning"),
+        [cells(one) for one in candidates[:_CANDIDATES_SHOWN]],
+    )
+    if len(candidates) > _CANDIDATES_SHOWN:
+        click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
 
 
 def _echo(text: str) -> None:
@@ -114,9 +127,16 @@ def _meaning(one: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
 
 
 def _candidate_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    with_it = f"{one['scoreWith']:.3f}"
-    verdict = one["refused"] or "may take it"
-    return one["broker"], f"{one['score']:.3f}", with_it, verdict, one["meaning"]
+    scores = (f"{one[key]:.3f}" for key in ("score", "scoreWith"))
+    return one["broker"], *scores, *_verdict(one)
+
+
+def _payback_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    return one["broker"], *payback_cells(one["payback"]), *_verdict(one)
+
+
+def _verdict(one: Mapping[str, Any]) -> tuple[str, str]:
+    return one["refused"] or "may take it", one["meaning"]
 
 
 def _in_force(told: Mapping[str, Any]) -> Iterator[str]:

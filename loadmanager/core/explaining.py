@@ -6,15 +6,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal
 
-import numpy as np
-
 from loadmanager.core.bundle_task import TaskState
+from loadmanager.core.candidates import Candidate, candidates_for, why_kept
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker, namespace_of
+from loadmanager.core.joint.weighing import Weighing
 from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.planner_settings import Mode
-from loadmanager.core.projection import loads, loads_with
+from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
 
@@ -89,19 +88,6 @@ class Ground:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A broker that might take the bundle: its score now, and with the bundle.
-
-    ``refused`` is why it may not or should not take it, None if it might.
-    """
-
-    broker: BrokerId
-    score: float
-    score_with: float
-    refused: Reason | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What can be said of one bundle or broker now.
@@ -109,7 +95,8 @@ class Explanation:
     ``owner`` is who lists a bundle, ``target`` where it is under way to. ``score`` is that
     of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and
     ``lowest`` of all. ``decisions`` are the last ones about it, newest first; ``grounds``
-    what holds it, most telling first. ``bundles`` counts a broker's.
+    what holds it, most telling first. ``bundles`` counts a broker's. ``weighing`` is how the
+    strategy weighs it, None for one that leaves this to the planner.
     """
 
     subject: str
@@ -126,6 +113,7 @@ class Explanation:
     decisions: tuple[Decision, ...]
     grounds: tuple[Ground, ...]
     candidates: tuple[Candidate, ...] = ()
+    weighing: Weighing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +178,15 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
     owner = view.listed_owner(bundle)
     rates = view.short_rates(bundle)
     scores = loads(view, known.planner.weights)
+    weighing = _weighing(known, owner, bundle)
+    candidates = candidates_for(
+        bundle,
+        owner,
+        view=view,
+        planner=known.planner,
+        memory=known.memory,
+        weighing=weighing,
+    )
     return Explanation(
         subject=bundle,
         kind="bundle",
@@ -203,8 +200,9 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
         highest=float(scores.max(initial=0.0)),
         lowest=float(scores.min()) if len(scores) else 0.0,
         decisions=tuple(decisions),
-        grounds=_grounds_of_bundle(known, bundle, owner),
-        candidates=_candidates(known, bundle, owner),
+        grounds=_grounds_of_bundle(known, bundle, owner, candidates),
+        candidates=candidates,
+        weighing=weighing,
     )
 
 
@@ -217,6 +215,7 @@ def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]
     view = known.view
     row = view.row(broker)
     scores = loads(view, known.planner.weights)
+    weighing = _weighing(known, broker)
     return Explanation(
         subject=broker,
         kind="broker",
@@ -230,12 +229,13 @@ def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]
         highest=float(scores.max()),
         lowest=float(scores.min()),
         decisions=tuple(decisions),
-        grounds=_grounds_of_broker(known, broker),
+        grounds=_grounds_of_broker(known, broker, weighing),
+        weighing=weighing,
     )
 
 
 def _grounds_of_bundle(
-    known: Known, bundle: BundleId, owner: BrokerId | None
+    known: Known, bundle: BundleId, owner: BrokerId | None, candidates: Sequence[Candidate]
 ) -> tuple[Ground, ...]:
     found = [*_own_grounds(known, bundle)]
     if known.refusals is None:
@@ -245,6 +245,9 @@ def _grounds_of_bundle(
             found += [
                 Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())
             ]
+    if not any(one.about == bundle for one in found):
+        kept = why_kept(bundle, candidates)
+        found[:0] = [] if kept is None else [Ground(bundle, kept.reason, kept.detail)]
     return tuple(found) or (Ground(bundle, Reason.NOT_OFFERED),)
 
 
@@ -270,7 +273,9 @@ def _own_grounds(known: Known, bundle: BundleId) -> list[Ground]:
     return found
 
 
-def _grounds_of_broker(known: Known, broker: BrokerId) -> tuple[Ground, ...]:
+def _grounds_of_broker(
+    known: Known, broker: BrokerId, weighing: Weighing | None
+) -> tuple[Ground, ...]:
     view, row = known.view, known.view.row(broker)
     found = []
     if view.brokers.draining[row]:
@@ -282,33 +287,15 @@ def _grounds_of_broker(known: Known, broker: BrokerId) -> tuple[Ground, ...]:
         return tuple(found)
     for about in (broker, ""):
         found += [Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())]
-    return tuple(found) or (Ground(broker, Reason.NOT_OFFERED),)
+    detail = "" if weighing is None else weighing.told
+    return tuple(found) or (Ground(broker, Reason.NOT_OFFERED, detail),)
 
 
-def _candidates(known: Known, bundle: BundleId, owner: BrokerId | None) -> tuple[Candidate, ...]:
-    """Return every other broker, the best first, with why it would not do."""
-    view, planner = known.view, known.planner
-    names = view.brokers.names
-    scores = loads(view, planner.weights)
-    rows = np.arange(len(names))
-    usage = planner.cost.usage(view, bundle, owner)
-    usage = planner.cost.elsewhere(view, bundle, owner, usage, rows)
-    msgs_per_s = float(view.short_rates(bundle)[:2].sum())
-    with_it = loads_with(view, planner.weights, rows, usage, msgs_per_s)
-    refused: dict[str, Reason] = {
-        refusal.subject: refusal.reason
-        for refusal in planner.filters.eligible(view, bundle).refusals()
-    }
-    if owner is not None and planner.settings.mode is Mode.SAFE:
-        before = scores[view.row(owner)]
-        for row in np.flatnonzero(with_it + planner.settings.margin > before).tolist():
-            refused.setdefault(names[row], Reason.NO_IMPROVEMENT)
-    found = [
-        Candidate(name, float(scores[row]), float(with_it[row]), refused.get(name))
-        for row, name in enumerate(names)
-        if name != owner
-    ]
-    return tuple(sorted(found, key=lambda one: (one.refused is not None, one.score_with)))
+def _weighing(
+    known: Known, broker: BrokerId | None, bundle: BundleId | None = None
+) -> Weighing | None:
+    weigher = known.planner.weigher(known.view, known.memory)
+    return None if weigher is None else weigher.weighing(broker, bundle)
 
 
 def _mean(scores: FloatArray) -> float:

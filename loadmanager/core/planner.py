@@ -11,6 +11,7 @@ from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain
 from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.optimality import Divided, Optimality, divided, optimality_of
 from loadmanager.core.placement import LeastLongTermMessageRate, Placement, Watching
@@ -134,11 +135,7 @@ class Planner:
         memory = memory.following(view, self.settings.cool_down_s)
         if session_doubtful:
             return Plan(moves=(), refusals=(Refusal("", Reason.SESSION_DOUBTFUL),), memory=memory)
-        resting = memory.resting(view.now_s, self.settings.cool_down_s)
-        resting |= view.policies.staying
-        view = replace(view, recently_moved=view.recently_moved | resting)
-        if self.settings.mode is Mode.SAFE:
-            view = settled(view, self._costs(memory.shedder))
+        view = self._settled(view, memory)
         if isinstance(self.placement, Watching):
             memory = replace(memory, placement=self.placement.watch(view, memory.placement))
         work = self._begin(view, memory, rng)
@@ -184,6 +181,16 @@ class Planner:
             view=work.view,
         )
 
+    def weigher(self, view: ClusterView, memory: RoundMemory) -> Weigher | None:
+        """Return what the next round would weigh moves by, with the rules for all strategies.
+
+        None for a shedder that leaves weighing to the planner.
+        """
+        if not isinstance(self.shedder, Deciding):
+            return None
+        work = self._begin(self._settled(view, memory), memory, np.random.default_rng(0))
+        return self.shedder.weigher(work.view, memory.shedder, work.limits())
+
     def optimality(
         self, view: ClusterView, memory: RoundMemory, moves: Iterable[Move] = ()
     ) -> Optimality | None:
@@ -202,6 +209,15 @@ class Planner:
         joint = memory.shedder.joint if isinstance(self.shedder, Deciding) else None
         return None if joint is None else joint.learned
 
+    def _settled(self, view: ClusterView, memory: RoundMemory) -> ClusterView:
+        """Return the view with what rests, and in safe mode with what is under way arrived."""
+        resting = memory.resting(view.now_s, self.settings.cool_down_s)
+        resting |= view.policies.staying
+        view = replace(view, recently_moved=view.recently_moved | resting)
+        if self.settings.mode is Mode.SAFE:
+            view = settled(view, self.costs(memory.shedder))
+        return view
+
     def _begin(self, view: ClusterView, memory: RoundMemory, rng: np.random.Generator) -> RoundWork:
         moved = memory.moves_within_hour(view.now_s)
         return RoundWork(
@@ -209,14 +225,14 @@ class Planner:
             settings=self.settings,
             placement=self.placement,
             filters=self.filters,
-            cost=self._costs(memory.shedder),
+            cost=self.costs(memory.shedder),
             weights=self.weights,
             memory=replace(memory.placement, joint=memory.shedder.joint),
             rng=rng,
             moves_left_in_hour=self.settings.moves_per_hour - moved,
         )
 
-    def _costs(self, memory: Memory) -> CostModel:
+    def costs(self, memory: Memory) -> CostModel:
         """Return by what moves are projected: the shedder's own costs, if it learns any."""
         if isinstance(self.shedder, Deciding):
             return self.shedder.costs(memory, self.cost)

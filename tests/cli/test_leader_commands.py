@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from leader_queries import ASSESSMENT, AT_MS, B1, BUNDLE, BUNDLE_STORY, FakeLeaderQueries
+from leader_queries import (
+    ASSESSMENT,
+    AT_MS,
+    B1,
+    BUNDLE,
+    BUNDLE_STORY,
+    WEIGHED_STORY,
+    FakeLeaderQueries,
+)
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 
@@ -21,7 +29,7 @@ from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines
 from loadmanager.cli.tasks import age
 from loadmanager.core.balancing import Balancing
-from loadmanager.core.explaining import Candidate
+from loadmanager.core.candidates import Candidate
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Move
@@ -151,6 +159,20 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
     assert text.endswith(
         "Told by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
     )
+
+
+def test_what_a_move_is_weighed_by_is_told_with_where_it_is_known_from(serve: Serve) -> None:
+    url = serve(FakeLeaderQueries(stories={BUNDLE: WEIGHED_STORY}))
+    text = run("explain", BUNDLE, "--url", url).output
+    assert (
+        "Weighed by learned costs: the level is 0.400, and 75% of a change of traffic is taken "
+        "to last for ten minutes.\n"
+    ) in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["cpu", "0.600", "0.580", "0.050", "1.25", "0.010"] in rows
+    assert ["cpu", "80", "%", "of", "a", "core", "4", "load", "reports", "96%"] in rows
+    assert ["b3:8080", "cpu", "0.300", "0.400", "2.5000", "0.1250", "may", "take", "it"] in rows
+    assert ["b2:8080", "-", "-", "-", "-", "-", "report_stale"] in [row[:7] for row in rows]
 
 
 def test_a_broker_is_explained_to_people(serve: Serve) -> None:

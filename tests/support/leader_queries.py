@@ -5,9 +5,17 @@ from dataclasses import dataclass, field, replace
 
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
+from loadmanager.core.candidates import Candidate
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.explaining import Candidate, Decision, Explanation, Ground, Outcome
+from loadmanager.core.explaining import Decision, Explanation, Ground, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.weighing import (
+    BundleCost,
+    CostSource,
+    Payback,
+    PredictedUse,
+    Weighing,
+)
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
@@ -108,6 +116,7 @@ SHADOWS = ShadowList(
     },
 )
 
+PAYBACK = Payback(resource="cpu", use=0.3, use_with=0.4, saving=2.5, price=0.125)
 BUNDLE_STORY = Explanation(
     subject=BUNDLE,
     kind="bundle",
@@ -130,6 +139,30 @@ BUNDLE_STORY = Explanation(
         Candidate(B2, 0.45, 0.61, Reason.NO_IMPROVEMENT),
     ),
 )
+WEIGHED_STORY = replace(
+    BUNDLE_STORY,
+    candidates=(
+        Candidate(B3, 0.3, 0.41, None, PAYBACK),
+        Candidate(B2, 0.45, 0.61, Reason.REPORT_STALE),
+    ),
+    weighing=Weighing(
+        level=0.4,
+        lasting=0.75,
+        uses=(
+            PredictedUse(
+                resource="cpu", reported=0.6, predicted=0.58, background=0.05, speed=1.25,
+                noise=0.01,
+            ),
+        ),
+        costs=(
+            BundleCost(
+                resource="cpu", usage=80.0, sd=4.0, source=CostSource.REPORTS,
+                learned_fraction=0.96,
+            ),
+        ),
+        paybacks={B3: PAYBACK},
+    ),
+)  # fmt: skip
 BROKER_STORY = replace(
     BUNDLE_STORY,
     subject=B1,

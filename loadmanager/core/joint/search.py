@@ -128,14 +128,18 @@ class Search:
             rows, height = rows[lowest], height[lowest]
         return np.asarray(rows[np.argsort(height, kind="stable")])
 
-    def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
+    def savings(self, broker: int, rows: Indices, targets: Indices) -> FloatArray:
+        """Return (rows, targets): how much the potential falls by each move off ``broker``."""
         at, low, high = self.at, self._low[broker], self._high[targets]
         cost = at.cost[rows]
         after = np.maximum(low - cost * at.unit[broker], 0.0)
         drop = ((low**POWER - after**POWER) * at.share[broker]).sum(axis=1)
         raised = high + cost[:, np.newaxis] * at.unit[targets]
         rise = ((raised**POWER - high**POWER) * at.share[targets]).sum(axis=2)
-        saving = (drop[:, np.newaxis] - rise) / POWER
+        return np.asarray((drop[:, np.newaxis] - rise) / POWER)
+
+    def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
+        saving = self.savings(broker, rows, targets)
         gain = saving - self.prices[rows][:, np.newaxis]
         for _ in range(len(rows) + 1):  # Each bundle is asked about once, and one is taken.
             row, column = divmod(int(gain.argmax()), len(targets))

@@ -24,6 +24,9 @@ _STEADY_SD: Final = 0.025
 
 _STEADY_LOOKS: Final = 2
 
+RATES_ALONE: Final = ("rates",)
+"""The resources of a standing where rates are balanced."""
+
 PER_MOVE: Final = 0.5
 PER_CONNECTIONS: Final = 0.25
 """What a move costs besides its traffic, in mean bundles: for itself, and for its clients."""
@@ -102,7 +105,7 @@ def standing(
     )
 
 
-def _predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
+def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
     """Return (K, 4): the rates of the bundles as far as changes last; 0 if never measured."""
     bundles, lasting = view.bundles, state.persistence.lasting
     rates = lasting * bundles.short + (1.0 - lasting) * bundles.long
@@ -127,7 +130,7 @@ def _by_usage(
     counting = _counting(columns, learned, weights)
     figures, limit = learned.brokers, columns.limit[:, counting]
     factor = weights.as_array()[counting]
-    cost = served_in(view.bundles, _predicted_rates(view, state)) @ learned.unit_costs[counting].T
+    cost = served_in(view.bundles, predicted_rates(view, state)) @ learned.unit_costs[counting].T
     unit = factor * figures.speed[:, counting] / limit
     work = _summed(owner, cost, len(limit))
     background = factor * figures.background[:, counting]
@@ -148,7 +151,7 @@ def _by_usage(
 
 def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
     """Return the same for one resource in the place of all: half messages, half bytes."""
-    rates, columns = _predicted_rates(view, state), view.brokers.reported
+    rates, columns = predicted_rates(view, state), view.brokers.reported
     msgs, volume = rates[:, :2].sum(axis=1), rates[:, 2:].sum(axis=1)
     cost = (_part(msgs, owner) + _part(volume, owner))[:, np.newaxis] / 2.0
     cores = columns.limit[:, CPU]
@@ -157,7 +160,7 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
     work = _summed(owner, cost, len(cores))
     use = work * unit
     return _Use(
-        resources=("rates",),
+        resources=RATES_ALONE,
         low=use,
         high=use,
         now=use,
@@ -204,4 +207,13 @@ def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
     return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))
 
 
-__all__ = ["QUIET", "RATES", "URGENT", "Standing", "shares", "standing"]
+__all__ = [
+    "QUIET",
+    "RATES",
+    "RATES_ALONE",
+    "URGENT",
+    "Standing",
+    "predicted_rates",
+    "shares",
+    "standing",
+]

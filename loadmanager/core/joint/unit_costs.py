@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.columns import Mask
+from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.joint.served import CONNECTIONS, KINDS, TOPICS
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import (
@@ -92,31 +92,69 @@ def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArra
     return np.stack([_solved_one(sums, one, published) for one in range(len(RESOURCES))])
 
 
+def doubt(
+    sums: CostSums, resource: int, published: PublishedCosts | None, work: FloatArray
+) -> tuple[float, float]:
+    """Return the variance of what ``work`` costs, in the units of reports, before and after data.
+
+    Before any report there is one only where costs are ``published``.
+    """
+    if float(sums.weight[resource]) > 0:
+        one = _Regression.of(sums, resource, published)
+        amounts = work / one.scale
+        after = amounts @ np.linalg.solve(one.matrix, amounts)
+        return float(((one.sd * amounts) ** 2).sum()), float(after)
+    if published is None or not published.known[resource]:
+        return 0.0, 0.0
+    before = float(((published.sd[resource] * work) ** 2).sum())
+    return before, before
+
+
 def _solved_one(sums: CostSums, resource: int, published: PublishedCosts | None) -> FloatArray:
-    gram, weight = sums.gram[resource], float(sums.weight[resource])
     found = np.zeros(len(KINDS))
-    if published is not None and not published.known[resource]:
-        published = None
-    if weight <= 0:
-        return found if published is None else published.mean[resource]
-    size = np.sqrt(np.diag(gram) / weight)  # Of each kind, as it usually is.
-    usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
-    if published is None:
-        mean, sd = _prior(resource, size, usual)
-    else:
-        mean = published.mean[resource] * size
-        sd = published.sd[resource] * size + _LEAST_SD * usual
-    scale = np.where(size > 0, size, 1.0)
-    matrix = gram / np.outer(scale, scale) + np.diag(1.0 / sd**2)
-    vector = sums.moment[resource] / scale + mean / sd**2
-    free = np.flatnonzero(size > 0)
+    if sums.weight[resource] <= 0:
+        if published is None or not published.known[resource]:
+            return found
+        return np.asarray(published.mean[resource])
+    one = _Regression.of(sums, resource, published)
+    vector = sums.moment[resource] / one.scale + one.mean / one.sd**2
+    free = one.free
     while len(free):
-        part = np.linalg.solve(matrix[np.ix_(free, free)], vector[free])
+        part = np.linalg.solve(one.matrix[np.ix_(free, free)], vector[free])
         if part.min() >= 0:
             found[free] = part
             break
         free = np.delete(free, int(part.argmin()))
-    return np.asarray(found / scale)
+    return np.asarray(found / one.scale)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class _Regression:
+    """The normal equations of one resource, each kind in units of its usual size.
+
+    ``mean`` and ``sd`` are what is supposed before data, and part of ``matrix``.
+    """
+
+    matrix: FloatArray
+    mean: FloatArray
+    sd: FloatArray
+    scale: FloatArray
+    free: Indices
+
+    @classmethod
+    def of(cls, sums: CostSums, resource: int, published: PublishedCosts | None) -> "_Regression":
+        """Return those of sums that hold data."""
+        gram, weight = sums.gram[resource], float(sums.weight[resource])
+        size = np.sqrt(np.diag(gram) / weight)  # Of each kind, as it usually is.
+        usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
+        if published is None or not published.known[resource]:
+            mean, sd = _prior(resource, size, usual)
+        else:
+            mean = published.mean[resource] * size
+            sd = published.sd[resource] * size + _LEAST_SD * usual
+        scale = np.where(size > 0, size, 1.0)
+        matrix = gram / np.outer(scale, scale) + np.diag(1.0 / sd**2)
+        return cls(matrix=matrix, mean=mean, sd=sd, scale=scale, free=np.flatnonzero(size > 0))
 
 
 def _prior(resource: int, size: FloatArray, usual: float) -> tuple[FloatArray, FloatArray]:

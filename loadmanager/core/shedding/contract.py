@@ -5,6 +5,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
@@ -51,6 +52,9 @@ class Deciding(Protocol):
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return what it remembers having seen a view in which nothing may move."""
+
+    def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
+        """Return what it weighs moves by, for `explain`."""
 
     def beginning_with(self, document: CostDocument | None) -> Self:
         """Return the strategy that begins with the costs that are published, if any."""

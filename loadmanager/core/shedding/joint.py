@@ -13,6 +13,7 @@ from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
 from loadmanager.core.joint.prior import published_costs
 from loadmanager.core.joint.unit_costs import PublishedCosts
+from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
@@ -92,9 +93,17 @@ class JointShedder:
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         """Return the moves of one round, each worth its price and within the limits."""
-        state = learned_from(view, memory.joint, self.published)
-        free = replace(limits, movable=limits.movable & view.selectable)
-        price = _PRICES[self.move_price]
-        weights = replace(self.weights, memory=1.0) if self.heap else self.weights
-        offers, refusals = decided(view, state, weights, free, price)
-        return Shed(offers, refusals, replace(memory, joint=state))
+        by = self.weigher(view, memory, limits)
+        offers, refusals = decided(view, by.state, by.weights, by.limits, by.price)
+        return Shed(offers, refusals, replace(memory, joint=by.state))
+
+    def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
+        """Return what moves are weighed by once the reports of ``view`` have taught."""
+        return Weigher(
+            view=view,
+            state=learned_from(view, memory.joint, self.published),
+            weights=replace(self.weights, memory=1.0) if self.heap else self.weights,
+            limits=replace(limits, movable=limits.movable & view.selectable),
+            price=_PRICES[self.move_price],
+            published=self.published,
+        )

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from leader_queries import AT_MS, B1, B3, BUNDLE, FakeLeaderQueries
+from leader_queries import AT_MS, B1, B3, BUNDLE, WEIGHED_STORY, FakeLeaderQueries
 
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.tasks import TasksQuery
@@ -79,8 +79,47 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
         "scoreWith": 0.41,
         "refused": None,
         "meaning": "",
+        "payback": None,
     }
     assert told["candidates"][1]["refused"] == "no_improvement"
+    assert told["weighing"] is None
+
+
+async def test_a_strategy_that_weighs_moves_says_what_by(
+    leader: OpenDoor, leader_term: FakeLeaderQueries
+) -> None:
+    leader_term.stories[BUNDLE] = WEIGHED_STORY
+    told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
+    assert told["weighing"] == {
+        "level": 0.4,
+        "lasting": 0.75,
+        "uses": [
+            {
+                "resource": "cpu",
+                "reported": 0.6,
+                "predicted": 0.58,
+                "background": 0.05,
+                "speed": 1.25,
+                "noise": 0.01,
+            }
+        ],
+        "costs": [
+            {
+                "resource": "cpu",
+                "usage": 80.0,
+                "sd": 4.0,
+                "source": "reports",
+                "learnedFraction": 0.96,
+            }
+        ],
+    }
+    assert told["candidates"][0]["payback"] == {
+        "resource": "cpu",
+        "use": 0.3,
+        "useWith": 0.4,
+        "saving": 2.5,
+        "price": 0.125,
+    }
 
 
 async def test_the_distance_from_the_best_is_that_of_the_last_round(

@@ -1,0 +1,232 @@
+"""How the joint strategy weighs one bundle or one broker, with what it knows the figures from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.joint.learning import Learned
+from loadmanager.core.joint.search import Search
+from loadmanager.core.joint.served import fractions, served_in
+from loadmanager.core.joint.standing import RATES_ALONE, Standing, predicted_rates, standing
+from loadmanager.core.joint.state import JointState
+from loadmanager.core.joint.unit_costs import PublishedCosts, doubt
+from loadmanager.core.limits import Limits
+from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
+
+_MOSTLY = 0.5
+
+
+class CostSource(StrEnum):
+    """Where the cost of a bundle is known from."""
+
+    REPORTS = "reports"
+    PIPELINE = "pipeline"
+    DEFAULT = "default"
+    RATES = "rates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleCost:
+    """What a bundle uses of one resource on a broker of speed 1.
+
+    Attributes:
+        resource: one of `RESOURCES`, or that of rates where usage is not looked at.
+        usage: in the unit of load reports, a share of the cluster's traffic for rates.
+        sd: how uncertain the unit costs leave that: a standard deviation in the same unit.
+        source: load reports, if they removed at least half of the variance of the cost; else
+            what it began with.
+        learned_fraction: how much of the variance that the cost began with reports removed.
+    """
+
+    resource: str
+    usage: float
+    sd: float
+    source: CostSource
+    learned_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedUse:
+    """One resource of a broker, as fractions of its limit.
+
+    Attributes:
+        resource: its name.
+        reported: by the last load report; None for rates.
+        predicted: by costs, for the bundles that it has or that are on their way to it.
+        background: what is used by anything but bundles.
+        speed: what work costs here over what it costs on a broker of speed 1.
+        noise: how far reports are from predictions, as a standard deviation; None for rates.
+    """
+
+    resource: str
+    reported: float | None
+    predicted: float
+    background: float
+    speed: float
+    noise: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payback:
+    """What moving a bundle to a broker would bring and cost, in the unit of the price.
+
+    ``use`` and ``use_with`` are the broker's predicted use before and after, of the resource
+    of which it would have least left.
+    """
+
+    resource: str
+    use: float
+    use_with: float
+    saving: float
+    price: float
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the move is worth its price."""
+        return self.saving > self.price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weighing:
+    """How the strategy weighs a subject.
+
+    Attributes:
+        level: where all brokers would stand if load were water, of the scarcest resource.
+        lasting: how much of a change of traffic is taken to last for ten minutes.
+        uses: of the broker itself, or of a bundle's owner.
+        costs: of the bundle; nothing where it was never measured.
+        paybacks: of the bundle's moves to each other broker.
+    """
+
+    level: float
+    lasting: float
+    uses: tuple[PredictedUse, ...] = ()
+    costs: tuple[BundleCost, ...] = ()
+    paybacks: Mapping[BrokerId, Payback] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """Where the broker stands, for people; "" where there is none."""
+        most = max(self.uses, key=lambda one: one.predicted, default=None)
+        if most is None:
+            return ""
+        return f"uses {most.predicted:.3f} of {most.resource}, the level is {self.level:.3f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weigher:
+    """Weighs subjects by one state of what was learned, at one view.
+
+    ``price`` is that of a weight of a mean broker.
+    """
+
+    view: ClusterView
+    state: JointState
+    weights: ResourceWeights
+    limits: Limits
+    price: float
+    published: PublishedCosts | None = None
+
+    def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
+        """Return how a broker is weighed, or a bundle on it; None while nothing counts."""
+        counted = self.limits.gives | self.limits.takes
+        if not counted.any():
+            return None
+        at = standing(self.view, self.state, self.weights, counted)
+        source = None if broker is None else self.view.row(broker)
+        row = None if bundle is None else self.view.bundles.row(bundle)
+        measured = row if row is not None and self.view.bundles.known[row] else None
+        paybacks: Mapping[BrokerId, Payback] = {}
+        if source is not None and measured is not None and at.owner[measured] == source:
+            paybacks = self._paybacks(at, source, measured)
+        return Weighing(
+            level=at.level,
+            lasting=self.state.persistence.lasting,
+            uses=() if source is None else self._uses(at, source),
+            costs=() if measured is None else self._costs(at, measured),
+            paybacks=paybacks,
+        )
+
+    def _uses(self, at: Standing, row: int) -> tuple[PredictedUse, ...]:
+        if at.resources == RATES_ALONE:
+            use = float(at.low[row, 0]) * at.level
+            (name,) = at.resources
+            return (
+                PredictedUse(
+                    resource=name, reported=None, predicted=use, background=0.0, speed=1.0,
+                    noise=None,
+                ),
+            )  # fmt: skip
+        learned, columns = self.state.learned, self.view.brokers.reported
+        reported = fractions(columns.usage, columns.limit)[row]
+        factors = self.weights.as_array()
+        return tuple(
+            PredictedUse(
+                resource=name,
+                reported=float(reported[number]),
+                predicted=float(at.low[row, column]) * at.level / float(factors[number]),
+                background=float(learned.brokers.background[row, number]),
+                speed=float(learned.brokers.speed[row, number]),
+                noise=float(np.sqrt(learned.noise[number])),
+            )
+            for column, (name, number) in enumerate(_numbered(at))
+        )
+
+    def _costs(self, at: Standing, row: int) -> tuple[BundleCost, ...]:
+        if at.resources == RATES_ALONE:
+            usage, source = float(at.cost[row, 0]), CostSource.RATES
+            (name,) = at.resources
+            return (
+                BundleCost(resource=name, usage=usage, sd=0.0, source=source, learned_fraction=0.0),
+            )
+        learned, rates = self.state.learned, predicted_rates(self.view, self.state)
+        work = served_in(self.view.bundles, rates)[row]
+        return tuple(
+            self._cost(learned, name, number, float(at.cost[row, column]), work)
+            for column, (name, number) in enumerate(_numbered(at))
+        )
+
+    def _cost(
+        self, learned: Learned, name: str, number: int, usage: float, work: FloatArray
+    ) -> BundleCost:
+        published = self.published is not None and bool(self.published.known[number])
+        before, after = doubt(learned.sums, number, self.published, work)
+        fraction = 1.0 - after / before if before > 0 else 0.0
+        begun_with = CostSource.PIPELINE if published else CostSource.DEFAULT
+        return BundleCost(
+            resource=name,
+            usage=usage,
+            sd=after**0.5,
+            source=CostSource.REPORTS if fraction >= _MOSTLY else begun_with,
+            learned_fraction=fraction,
+        )
+
+    def _paybacks(self, at: Standing, source: int, row: int) -> dict[BrokerId, Payback]:
+        prices = self.price * at.effort
+        search = Search(at=at, limits=self.limits, prices=prices, weight_left=0.0)
+        names = self.view.brokers.names
+        targets = np.array([one for one in range(len(names)) if one != source], dtype=np.intp)
+        saving = search.savings(source, np.array([row], dtype=np.intp), targets)[0]
+        after = at.high[targets] + at.cost[row] * at.unit[targets]
+        fullest = after.argmax(axis=1)
+        return {
+            names[target]: Payback(
+                resource=at.resources[column],
+                use=float(at.high[target, column]) * at.level,
+                use_with=float(after[place, column]) * at.level,
+                saving=float(saving[place]),
+                price=float(prices[row]),
+            )
+            for place, (target, column) in enumerate(
+                zip(targets.tolist(), fullest.tolist(), strict=True)
+            )
+        }
+
+
+def _numbered(at: Standing) -> list[tuple[str, int]]:
+    """Return the resources that count, with their numbers in `RESOURCES`."""
+    return [(name, RESOURCES.index(name)) for name in at.resources]

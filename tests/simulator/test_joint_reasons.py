@@ -1,0 +1,96 @@
+"""In the shipped scenarios the joint strategy says why it leaves each broker and bundle alone."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from loadmanager.core.averages import BundleAverages
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.explaining import Ground, Known, explain_broker, explain_bundle
+from loadmanager.core.ids import BundleId
+from loadmanager.core.load import LoadReport
+from loadmanager.core.plan import Reason, Refusal
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.simulator.catalogue import shipped
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import MoveRecord
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.strategies import Strategy, planner_for
+
+T = TypeVar("T")
+
+JOINT = Strategy.parse("joint+joint", "safe")
+SAID_WITHOUT_NUMBERS = {Reason.DRAINING, Reason.CLUSTER_IDLE}
+ROUNDS = 3
+ASKED = 3
+LARGE = {"thousand", "cold-start"}
+"""Where simulating takes long and nothing else happens to a broker or a bundle."""
+
+
+@dataclass
+class Asking:
+    """Asks after each round why some brokers and bundles are where they are; keeps poor answers."""
+
+    planner: Planner
+    rounds: int = 0
+    poor: list[str] = field(default_factory=list)
+
+    def reported(self, at_s: float, report: LoadReport) -> None:
+        """Take no note of reports."""
+
+    def moved(self, record: MoveRecord) -> None:
+        """Take no note of moves."""
+
+    def round_done(
+        self,
+        now_s: float,
+        view: ClusterView,
+        plan: Plan,
+        averages: Mapping[BundleId, BundleAverages],
+    ) -> None:
+        """Ask about brokers and bundles that the round left alone."""
+        del now_s, averages
+        self.rounds += 1
+        refusals: dict[str, list[Refusal]] = {}
+        for one in plan.refusals:
+            refusals.setdefault(one.subject, []).append(one)
+        known = Known(view=view, planner=self.planner, memory=plan.memory, refusals=refusals)
+        gave = {move.source for move in plan.moves}
+        kept = [one for one in view.brokers.names if one not in gave]
+        for broker in _some(kept):
+            self._judge(broker, explain_broker(known, broker, ()).grounds)
+        moved = {move.bundle for move in plan.moves}
+        still = [one for one in view.bundles.names[: len(view.bundles.known)] if one not in moved]
+        for bundle in _some(still):
+            if view.listed_owner(bundle) is not None:
+                told = explain_bundle(known, bundle, ())
+                own = {bundle, ""}
+                self._judge(bundle, tuple(one for one in told.grounds if one.about in own))
+
+    def _judge(self, subject: str, grounds: tuple[Ground, ...]) -> None:
+        numbered = [
+            one
+            for one in grounds
+            if one.reason in SAID_WITHOUT_NUMBERS or re.search(r"\d", one.detail) or one.about == ""
+        ]
+        if not numbered:
+            self.poor.append(f"round {self.rounds}: {subject}: {grounds}")
+
+
+def _some(every: Sequence[T]) -> Sequence[T]:
+    return every[:: max(len(every) // ASKED, 1)]
+
+
+@pytest.mark.parametrize("name", sorted(shipped().keys() - LARGE))
+def test_whatever_is_left_alone_has_a_reason_with_numbers(name: str) -> None:
+    scenario = load_scenario(shipped()[name])
+    lasts_s = scenario.warm_up_s + 60.0 * ROUNDS
+    scenario = scenario.model_copy(update={"duration_s": min(lasts_s, scenario.duration_s)})
+    planner = planner_for(scenario, JOINT)
+    asking = Asking(planner)
+    simulate(scenario, planner, strategy=JOINT.name, seed=1, witness=asking)
+    assert asking.rounds >= 2
+    assert not asking.poor, asking.poor[:5]
