@@ -17,6 +17,7 @@ from loadmanager.admin.failure_domains import FailureDomains
 from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.merges import Merges
 from loadmanager.admin.namespaces import Namespaces
+from loadmanager.admin.overview import Overviews
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import Quotas
@@ -43,6 +44,7 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
     Drains,
     Steers,
     CostModels,
+    Overviews,
     Accounts,
     Plans,
     Watching,

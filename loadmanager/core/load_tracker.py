@@ -62,6 +62,11 @@ class LoadTracker:
         """The brokers that have a report."""
         return frozenset(self._entries)
 
+    @property
+    def loads(self) -> Mapping[BrokerId, BrokerLoad]:
+        """What is kept of each broker's report."""
+        return {broker: entry.load for broker, entry in self._entries.items()}
+
     def report(self, report: LoadReport, seen_s: float) -> None:
         """Take in a new or changed report, seen at ``seen_s`` on the leader's clock."""
         self.put(BrokerLoad.of(report, seen_s))

@@ -3,7 +3,8 @@
 And how far it would be with the strategies that decide beside the active one.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.common.context import Context
@@ -19,12 +20,16 @@ from loadmanager.ports import Assessment
 _SHARE_OF_TIME: Final = 0.05
 """So much of a leader's time this may take; what follows too soon is left out."""
 
+_MOST_KEPT: Final = 720
+"""Of the rounds of a term: an hour at one round in five seconds."""
+
 
 @dataclass(slots=True)
 class OptimalityWatch:
     """Computes it once the orders of a round are written, so that no move waits for it.
 
-    Shown as metrics, recorded in history, and kept as ``last`` until the term ends.
+    Shown as metrics, recorded in history, and kept until the term ends: as ``last``, and those
+    before it as ``course``.
     """
 
     context: Context
@@ -32,6 +37,7 @@ class OptimalityWatch:
     recorder: HistoryRecorder
     shadowing: Shadows
     last: Assessment | None = None
+    course: deque[Assessment] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     _round: tuple[ClusterView, Plan] | None = None
     _not_before_s: float = float("-inf")
 
@@ -69,6 +75,7 @@ class OptimalityWatch:
         self.last = None
         if found is not None:
             self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
+            self.course.append(self.last)
             self.recorder.assessed(found)
 
     def end(self) -> None:

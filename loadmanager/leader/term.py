@@ -13,8 +13,8 @@ from loadmanager.common.constraints import Constraints
 from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.balancing import BalancingMode
-from loadmanager.core.bundle_task import AskedBy
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bundle_task import AskedBy, BundleTask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
@@ -38,6 +38,7 @@ from loadmanager.leader.rounds import Rounds
 from loadmanager.leader.shadows import Shadows
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
+from loadmanager.leader.task_gains import TaskGains
 from loadmanager.leader.task_reports import TaskReports
 from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.leader.warm_start import WarmStart
@@ -96,6 +97,14 @@ class LeaderTerm:
         self._recorder = recorder = HistoryRecorder(
             context, term.epoch, self._tally, base_every_rounds=base_every_rounds
         )
+        self.began_at_ms = context.clock.wall_ms()
+        self.gains = TaskGains(self._tally)
+        reports = TaskReports(context.metrics, recorder, context.clock)
+
+        def task_changed(task: BundleTask) -> None:
+            reports.task_changed(task)
+            self.gains.task_changed(task)
+
         owners = context.cluster_state if foreign is None else foreign.owners
         self.tasks = tasks = TaskController(
             term.epoch,
@@ -103,7 +112,7 @@ class LeaderTerm:
             owners,
             context.clock,
             bounds=lambda: tuning.now.task_bounds,
-            listener=TaskReports(context.metrics, recorder, context.clock).task_changed,
+            listener=task_changed,
             caught=context.unexpected.caught,
         )
         untaken = UntakenOrders(context, tasks)
@@ -168,6 +177,26 @@ class LeaderTerm:
             assessing=self.assessing,
             brokers_own=foreign is not None,
         )
+
+    @property
+    def brokers(self) -> LoadTracker:
+        """What brokers reported, and when others left."""
+        return self._tally
+
+    @property
+    def balancing(self) -> Balancing:
+        """How far this leader goes by itself now."""
+        return self._steering.balancing
+
+    @property
+    def unowned(self) -> tuple[BundleId, ...]:
+        """The bundles that are about to be placed."""
+        return self._placing.unowned
+
+    @property
+    def left_out(self) -> Mapping[BrokerId, str]:
+        """The brokers that are decided without, with the error that their report caused."""
+        return self._harmful.brokers
 
     def look(self) -> Look:
         """Return what this leader sees and remembers now."""

@@ -77,6 +77,16 @@ from loadmanager.ports.lookup import (
 )
 from loadmanager.ports.merges import MergeRefused, MergeService
 from loadmanager.ports.orders import Reported, StandingOrders
+from loadmanager.ports.overview import (
+    BalancePoint,
+    BrokerUse,
+    MissingBroker,
+    Overview,
+    OverviewService,
+    RefusalCount,
+    ResourceUse,
+    TaskGain,
+)
 from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
 from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
 from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
@@ -84,6 +94,7 @@ from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
 __all__ = [
     "Account",
     "Assessment",
+    "BalancePoint",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",
@@ -91,6 +102,7 @@ __all__ = [
     "BrokerStats",
     "BrokerUnknown",
     "BrokerUnreachable",
+    "BrokerUse",
     "BundleUnknown",
     "Check",
     "Clock",
@@ -116,6 +128,7 @@ __all__ = [
     "MergeRefused",
     "MergeService",
     "Missing",
+    "MissingBroker",
     "NamespaceService",
     "NamespaceTaken",
     "NamespaceUnknown",
@@ -128,6 +141,8 @@ __all__ = [
     "NotLeader",
     "NotTheContract",
     "Operation",
+    "Overview",
+    "OverviewService",
     "Owner",
     "PartitionService",
     "Preview",
@@ -135,7 +150,9 @@ __all__ = [
     "PreviewWish",
     "Readiness",
     "Redirection",
+    "RefusalCount",
     "Reported",
+    "ResourceUse",
     "SeedSource",
     "SeedUnreadable",
     "SessionLost",
@@ -148,6 +165,7 @@ __all__ = [
     "StandingOrders",
     "Stat",
     "SubjectUnknown",
+    "TaskGain",
     "TaskList",
     "TaskWish",
     "TooLarge",

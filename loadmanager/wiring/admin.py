@@ -12,6 +12,7 @@ from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
 from loadmanager.admin.isolation import Isolation, IsolationRequests
 from loadmanager.admin.merges import Merges
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
+from loadmanager.admin.overview import Overviews
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import QuotaRequests, Quotas
@@ -56,6 +57,7 @@ def admin_routes(
         Drains(application.drain_requests),
         Steers(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
+        Overviews(application.overviews),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading)),
     )
@@ -80,6 +82,7 @@ def _routes_beside_pulsar(
         Drains(application.drain_requests),
         Steers(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
+        Overviews(application.overviews),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading)),
     )

@@ -32,6 +32,7 @@ from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.overview import OverviewRequests
 from loadmanager.leader.successor import SuccessorReading
 from loadmanager.leader.term import ForeignTerm, LeaderTerm
 from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
@@ -58,6 +59,7 @@ class Application:
     unload_requests: UnloadRequests
     drain_requests: DrainRequests
     accounting: Explainer
+    overviews: OverviewRequests
     dynamic: DynamicSettings
     tuning: RuntimeSettings
     retuning: SettingsWatch
@@ -187,6 +189,13 @@ def join(
         unload_requests,
         DrainRequests(context, kind.stays),
         accounting,
+        OverviewRequests(
+            context,
+            leading,
+            accounting,
+            cluster=config.cluster.name,
+            splits=config.broker.kind != "pulsar",
+        ),
         dynamic,
         tuning,
         retuning,

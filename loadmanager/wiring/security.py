@@ -6,6 +6,7 @@ from typing import Final
 
 from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.adapters.http.assign_client import Proof
+from loadmanager.adapters.http.live import Forwarder
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security import (
     ClientTls,
@@ -116,6 +117,13 @@ def make_leader_line(
         why = error.strerror if isinstance(error, OSError) else error
         raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
     return HttpAssignClient(tls=client, proof=proof)
+
+
+def make_forwarder(
+    config: Config, line: HttpAssignClient, is_sidecar: Callable[[str], bool]
+) -> Forwarder:
+    """Return what asks the leader in the place of the live page."""
+    return Forwarder(line, lambda url: _withheld(config, url, is_sidecar))
 
 
 def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:

@@ -30,9 +30,11 @@ from loadmanager.adapters.http import (
     LoopWatch,
 )
 from loadmanager.adapters.http.listening import listening_sockets
+from loadmanager.adapters.http.live import Feed, OverviewReader
 from loadmanager.adapters.http.security import Key
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.admin.overview import overview_document
 from loadmanager.admin.surface import surface
 from loadmanager.common.cluster_conditions import Conditions
 from loadmanager.common.cluster_key import ClusterKey
@@ -54,7 +56,12 @@ from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.admin import admin_routes
 from loadmanager.wiring.application import Application, Commanded, Kind, join
 from loadmanager.wiring.lifecycle import Sidecar
-from loadmanager.wiring.security import make_guard, make_leader_line, make_tls
+from loadmanager.wiring.security import (
+    make_forwarder,
+    make_guard,
+    make_leader_line,
+    make_tls,
+)
 
 log = structlog.get_logger()
 
@@ -201,6 +208,14 @@ def make_door(
         count_failure=context.metrics.unexpected_errors.labels("request").inc,
         more_routes=admin_routes(config, context, application, leader_line),
         operations=surface(),
+        feed=Feed(
+            OverviewReader(
+                lambda: overview_document(application.overviews.overview()),
+                context.identity.broker,
+                leader_line,
+            )
+        ),
+        forwarder=make_forwarder(config, leader_line, context.cluster_state.advertises),
         health=HealthListener(
             application.answering.readiness,
             port=health_port(config.sidecar),

@@ -247,3 +247,16 @@ def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     view = tally.view(0.0)
     assert (view.long_rates(one(1)), view.long_msgs_per_s(one(1))) == (None, 6.0)
     assert not view.selectable.any()
+
+
+def test_the_last_load_of_each_broker_is_kept_until_it_leaves() -> None:
+    tally = LoadTracker()
+    tally.report(report(A, {1: 10.0}), 1.0)
+    tally.report(report(B, {2: 20.0}), 2.0)
+    tally.report(report(A, {1: 30.0}), 3.0)
+    assert {name: load.totals.msgs_in_per_s for name, load in tally.loads.items()} == {
+        A: 30.0,
+        B: 20.0,
+    }
+    tally.forget(A, 4.0)
+    assert list(tally.loads) == [B]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+from yarl import URL
 
 from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.security.tls import ClientTls
@@ -114,8 +115,13 @@ class HttpAssignClient:
         value: dict[str, str] | None = None,
         *,
         most_bytes: int,
+        proof: Proof | None = None,
+        within_s: float | None = None,
     ) -> Answer:
         """Return what the sidecar at a URL answers under a path.
+
+        ``proof`` is of somebody else in whose place it asks, ``within_s`` another time than the
+        usual one.
 
         Raises:
             AnswerTooLong: its body has more than ``most_bytes``.
@@ -136,11 +142,20 @@ class HttpAssignClient:
         if self._tls is not None:
             self._tls.refresh()
         base = sidecar_url.rstrip("/")
-        proof = self._proof(base)
+        if proof is None:
+            proof = self._proof(base)
         headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
+        timeout = self._timeout
+        if within_s is not None:
+            timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
         # A leader never redirects; following one would ask somebody else.
         async with self._session.request(
-            method, base + path, json=value, headers=headers, allow_redirects=False
+            method,
+            URL(base + path, encoded=True),  # byte for byte: %2F in a name is no slash
+            json=value,
+            headers=headers,
+            allow_redirects=False,
+            timeout=timeout,
         ) as response:
             body = await _read(response, most_bytes)
             retry_after = response.headers.get("Retry-After", "")

@@ -20,6 +20,7 @@ from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.health import Health
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
+from loadmanager.adapters.http.live import Feed, Forwarder, LivePage
 from loadmanager.adapters.http.lookups import DoorMode, Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
@@ -80,6 +81,8 @@ class HttpServer:
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
         health: answers probes beside the door, for as long as it is open.
+        feed: of the live page; its streams end when the door closes.
+        forwarder: asks the leader in the place of the live page.
         count_failure: called for each request that failed unexpectedly.
         refused: called with why, for each connection or request that is turned away.
     """
@@ -98,12 +101,16 @@ class HttpServer:
         tls: TlsFiles | None = None,
         tls_refresh_s: float = 60.0,
         health: HealthListener | None = None,
+        feed: Feed | None = None,
+        forwarder: Forwarder | None = None,
         count_failure: Callable[[], None] = lambda: None,
         refused: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._refused = refused
         self._watching: asyncio.Task[None] | None = None
         self._health = health
+        self._feed = feed
+        self._forwarder = forwarder
         self._count_failure = count_failure
         self._guard = guard
         self._tls = tls
@@ -128,6 +135,7 @@ class HttpServer:
                 *Describing(version, operations).routes(),
                 *AssignResource(lookup).routes(),
                 *Watching(lookup, registry).routes(),
+                *([] if feed is None else LivePage(feed).routes()),
                 *more_routes,
             ]
         )
@@ -189,6 +197,8 @@ class HttpServer:
         runner, self._runner = self._runner, None
         if self._refreshing is not None:
             self._refreshing.cancel()
+        if self._feed is not None:
+            await self._feed.close()
         if runner is not None:
             await runner.cleanup()
             if self._watching is not None:
@@ -212,7 +222,17 @@ class HttpServer:
                 request, route.role, lambda: route.handler(request, target)
             )
         except LoadManagerError as error:
-            return refusal_reply(refusal_of(error))
+            return await self._refused_reply(request, refusal_of(error))
+
+    async def _refused_reply(
+        self, request: web.BaseRequest, refused: Refused
+    ) -> web.StreamResponse:
+        if self._forwarder is not None and self._forwarder.wanted(request, refused):
+            try:
+                return await self._forwarder.forward(request, refused)
+            except Refused as error:
+                return refusal_reply(error)
+        return refusal_reply(refused)
 
     async def _refresh(self, tls: TlsFiles) -> None:
         while True:

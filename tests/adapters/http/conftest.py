@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
+from loadmanager.adapters.http.live import Feed, Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.security import Guard, TlsFiles
 from loadmanager.admin.namespaces import Namespaces
@@ -313,6 +314,8 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
         default_bundles: int = 32,
         guard: Guard | None = None,
         tls: TlsFiles | None = None,
+        feed: Feed | None = None,
+        forwarder: Forwarder | None = None,
     ) -> OpenDoor:
         lookup = lookup or FakeLookup()
         namespaces = FakeNamespaces(lookup)
@@ -328,6 +331,8 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
             operations=surface(),
             guard=guard,
             tls=tls,
+            feed=feed,
+            forwarder=forwarder,
             more_routes=[
                 *Namespaces(lookup, namespaces, default_bundles=default_bundles).routes(),
                 *Partitions(lookup, FakePartitions()).routes(),

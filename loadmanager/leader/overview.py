@@ -1,0 +1,148 @@
+"""The overview of a cluster, from what its leader keeps anyway: no view is made for it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from loadmanager.common.context import Context
+from loadmanager.common.overview import (
+    MOST_BROKERS,
+    MOST_DECISIONS,
+    MOST_MISSING,
+    MOST_TASKS,
+    most_refused,
+    resources_of,
+    scarcest_first,
+)
+from loadmanager.core.broker_table import BrokerLoad
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
+from loadmanager.leader.explain import Explainer
+from loadmanager.leader.leadership import Leadership
+from loadmanager.leader.term import LeaderTerm
+from loadmanager.ports import (
+    Assessment,
+    BalancePoint,
+    BrokerUse,
+    LedgerWish,
+    MissingBroker,
+    Overview,
+    RefusalCount,
+    TaskWish,
+)
+
+_HOUR_MS: Final = 3_600_000
+_MOST_POINTS: Final = 240
+_ACTIONS: Final = ("pause", "observe", "resume", "unload", "drain", "undrain")
+_SPLIT: Final = "split"
+
+
+class OverviewRequests:
+    """The application's side of `OverviewService`; ``splits`` where bundles can be split."""
+
+    def __init__(
+        self,
+        context: Context,
+        leading: Leadership,
+        explainer: Explainer,
+        *,
+        cluster: str,
+        splits: bool = True,
+    ) -> None:
+        self._context = context
+        self._leading = leading
+        self._explainer = explainer
+        self._cluster = cluster
+        self._actions = (*_ACTIONS, _SPLIT) if splits else _ACTIONS
+        self._refused: tuple[tuple[int, int], Sequence[RefusalCount]] = ((0, 0), ())
+
+    def overview(self) -> Overview:
+        """Return the cluster at a glance; see `OverviewService`."""
+        term = self._leading.require_term()
+        tasks = self._explainer.tasks(TaskWish(limit=MOST_TASKS))
+        now_s, at_ms = tasks.now_s, tasks.at_ms
+        brokers = scarcest_first(self._brokers(term, now_s))
+        return Overview(
+            cluster=self._cluster,
+            leader=tasks.leader,
+            epoch=tasks.epoch,
+            since_ms=term.began_at_ms,
+            at_ms=at_ms,
+            measure="use",
+            balancing=term.balancing,
+            course=_course(term.assessing.course, at_ms - _HOUR_MS),
+            brokers=brokers[:MOST_BROKERS],
+            brokers_in_all=len(brokers),
+            resources=resources_of(brokers),
+            bundles=len(self._context.cluster_state.owners),
+            unowned=len(term.unowned),
+            missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
+            tasks=tasks,
+            gains=term.gains.look(),
+            refusals=self._refusals(term, tasks.epoch),
+            decisions=self._explainer.decisions(LedgerWish(limit=MOST_DECISIONS)),
+            actions=self._actions,
+        )
+
+    def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerUse]:
+        reports = self._context.cluster_state.loads.reports
+        for broker, load in term.brokers.loads.items():
+            known = reports.get(broker)
+            yield BrokerUse(
+                broker=broker,
+                cpu_fraction=_fraction(load, CPU),
+                memory_fraction=_fraction(load, MEMORY),
+                bandwidth_in_fraction=_fraction(load, BANDWIDTH_IN),
+                bandwidth_out_fraction=_fraction(load, BANDWIDTH_OUT),
+                bundles=len(load.listing.names),
+                topics=load.topics,
+                msgs_per_s=load.totals.msgs_per_s,
+                bytes_per_s=load.totals.bytes_per_s,
+                draining=load.draining,
+                healthy=known is None or known.report.healthy,
+                report_age_s=max(now_s - load.seen_s, 0.0),
+            )
+
+    def _missing(self, term: LeaderTerm, at_ms: int, now_s: float) -> Iterator[MissingBroker]:
+        registered, reported = self._context.cluster_state.brokers, term.brokers.brokers
+        for broker, left_s in sorted(term.brokers.departed_at_s.items(), key=lambda one: -one[1]):
+            if broker not in registered:
+                since_ms = at_ms - round(1000 * (now_s - left_s))
+                yield MissingBroker(broker=broker, why="left, or crashed", since_ms=since_ms)
+        for broker in sorted(registered.keys() - reported):
+            yield MissingBroker(broker=broker, why=_why_unreported(broker, term))
+
+    def _refusals(self, term: LeaderTerm, epoch: int) -> Sequence[RefusalCount]:
+        """Count those of the last round once, however many look."""
+        log = term.decision_log
+        if self._refused[0] != (epoch, log.rounds):
+            every = (one for told in (log.refusals or {}).values() for one in told)
+            self._refused = ((epoch, log.rounds), most_refused(every))
+        return self._refused[1]
+
+
+def _fraction(load: BrokerLoad, resource: int) -> float | None:
+    limit = load.limit[resource]
+    return load.usage[resource] / limit if limit > 0 else None
+
+
+def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
+    left_out = term.left_out.get(broker)
+    if left_out is None:
+        return "registered, and has reported no load yet"
+    return f"left out of decisions: its report makes them fail ({left_out})"
+
+
+def _course(rounds: Sequence[Assessment], since_ms: int) -> list[BalancePoint]:
+    """Return the rounds of the last hour, thinned out to what a chart can show."""
+    recent = [one for one in rounds if one.at_ms >= since_ms]
+    step = max(1, -(-len(recent) // _MOST_POINTS))
+    thinned = recent[::-1][::step][::-1]
+    return [
+        BalancePoint(
+            at_ms=one.at_ms,
+            gap=one.optimality.gap_within_policies,
+            largest=one.optimality.largest,
+            bound=one.optimality.bound_within_policies,
+        )
+        for one in thinned
+    ]

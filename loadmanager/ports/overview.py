@@ -1,0 +1,145 @@
+"""A cluster at a glance: what the live page shows, on a sidecar and on ``attach``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from loadmanager.core.balancing import Balancing
+from loadmanager.core.explaining import Decision
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.plan import Reason
+from loadmanager.ports.leading import TaskList
+
+Measure = Literal["use", "rate"]
+"""What is balanced: use of CPU and network over its limit, or messages over their mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancePoint:
+    """How far a cluster was from the best possible at one time.
+
+    ``largest`` is the largest use of any broker, ``bound`` what no assignment that policies
+    allow could be below, ``gap`` how far the first is above the second, over the second.
+    """
+
+    at_ms: int
+    gap: float
+    largest: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUse:
+    """One broker; usages are fractions of their limits, None where that is not known."""
+
+    broker: BrokerId
+    cpu_fraction: float | None = None
+    memory_fraction: float | None = None
+    bandwidth_in_fraction: float | None = None
+    bandwidth_out_fraction: float | None = None
+    bundles: int = 0
+    topics: int = 0
+    msgs_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    draining: bool = False
+    healthy: bool = True
+    report_age_s: float = 0.0
+
+    @property
+    def uses(self) -> Mapping[str, float]:
+        """What goes with bundles and is known: a heap stays where it is."""
+        every = {
+            "cpu": self.cpu_fraction,
+            "network in": self.bandwidth_in_fraction,
+            "network out": self.bandwidth_out_fraction,
+        }
+        return {name: fraction for name, fraction in every.items() if fraction is not None}
+
+    @property
+    def largest_fraction(self) -> float | None:
+        """The largest of these."""
+        return max(self.uses.values(), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUse:
+    """One resource over all brokers; ``broker`` uses most of it."""
+
+    resource: str
+    mean_fraction: float
+    highest_fraction: float
+    broker: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingBroker:
+    """A broker that should be there, or that cannot be judged; ``since_ms`` None if unknown."""
+
+    broker: BrokerId
+    why: str
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskGain:
+    """What a task was to bring: its source's largest use before, and as expected after.
+
+    ``after`` is what the source's first report after the end of the task says, None before
+    that: other moves and changes of traffic count in it.
+    """
+
+    before: float
+    expected: float
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalCount:
+    """How often a round left something alone for one reason, with one of them as an example."""
+
+    reason: Reason
+    count: int
+    subject: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A cluster at one time, on the wall clock of the one that balances it.
+
+    ``brokers`` are the scarcest, of ``brokers_in_all``. ``held`` says why nothing may move now,
+    "" if it may. ``actions`` are those that this cluster can be asked for, besides questions.
+    """
+
+    cluster: str
+    leader: str
+    epoch: int
+    since_ms: int
+    at_ms: int
+    measure: Measure
+    balancing: Balancing
+    course: Sequence[BalancePoint]
+    brokers: Sequence[BrokerUse]
+    brokers_in_all: int
+    resources: Sequence[ResourceUse]
+    bundles: int
+    unowned: int
+    missing: Sequence[MissingBroker]
+    tasks: TaskList
+    refusals: Sequence[RefusalCount]
+    decisions: Sequence[Decision]
+    gains: Mapping[int, TaskGain] = field(default_factory=dict)
+    held: str = ""
+    actions: tuple[str, ...] = ()
+
+
+class OverviewService(Protocol):
+    """Gives the overview of a cluster."""
+
+    def overview(self) -> Overview:
+        """Return the cluster at a glance.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: nobody leads, or nothing was seen yet.
+        """

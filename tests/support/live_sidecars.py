@@ -1,0 +1,294 @@
+"""Whole sidecars with their HTTP servers in one process, on real clocks, beside busy brokers."""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from waiting import eventually
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.common.cluster_key import ClusterKey
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.common.context import Context
+from loadmanager.config import Config
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
+from loadmanager.ports import BrokerStats
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.lifecycle import Sidecar
+from loadmanager.wiring.security import make_leader_line
+from loadmanager.wiring.sidecar import conditions_of, free_port, make_door, make_identity
+
+NAMESPACE = Namespace("shop/orders")
+BOUNDARIES = Boundaries.even(NAMESPACE, 8)
+SETTINGS: Mapping[str, Any] = {
+    "cluster": {"name": "east"},
+    "report": {"sample_interval_s": 0.3, "min_interval_s": 0.3, "max_interval_s": 2},
+    "leader": {"tick_interval_s": 0.3, "round_interval_s": 0.6, "settle_s": 0.5},
+    "shedding": {"strategy": "transfer", "grace_period_s": 2},
+    "split": {"enabled": False},
+}
+_MSGS_AT_FULL_CPU = 1000.0
+_Value = TypeVar("_Value")
+
+
+class BusyBroker(InProcessBroker):
+    """A broker whose bundles have the traffic that a test gives them, in messages a second."""
+
+    def __init__(self, name: str, traffic: Mapping[BundleId, float]) -> None:
+        super().__init__(broker=name)
+        self._traffic = traffic
+
+    @property
+    def msgs_per_s(self) -> float:
+        """The messages of all that it serves."""
+        return sum(self._traffic.get(bundle, 0.0) for bundle in self.serving)
+
+    async def stats(self) -> BrokerStats:
+        """Return the traffic of what it serves."""
+        stats = await super().stats()
+        bundles = {
+            bundle: dataclasses.replace(
+                one,
+                msgs_in_per_s=self._traffic.get(bundle, 0.0),
+                bytes_in_per_s=1000.0 * self._traffic.get(bundle, 0.0),
+            )
+            for bundle, one in stats.bundles.items()
+        }
+        missing = self.serving.keys() - bundles.keys()
+        rates = {bundle: self._traffic.get(bundle, 0.0) for bundle in missing}
+        more = {
+            bundle: BundleStats(msgs_in_per_s=rate, bytes_in_per_s=1000.0 * rate)
+            for bundle, rate in rates.items()
+        }
+        return dataclasses.replace(stats, bundles={**bundles, **more})
+
+
+class BusyProbe:
+    """A host whose CPU is as busy as its broker has traffic."""
+
+    def __init__(self, broker: BusyBroker) -> None:
+        self._broker = broker
+
+    def sample(
+        self,
+        *,
+        broker_process_id: int | None = None,
+        broker_port: int = 0,
+        neighbour_ports: Collection[int] = (),
+    ) -> HostUsage:
+        """See `HostProbe`."""
+        del broker_process_id, broker_port, neighbour_ports
+        used = 100.0 * self._broker.msgs_per_s / _MSGS_AT_FULL_CPU
+        return HostUsage(
+            window_s=1.0,
+            cpu=ResourceUsage(2 + used, 100),
+            memory=ResourceUsage(30, 100),
+            bandwidth_in=ResourceUsage(used / 2, 100),
+            bandwidth_out=ResourceUsage(1, 100),
+        )
+
+
+@dataclass
+class LiveSidecar:
+    """One of them."""
+
+    name: str
+    port: int
+    application: Application
+    context: Context
+    coordination: MemoryCoordination
+    key: ClusterKey
+    broker: BusyBroker
+    stopping: asyncio.Event
+    task: "asyncio.Task[None]"
+
+    @property
+    def url(self) -> str:
+        """Where it is asked on this host."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the leader."""
+        return self.application.leading.leader_term is not None
+
+    async def crash(self) -> None:
+        """End it without a last word, its session at once."""
+        self.coordination.suspend()
+        self.task.cancel()
+        self.coordination.expire()
+        await asyncio.wait({self.task})
+
+
+@dataclass
+class LiveSidecars:
+    """A cluster of them, with a namespace of eight bundles."""
+
+    service: MemoryService = field(default_factory=MemoryService)
+    traffic: dict[BundleId, float] = field(default_factory=dict)
+    living: list[LiveSidecar] = field(default_factory=list)
+
+    async def start(self, name: str, **settings: Any) -> LiveSidecar:
+        """Start one beside a broker of this name."""
+        port = free_port("127.0.0.1")
+        config = Config.model_validate(
+            {
+                **SETTINGS,
+                "broker": {"id": name},
+                "sidecar": {
+                    "listen_host": "127.0.0.1",
+                    "listen_port": port,
+                    "advertised_url": f"http://127.0.0.1:{port}",
+                },
+                **settings,
+            }
+        )
+        coordination = MemoryCoordination(self.service, timeout_s=6.0)
+        clock, metrics = SystemClock(), Metrics(CollectorRegistry())
+        broker = BusyBroker(name, self.traffic)
+        context = Context(
+            identity=make_identity(config, port, clock),
+            coordination=coordination,
+            cluster_state=ClusterState(coordination, clock, metrics),
+            broker=broker,
+            clock=clock,
+            metrics=metrics,
+        )
+        key = ClusterKey(coordination, clock)
+        line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
+        ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
+        stopping = asyncio.Event()
+
+        async def live() -> None:
+            async with asyncio.TaskGroup() as commands:
+                application = join(
+                    config,
+                    context,
+                    probe=BusyProbe(broker),
+                    leader_line=line,
+                    commands=commands,
+                    rng=np.random.default_rng(7),
+                )
+                sidecar = Sidecar(
+                    context,
+                    make_door(config, context, application, line, lambda: key.value),
+                    application.member,
+                    application.election,
+                    application.readiness,
+                    dynamic=application.dynamic,
+                    reachability=application.reachability,
+                    key=key,
+                    close=line.close,
+                )
+                ready.set_result(application)
+                await sidecar.run(
+                    stopping,
+                    host="127.0.0.1",
+                    port=port,
+                    conditions=conditions_of(config),
+                    leave_s=5.0,
+                )
+
+        task = asyncio.create_task(live())
+        one = LiveSidecar(
+            name, port, await ready, context, coordination, key, broker, stopping, task
+        )
+        self.living.append(one)
+        return one
+
+    async def stop(self, one: LiveSidecar) -> None:
+        """End one in order."""
+        self.living.remove(one)
+        one.stopping.set()
+        await asyncio.wait_for(one.task, 60)
+
+    async def crash(self, one: LiveSidecar) -> None:
+        """End one as SIGKILL does."""
+        self.living.remove(one)
+        await one.crash()
+
+    @property
+    def leader(self) -> LiveSidecar:
+        """The one that leads."""
+        return next(one for one in self.living if one.leads)
+
+    async def ready(self) -> None:
+        """Wait until every sidecar sees all brokers, a leader and the key."""
+        count = len(self.living)
+        await eventually(
+            lambda: (
+                any(one.leads for one in self.living)
+                and all(len(one.context.cluster_state.brokers) == count for one in self.living)
+                and all(one.key.value for one in self.living)
+            )
+        )
+
+    async def create_namespace(self) -> None:
+        """Create the namespace, and have each bundle served."""
+        one = self.living[0]
+        leading = one.application.leading
+        await NamespaceRequests(one.context, leading, "east").create(BOUNDARIES, {})
+        for bundle in BOUNDARIES.bundles:
+            await self.leader.application.leading.assign(bundle)
+        await eventually(
+            lambda: all(
+                sum(bundle in each.broker.serving for each in self.living) == 1
+                for bundle in BOUNDARIES.bundles
+            )
+        )
+
+
+@asynccontextmanager
+async def live_sidecars() -> AsyncIterator[LiveSidecars]:
+    """Give a cluster without sidecars, and end at the end all that were started."""
+    cluster = LiveSidecars()
+    try:
+        yield cluster
+    finally:
+        for one in list(cluster.living):
+            await cluster.stop(one)
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for tests that wait in the main one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def run(self, work: Coroutine[Any, Any, _Value]) -> _Value:
+        """Return what a coroutine returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+
+    def call(self, function: Callable[[], _Value]) -> _Value:
+        """Return what a function returns, called in the loop."""
+
+        async def called() -> _Value:
+            return function()
+
+        return self.run(called())
+
+
+@contextmanager
+def loop_thread() -> Iterator[LoopThread]:
+    """Give a loop that runs until the end of the context."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield LoopThread(loop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
