@@ -1,7 +1,7 @@
 """A leader's rounds without any I/O: reports come in, a view is made, moves are planned.
 
-``python leader_round.py BROKERS SHAPE`` does it in a fresh process and prints how much
-memory that took at most.
+``python leader_round.py BROKERS SHAPE STRATEGY`` does it in a fresh process and prints how
+much memory that took at most.
 """
 
 import json
@@ -9,21 +9,34 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from synthetic_cluster import NOW_S, SHAPES, Shape, SyntheticBroker, synthetic_brokers
+from synthetic_cluster import NOW_S, SHAPES, SyntheticBroker, synthetic_brokers
 
 from loadmanager.core import znodes
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.load import LoadReport, registration_of
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.shedding import ThresholdShedder
+from loadmanager.core.shedding import JointShedder, ThresholdShedder
 from loadmanager.core.wire import decode_loads, encode_loads
+
+THRESHOLD: Final = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0))
+JOINT: Final = Planner(
+    shedder=JointShedder(),
+    placement=JointPlacement(),
+    settings=PlannerSettings(moves_per_round=1_000_000, moves_per_hour=1_000_000),
+)
+"""With no number of moves to bound it, as where the configuration gives none."""
+
+STRATEGIES: Final = {"threshold": THRESHOLD, "joint": JOINT}
 
 CHANGED_EVERY = 10
 """One broker in so many has a new report in each round."""
@@ -52,11 +65,11 @@ class RoundTimes:
 class LeaderRounds:
     """A leader whose brokers all have reported, and report again round by round."""
 
-    def __init__(self, brokers: int, shape: Shape) -> None:
-        self.planner = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0))
+    def __init__(self, brokers: Iterable[SyntheticBroker], planner: Planner = THRESHOLD) -> None:
+        self.planner = planner
         self.tally = LoadTracker(weights=self.planner.weights)
         self._changing: list[SyntheticBroker] = []
-        for number, broker in enumerate(synthetic_brokers(brokers, shape)):
+        for number, broker in enumerate(brokers):
             self.tally.report(broker.report(), 0.0)
             if number % CHANGED_EVERY == 0:
                 self._changing.append(broker)
@@ -107,10 +120,10 @@ def _peak_bytes() -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _main(brokers: str, wanted: str) -> None:
+def _main(brokers: str, wanted: str, strategy: str) -> None:
     before = _peak_bytes()
     shape = next(one for one in SHAPES if one == wanted)
-    rounds = LeaderRounds(int(brokers), shape)
+    rounds = LeaderRounds(synthetic_brokers(int(brokers), shape), STRATEGIES[strategy])
     moves = [len(rounds.round(1 + number / 10)[2].moves) for number in range(3)]
     told = {"imports_peak_bytes": before, "peak_bytes": _peak_bytes(), "moves": moves}
     sys.stdout.write(json.dumps(told) + "\n")

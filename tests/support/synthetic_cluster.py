@@ -27,17 +27,22 @@ CORES: Final = 16
 NOW_S: Final = 60.0
 """When decisions are taken; all brokers joined and reported at 0."""
 
+_KBIT_PER_BYTE: Final = 8e-3
 _WIDTH: Final = 2**32 // BUNDLES_PER_BROKER
 _ALL: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticBroker:
-    """One broker: its CPU in percent of all its cores, and what its bundles carry."""
+    """One broker: its CPU in percent of all its cores, and what its bundles carry.
+
+    It reports its network where that has a limit.
+    """
 
     name: BrokerId
     cpu_percent: float
     bundles: Mapping[BundleId, BundleStats]
+    network_kbit: float = 0.0
 
     @property
     def totals(self) -> Rates:
@@ -81,8 +86,14 @@ class SyntheticBroker:
             reported_at_ms=0,
             started_at_ms=0,
             cpu=ResourceUsage(self.cpu_percent * CORES, 100.0 * CORES),
+            bandwidth_in=self._network(self.totals.bytes_in_per_s * grown_by),
+            bandwidth_out=self._network(self.totals.bytes_out_per_s * grown_by),
             bundles=bundles,
         )
+
+    def _network(self, bytes_per_s: float) -> ResourceUsage:
+        used = bytes_per_s * _KBIT_PER_BYTE if self.network_kbit else 0.0
+        return ResourceUsage(used, self.network_kbit)
 
     def heaviest(self, count: int) -> tuple[TopBundle, ...]:
         """Return its ``count`` heaviest bundles, ascending."""
