@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -49,7 +49,7 @@ class PulsarCluster:
         settings: of Pulsar's own balancer, on each broker that told them.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
         silent: why brokers did not tell their settings.
-        isolation: which brokers may serve which namespaces.
+        isolation: which brokers may serve which namespaces; none if they were not asked for.
         host_interval_s: how often brokers measure their hosts.
     """
 
@@ -89,7 +89,13 @@ class Addresses:
 
 
 async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
-    """Return the cluster of the broker at ``url``.
+    """Return the cluster of the broker at ``url``; raises as `describe`."""
+    cluster = await describe(admin, url)
+    return replace(cluster, isolation=await read_isolation(admin, url, cluster.name))
+
+
+async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
+    """Return the cluster of the broker at ``url``, without its isolation policies.
 
     Raises:
         PulsarAdminError: it does not answer as a broker does, or may not be asked; the
@@ -121,7 +127,6 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
         settings=settings,
         topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
         silent=silent,
-        isolation=await read_isolation(admin, url, name),
         host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
     )
 

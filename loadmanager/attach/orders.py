@@ -124,6 +124,11 @@ class PulsarOrders:
         self.uncut: set[BundleId] = set()
         """What Pulsar refused to split."""
 
+    @property
+    def waiting(self) -> int:
+        """How many moves wait for their turn."""
+        return len(self._mover.waiting)
+
     def _brokers(self) -> Collection[BrokerId]:
         return self._owners.brokers
 
@@ -144,7 +149,7 @@ class PulsarOrders:
         return ()
 
     async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:
-        """Begin to carry out what is ordered; returns that no rider was written.
+        """Begin to carry out what is ordered; returns that no rider was: orders are no nodes.
 
         Raises:
             Deposed: somebody else leads.
@@ -170,6 +175,7 @@ class PulsarOrders:
     def close(self) -> None:
         """End the term: what was sent is looked for, and nothing is sent any more."""
         self._closed = True
+        self._mover.close()
 
     async def settled(self) -> None:
         """Return once it is known of all that was ordered where it went."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.dynamic import read_dynamic, write_dynamic
-from loadmanager.attach.discovery import PulsarCluster, discover
+from loadmanager.attach.discovery import PulsarCluster, describe
 from loadmanager.attach.prior_settings import PriorSettings, State
 from loadmanager.core.errors import LoadManagerError
 
@@ -34,6 +34,8 @@ class Quiet:
     state: State
     settle_s: float = 10.0
     """How long brokers may take to act on a dynamic setting."""
+    otherwise: str = "give --take-over"
+    """What is to be done where shedding is off and no controller is at work."""
 
     async def begin(self, url: str, cluster: PulsarCluster, *, take_over: bool) -> None:
         """Switch it off on all brokers, having stored what it was set to.
@@ -51,7 +53,7 @@ class Quiet:
                 raise NotQuiet(
                     f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
                     f"with the state {self.state.where}: another one may balance this cluster; "
-                    "end it, or give --take-over"
+                    f"end it, or {self.otherwise}"
                 )
             effective = {key: _alike(cluster, key) for key in SWITCHES}
             prior = {key: dynamic.get(key) for key in SWITCHES}
@@ -101,7 +103,7 @@ class Quiet:
         """Wait until all brokers that answer act on settings; return which do not."""
         until_s = monotonic() + self.settle_s
         while True:
-            cluster = await discover(self.admin, url)
+            cluster = await describe(self.admin, url)
             late = tuple(
                 f"{key} is {value} on {', '.join(brokers)}"
                 for key, right in wanted.items()

@@ -42,7 +42,7 @@ from loadmanager.leader.task_gains import TaskGains
 from loadmanager.leader.task_reports import TaskReports
 from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.leader.warm_start import WarmStart
-from loadmanager.ports import StandingOrders
+from loadmanager.ports import CoordinationError, StandingOrders
 
 log = structlog.get_logger()
 
@@ -286,6 +286,11 @@ class LeaderTerm:
         rested = self._deciding.rested([move.bundle for move in choices.moves], choices.view.now_s)
         state = self._inheritance.write(rested)
         found = await self._deciding.order(choices, AskedBy.PEOPLE, state)
+        if found.ordered and not found.rode:
+            try:
+                await self._inheritance.leave(self._deciding.memory)
+            except CoordinationError as error:  # The next round stores it.
+                log.warning("leadership.state.unwritten", error=str(error))
         sources = {leaving[bundle] for bundle in found.ordered}
         self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         for bundle, target in found.ordered.items():

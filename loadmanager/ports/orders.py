@@ -36,7 +36,8 @@ class StandingOrders(Protocol):
     async def write(self, changes: OrderChanges, rider: SetData | None = None, /) -> bool:
         """Order several things at once; what stands must be `known`.
 
-        Returns whether the ``rider`` was written with them.
+        Returns whether the ``rider`` was written with them. It saves a request where orders are
+        nodes and it fits; else it is False, and the rider is the caller's to write.
 
         Raises:
             Deposed: somebody else leads; nothing was changed.

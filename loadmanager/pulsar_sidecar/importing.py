@@ -15,6 +15,7 @@ from loadmanager.adapters.pulsar_admin import PulsarAdminError
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
 from loadmanager.adapters.pulsar_admin.policies import (
     read_anti_affinity_group,
+    read_failure_domains,
     read_isolation_text,
 )
 from loadmanager.common.context import Context
@@ -24,6 +25,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.wire import decode_anti_affinity, encode_boundaries
+from loadmanager.core.wire.fields import to_json
 from loadmanager.core.wire.namespaces import with_anti_affinity
 from loadmanager.ports import CoordinationError, LookupRefused
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
@@ -31,7 +33,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 5.0
-ISOLATION_EVERY_S: Final = 30.0
+POLICIES_EVERY_S: Final = 30.0
 GROUPS_EVERY_S: Final = 300.0
 _LEAST_PAUSE_S: Final = 0.5
 _PARALLEL: Final = 8
@@ -40,16 +42,17 @@ _TELL_EVERY_S: Final = 60.0
 
 @dataclass(slots=True, eq=False)
 class Importing:
-    """Keeps boundaries, anti-affinity groups and isolation policies as Pulsar has them.
+    """Keeps boundaries, anti-affinity groups and a cluster's policies as Pulsar has them.
 
-    ``cluster`` is our own name of the cluster, under which the policies stand.
+    These are isolation policies and failure domains. ``cluster`` is our own name of the cluster,
+    under which they stand.
     """
 
     context: Context
     broker: PulsarBroker
     cluster: str
     _documents: Documents = field(init=False)
-    _isolation_due_s: float = field(default=float("-inf"), init=False)
+    _policies_due_s: float = field(default=float("-inf"), init=False)
     _group_due_s: dict[Namespace, float] = field(default_factory=dict, init=False)
     _tell_again_s: float = field(default=float("-inf"), init=False)
 
@@ -76,9 +79,10 @@ class Importing:
             LoadManagerError: it cannot be written now.
         """
         now_s = self.context.clock.monotonic_s()
-        if now_s >= self._isolation_due_s:
+        if now_s >= self._policies_due_s:
             await self._import_isolation()
-            self._isolation_due_s = now_s + ISOLATION_EVERY_S
+            await self._import_domains()
+            self._policies_due_s = now_s + POLICIES_EVERY_S
         listed = list(self.context.cluster_state.owners)
         stale = await self._unknown(listed)
         for name in {namespace_of(one) for one in listed if not belongs_to_a_broker(one)}:
@@ -127,8 +131,17 @@ class Importing:
 
     async def _import_isolation(self) -> None:
         told, _ = await read_isolation_text(self.broker.admin, self.broker.url, self.broker.cluster)
-        path = znodes.isolation_policies(self.cluster)
-        await self._documents.change(path, lambda _: told.encode())
+        await self._enter(znodes.isolation_policies(self.cluster), told.encode())
+
+    async def _import_domains(self) -> None:
+        broker, folder = self.broker, znodes.failure_domains(self.cluster)
+        found = await read_failure_domains(broker.admin, broker.url, broker.cluster)
+        entered = await self._documents.names(folder)
+        for name in sorted({*found, *entered}):
+            await self._enter(f"{folder}/{name}", to_json(found[name]) if name in found else None)
+
+    async def _enter(self, path: str, data: bytes | None) -> None:
+        await self._documents.change(path, lambda _: data)
 
     def _tell(self, why: str) -> None:
         now_s = self.context.clock.monotonic_s()

@@ -29,6 +29,9 @@ OWNED_EVERY_S: Final = 1.0
 LOST_AFTER_S: Final = 10.0
 """A broker without an answer for so long is taken out: it neither gives nor takes."""
 
+LAST_LEFT_WITHIN_S: Final = 45.0
+"""How long the last one may take for its last work: older brokers are waited for, twice."""
+
 _PAUSE_S: Final = 0.5
 _TELL_EVERY_S: Final = 60.0
 _READY_TIMEOUT_S: Final = 5.0
@@ -38,7 +41,7 @@ class ObservingAgent:
     """Keeps a broker registered, its loads and what it owns published, for as long as it answers.
 
     Args:
-        parts: of this sidecar.
+        context: of this sidecar.
         broker: the one that is observed.
         publisher: of its loads.
         settled: is awaited first when it leaves, so that no move is left halfway.
@@ -187,7 +190,7 @@ class ObservingAgent:
         """Return at once: the broker goes on without its sidecar, and keeps its bundles."""
 
     async def leave(self, within_s: float) -> None:
-        """Take the registration back, and have the last one of the cluster put things right."""
+        """Take the registration back within ``within_s``; the last one puts things right, too."""
         self._leaving = True
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s / 2):
@@ -196,10 +199,12 @@ class ObservingAgent:
             async with asyncio.timeout(within_s):
                 if self._membership is not None:
                     await deregister(self._context.coordination, self._membership)
-                if not await self._context.coordination.children(znodes.BROKERS):
+                last = not await self._context.coordination.children(znodes.BROKERS)
+            if last:
+                async with asyncio.timeout(LAST_LEFT_WITHIN_S):
                     await self._last_left()
         except TimeoutError:
-            log.warning("broker.leaving.late", within_s=within_s)
+            log.warning("broker.leaving.late")
         except CoordinationError as error:
             log.warning("broker.registration.kept", why=str(error))
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.attach.discovery import discover
+from loadmanager.attach.discovery import describe
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.quiet import Quiet, disturbance
@@ -23,12 +23,15 @@ log = structlog.get_logger()
 LOOK_EVERY_S: Final = 5.0
 """How often it is looked whether Pulsar's own balancer is still off."""
 
+SETTLE_S: Final = 10.0
+"""How long brokers may take to act on a setting."""
+
 
 class PulsarTerm:
     """See `ForeignTerm`.
 
     Args:
-        parts: of this sidecar.
+        context: of this sidecar.
         term: the term.
         broker: the one beside this sidecar, by which the cluster is asked.
         cluster: our own name of the cluster.
@@ -52,6 +55,7 @@ class PulsarTerm:
             mandate=self._mandate,
             failed=self._failed,
         )
+        self._context.metrics.moves_awaiting_clients.set_function(lambda: self.orders.waiting)
 
     def held(self) -> str:
         """Return why nothing may move now, "" if it may."""
@@ -66,6 +70,8 @@ class PulsarTerm:
     def close(self) -> None:
         """End with the term."""
         self.owners.close()
+        self._context.metrics.balancing_held.set(0)
+        self._context.metrics.moves_awaiting_clients.set_function(lambda: 0)
 
     async def _keep_quiet(self, wanted: Callable[[], bool]) -> None:
         quiet = False
@@ -76,6 +82,7 @@ class PulsarTerm:
                 raise
             except LoadManagerError as error:
                 self._hold(str(error))
+            self._context.metrics.balancing_held.set(wanted() and bool(self._held))
             await self._context.clock.sleep(LOOK_EVERY_S)
 
     async def _look(self, *, wanted: bool, quiet: bool) -> bool:
@@ -95,10 +102,10 @@ class PulsarTerm:
                 tell(await self._quiet.restore(url))
             return False
         if not quiet:
-            cluster = await discover(self._broker.admin, url)
+            cluster = await describe(self._broker.admin, url)
             await self._quiet.begin(url, cluster, take_over=False)
             log.info("pulsar.balancer.off", cluster=cluster.name)
-        self._hold(disturbance(await discover(self._broker.admin, url)))
+        self._hold(disturbance(await describe(self._broker.admin, url)))
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -115,7 +122,12 @@ class PulsarTerm:
 
 def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
     """Return what switches Pulsar's own balancer off and back; its state is in our chroot."""
-    return Quiet(broker.admin, SharedState(context.coordination))
+    return Quiet(
+        broker.admin,
+        SharedState(context.coordination),
+        settle_s=SETTLE_S,
+        otherwise="delete that override, so that the leader finds what Pulsar is to have later",
+    )
 
 
 def tell(done: tuple[str, ...]) -> None:

@@ -159,6 +159,15 @@ class Metrics:
             "1 for how far this leader goes by itself: active, observing or paused.",
             "mode",
         )
+        self.balancing_held = self._gauge(
+            "balancing_held",
+            "1 while this leader is to balance Pulsar brokers and may not move anything, else 0.",
+        )
+        self.moves_awaiting_clients = self._gauge(
+            "moves_awaiting_clients",
+            "Moves that wait for clients of the move before from their broker; only beside Pulsar "
+            "brokers.",
+        )
         self.stray_locks = self._gauge(
             "stray_locks", "Ownership locks that no broker lists, at two rounds in a row."
         )

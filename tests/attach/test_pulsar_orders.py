@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_pulsar import FakePulsar, answer, refused
+from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
@@ -243,6 +244,24 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
     why = "the term ended" if closed else "its session with ZooKeeper has ended"
     assert (term.last.state.value, term.last.note) == ("superseded", why)
     assert len(orders) == 1
+
+
+async def test_moves_that_wait_for_clients_end_with_the_term(
+    term: Term, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.CALM_RATIO", 1e6)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.MOST_CALM_S", 600.0)
+    first, second = term.bundle(0), term.bundle(1)
+    await term.order(first, term.brokers[1])
+    await term.order(second, term.brokers[1])
+    await eventually(lambda: "serving" in term.states(first))
+    assert (term.states(second), term.orders.waiting) == (["ordered"], 1)
+    term.orders.close()
+    await asyncio.wait_for(term.orders.settled(), 10)
+    assert term.orders.waiting == 0
+    assert (term.last.bundle, term.last.state.value) == (second, "superseded")
+    assert term.last.note == "the term ended"
+    assert [bundle for bundle, _ in term.pulsar.unloads] == [first]
 
 
 async def test_an_order_in_the_place_of_another_waits_until_that_one_has_been_looked_for(

@@ -14,7 +14,8 @@ from loadmanager.attach.quiet import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
-from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
+from loadmanager.core.wire import decode_standby
 from loadmanager.core.wire.balancing import encode_balancing
 from loadmanager.ports import NamespaceUnknown
 
@@ -136,6 +137,18 @@ async def test_after_a_crash_of_the_leader_another_one_goes_on_and_the_last_one_
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
+async def test_the_last_one_restores_also_what_older_brokers_keep_until_they_are_told(
+    pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.SETTLE_S", 1.5)
+    pulsar.older, sidecars.leave_s = True, 1.0
+    one = await sidecars.start(pulsar.brokers[0])
+    await eventually(lambda: pulsar.dynamic == OFF)
+    await sidecars.stop(one)
+    assert pulsar.dynamic == {}
+    assert {pulsar.runtime(broker)[SHEDDING] for broker in pulsar.brokers} == {"true"}
+
+
 async def test_nothing_moves_while_somebody_has_switched_shedding_on(
     pulsar: FakePulsar, sidecars: PulsarSidecars
 ) -> None:
@@ -148,6 +161,9 @@ async def test_nothing_moves_while_somebody_has_switched_shedding_on(
     pulsar.dynamic[SHEDDING] = "true"
     await eventually(lambda: "was switched on by somebody" in leader_term.look().balancing.reason)
     assert leader_term.look().balancing.mode is BalancingMode.OBSERVING
+    held = leader.context.metrics.balancing_held
+    await eventually(lambda: held._value.get() == 1)
+    await eventually(lambda: not list(leader_term.tasks.tasks))  # What was ordered before goes on.
     before = len(pulsar.unloads)
     put_all_on_the_first(pulsar)
     observed = leader.context.metrics.rounds.labels("observed")
@@ -156,6 +172,23 @@ async def test_nothing_moves_while_somebody_has_switched_shedding_on(
     assert len(pulsar.unloads) == before
     assert pulsar.dynamic[SHEDDING] == "true"
     pulsar.dynamic[SHEDDING] = "false"
+    await eventually(lambda: most_bundles(pulsar) <= 4)
+    await eventually(lambda: held._value.get() == 0)
+
+
+async def test_shedding_that_is_off_already_holds_the_leader_until_that_is_undone(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    pulsar.dynamic[SHEDDING] = "false"
+    await start_all(sidecars)
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    await eventually(lambda: "is overridden with false" in leader_term.look().balancing.reason)
+    assert "end it, or delete that override" in leader_term.look().balancing.reason
+    assert (pulsar.unloads, pulsar.dynamic) == ([], {SHEDDING: "false"})
+    del pulsar.dynamic[SHEDDING]
     await eventually(lambda: most_bundles(pulsar) <= 4)
 
 
@@ -212,6 +245,24 @@ async def test_a_drained_broker_is_emptied_by_moves(
     await sidecars.living[1].coordination.create(znodes.draining(first.name), b"{}")  # type: ignore[arg-type]  # the name of a broker
     await eventually(lambda: not first.grows and not pulsar.unserved)
     assert all(bundle.startswith("pulsar/") for bundle in first.owned)
+
+
+async def test_what_somebody_has_unloaded_rests_under_the_next_leader_too(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    rarely = {"tick_interval_s": 0.3, "round_interval_s": 600, "settle_s": 0.5}
+    await start_all(sidecars, leader=rarely, **OBSERVE)
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
+    bundle = BundleId(pulsar.brokers[0].owned[0])
+    await eventually(lambda: leader_term.tasks.assigned.get(bundle) == first)
+    assert await leader_term.order_unload({bundle: first}, second) == {}
+    state = await leader.coordination.get(znodes.STATE)
+    assert state is not None
+    assert bundle in decode_standby(znodes.STATE, state.data).memory.moved_at_s
 
 
 async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
@@ -280,6 +331,38 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
     rounds = leader.context.metrics.rounds.labels("quiet")
     await eventually(lambda: rounds._value.get() >= 2)
     assert pulsar.unloads == []
+
+
+async def test_failure_domains_are_entered_as_pulsar_has_them(
+    pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.3)
+    names = [one.name for one in pulsar.brokers]
+    pulsar.domains |= {"east": {"brokers": names[:2]}, "west": {"brokers": names[2:]}}
+    await start_all(sidecars, **OBSERVE)
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+
+    def seen() -> dict[str, str]:
+        return {str(one): name for one, name in leader_term.look().view.policies.domains.items()}
+
+    await eventually(lambda: seen() == {names[0]: "east", names[1]: "east", names[2]: "west"})
+    del pulsar.domains["west"]
+    await eventually(lambda: seen() == {names[0]: "east", names[1]: "east"})
+
+
+async def test_a_cluster_without_isolation_policies_is_not_asked_for_them_at_each_look(
+    sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.3)
+    await start_all(sidecars)
+    leader = sidecars.leader
+    assert leader is not None
+    asked = leader.beside.asked
+    await eventually(lambda: asked.count("/admin/v2/clusters/research/failureDomains") >= 3)
+    assert asked.count("/admin/v2/clusters/research/namespaceIsolationPolicies") == 1
 
 
 async def test_sidecars_of_another_kind_are_refused_in_the_same_chroot(

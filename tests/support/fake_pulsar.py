@@ -56,6 +56,7 @@ class FakePulsar:
         dynamic: what was set over the admin REST since.
         older: whether brokers keep a value that is not overridden any more, as 3.0 does.
         isolation: its isolation policies by name.
+        domains: its failure domains by name.
         groups: the anti-affinity groups of namespaces.
         snatched: brokers that take the next unloaded bundles, whatever was ordered.
         unloads: bundles and destinations as they were ordered.
@@ -67,6 +68,7 @@ class FakePulsar:
     older: bool = False
     kept: dict[str, str] = field(default_factory=dict)
     isolation: dict[str, object] = field(default_factory=dict)
+    domains: dict[str, object] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     snatched: list[FakeBroker] = field(default_factory=list)
     unloads: list[tuple[str, str]] = field(default_factory=list)
@@ -148,6 +150,7 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
         f"{CONFIGURATION}/values": cluster.dynamic,
         "/admin/v2/brokers/research": [one.name for one in cluster.brokers],
         "/admin/v2/brokers/version": "4.0.7",
+        "/admin/v2/clusters/research/failureDomains": cluster.domains,
         f"/admin/v2/brokers/research/{broker.name}/ownedNamespaces": {
             name: {"is_active": True} for name in broker.owned
         },

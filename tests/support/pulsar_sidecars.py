@@ -99,9 +99,10 @@ class PulsarSidecar:
 
 @dataclass
 class PulsarSidecars:
-    """A cluster of them."""
+    """A cluster of them; each leaves within ``leave_s``."""
 
     pulsar: FakePulsar
+    leave_s: float = 10.0
     service: MemoryService = field(default_factory=MemoryService)
     living: list[PulsarSidecar] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ class PulsarSidecars:
                     host="127.0.0.1",
                     port=7750,
                     conditions=conditions_of(config),
-                    leave_s=10.0,
+                    leave_s=self.leave_s,
                 )
 
         task = asyncio.create_task(live())

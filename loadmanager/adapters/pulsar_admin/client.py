@@ -70,11 +70,14 @@ class Cost:
 class PulsarAdmin:
     """Asks brokers; one for a whole run, to be closed at its end.
 
-    ``known`` are the ``host:port`` that redirects may lead to.
+    Attributes:
+        known: the ``host:port`` that redirects may lead to.
+        missing_until_s: addresses that were answered with 404, which is not asked again so soon.
     """
 
     access: Access
     known: Collection[str] = ()
+    missing_until_s: dict[str, float] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
     _session: aiohttp.ClientSession | None = None
 

@@ -8,7 +8,7 @@ bundle. Pulsar's own lock decides: if another broker holds it, the claim changes
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import monotonic
@@ -86,6 +86,7 @@ class BundleMover:
         brokers: returns all of the cluster, for finding a bundle that went elsewhere.
         claims: whether the claim is of use, as on the modular manager.
         look_s: how long after an order the bundle is looked for at its target.
+        waiting: the bundles that wait for their turn.
     """
 
     admin: PulsarAdmin
@@ -94,9 +95,15 @@ class BundleMover:
     brokers: Callable[[], Collection[BrokerId]]
     claims: bool
     look_s: float = LOOK_S
+    waiting: set[BundleId] = field(default_factory=set, init=False)
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
     _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _calm_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Begin no move any more: those that wait for their turn end at once."""
+        self._over.set()
 
     async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
         """Carry out a move; calls ``ordered`` before each order.
@@ -105,11 +112,18 @@ class BundleMover:
             RightMissing: 401 or 403: no further move will do better.
         """
         ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
-        async with ranges, self._turn(move.source):
-            refusal = await self._why_not(move)
-            if refusal is not None:
-                return refusal
-            return await self._ordered(move, ordered)
+        self.waiting.add(move.bundle)
+        try:
+            async with ranges, self._turn(move.source):
+                self.waiting.discard(move.bundle)
+                if self._over.is_set():
+                    return Outcome(state="superseded", reason="the term ended", owner=move.source)
+                refusal = await self._why_not(move)
+                if refusal is not None:
+                    return refusal
+                return await self._ordered(move, ordered)
+        finally:
+            self.waiting.discard(move.bundle)
 
     @asynccontextmanager
     async def _turn(self, source: BrokerId) -> AsyncIterator[None]:
@@ -118,7 +132,9 @@ class BundleMover:
             yield
             return
         async with self._sources.setdefault(source, asyncio.Lock()):
-            await asyncio.sleep(self._calm_s.get(source, 0.0) - monotonic())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._calm_s.get(source, 0.0) - monotonic()):
+                    await self._over.wait()
             began_s = monotonic()
             try:
                 yield

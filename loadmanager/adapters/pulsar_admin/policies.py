@@ -1,6 +1,9 @@
 """Which brokers may serve which namespaces; an explicit destination would pass that by."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
+from time import monotonic
+from typing import Any, Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
@@ -10,7 +13,13 @@ from loadmanager.core.ids import Namespace
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.wire.policies import decode_isolation
 
-_NONE = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
+NONE_FOR_S: Final = 60.0
+"""How long a cluster has no isolation policies, once it had none.
+
+Brokers write an error with its stack trace into their logs at each such question.
+"""
+
+_NONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
 
 
 async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies:
@@ -22,16 +31,35 @@ async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies
 async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
     """Return a cluster's isolation policies, as Pulsar writes them, too; raises as above."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
+    if monotonic() < admin.missing_until_s.get(where, 0.0):
+        return "{}", NO_POLICIES
     try:
         told = await admin.text(where)
     except AnswerRefused as error:
         if error.status in _NONE:
+            admin.missing_until_s[where] = monotonic() + NONE_FOR_S
             return "{}", NO_POLICIES
         raise
     try:
         return told, Policies(isolation=decode_isolation(where, told.encode()))
     except MalformedContent as error:
         raise NotPulsar(str(error)) from None
+
+
+async def read_failure_domains(
+    admin: PulsarAdmin, url: str, cluster: str
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return a cluster's failure domains by name, as Pulsar has them; raises as above."""
+    where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
+    try:
+        found = await admin.json(where)
+    except AnswerRefused as error:
+        if error.status in _NONE:
+            return {}
+        raise
+    if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
+        raise NotPulsar(f"{where}: expected failure domains by name, each a JSON object")
+    return found
 
 
 async def read_anti_affinity_group(admin: PulsarAdmin, url: str, namespace: Namespace) -> str:
