@@ -77,7 +77,9 @@ def test_a_live_demo_becomes_a_report(
     environment = {**os.environ, "PATH": path_without_java}
     environment.pop("JAVA_HOME", None)
     # Each plan runs once: compiling it well costs more than it saves.
-    environment["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    environment["JDK_JAVA_OPTIONS"] = (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+    )
     done = subprocess.run(
         [sys.executable, "-m", "loadmanager", "pipeline", *first_commands["pipeline"]],
         cwd=folder,

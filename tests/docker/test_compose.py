@@ -259,8 +259,8 @@ def test_jobs_run_on_both_workers_of_the_spark_cluster_beside_it(
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"{TABLES}/events",
         # Each plan runs once: compiling it well costs more than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     conf = [f"--conf={key}={value}" for key, value in settings.items()]
     said = stack.compose("run", "--rm", "-T", "pipeline", *JOBS, *conf)

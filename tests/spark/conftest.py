@@ -24,8 +24,11 @@ SETTINGS = SessionSettings(
     more={
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        # Each plan runs once: compiling it well costs more than it saves.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Each plan runs once: compiling it well costs more than it saves. With this compiler alone
+        # Java has 48 MB for its code and ends once it finds no place in them.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+        ),
     },
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waiting import eventually
 
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 _WITHIN_S = 300.0
 
 
