@@ -9,7 +9,7 @@ from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.wire.fields import Fields
+from loadmanager.core.fields import Fields
 from loadmanager.ports import Unfit
 
 _PATH: Final = "/admin/v2/loadmanager/cost-model"

@@ -13,9 +13,9 @@ from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
+from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.wire import decode_failure_domain
-from loadmanager.core.wire.fields import to_json
 from loadmanager.ports import Conflict, Create, Delete, Missing, Node, Operation, SetData
 
 log = structlog.get_logger()

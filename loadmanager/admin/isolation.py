@@ -17,9 +17,9 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
+from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.wire import decode_isolation
-from loadmanager.core.wire.fields import parse_object, to_json
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import LookupRefused, Missing, UnloadService
 

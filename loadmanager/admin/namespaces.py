@@ -17,9 +17,9 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.fields import parse_object
 from loadmanager.core.ids import DOMAINS, Namespace, namespace_of, parse_namespace
 from loadmanager.core.wire import encode_boundaries
-from loadmanager.core.wire.fields import parse_object
 from loadmanager.core.wire.namespaces import bundles_to_json, encode_policies, encode_tenant
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import (

@@ -15,8 +15,8 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.bounds import RATE
+from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.core.wire.fields import parse_object, to_json
 
 DEFAULT_QUOTA: Final[Mapping[str, Any]] = MappingProxyType(
     {

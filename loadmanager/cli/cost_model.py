@@ -98,7 +98,7 @@ def _read(file: Path) -> "CostDocument":
 def _published(reach: Reach) -> "CostDocument":
     from loadmanager.core.cost.document import costs_of
     from loadmanager.core.errors import MalformedContent
-    from loadmanager.core.wire.fields import Fields
+    from loadmanager.core.fields import Fields
 
     found: Any = reach.json(_PATH)
     try:

@@ -137,13 +137,13 @@ def _repeating(seed: int, steps: int) -> str:
 def _print_json(outcome: "SeedOutcome") -> None:
     from dataclasses import asdict
 
-    from loadmanager.core.wire.fields import to_json
+    from loadmanager.core.fields import to_json
 
     click.echo(to_json(asdict(outcome)))
 
 
 def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
-    from loadmanager.core.wire.fields import to_json
+    from loadmanager.core.fields import to_json
 
     click.echo(
         to_json(

@@ -4,7 +4,7 @@ from typing import Final
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
-from loadmanager.core.wire.fields import OURS, parse_fields
+from loadmanager.core.fields import OURS, parse_fields
 from loadmanager.ports import Coordination, Disconnected, Node, SessionLost
 from loadmanager.ports.coordination import CoordinationError
 

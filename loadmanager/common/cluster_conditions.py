@@ -8,9 +8,9 @@ import structlog
 from loadmanager.common.chroot import refuse_nodes_of_others
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
+from loadmanager.core.fields import Fields, parse_fields, to_json
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
-from loadmanager.core.wire.fields import Fields, parse_fields, to_json
 from loadmanager.ports import Clock, Coordination, CoordinationError, NodeExists, Unavailable
 
 log = structlog.get_logger()

@@ -13,10 +13,10 @@ from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.wire import decode_anti_affinity, decode_failure_domain
-from loadmanager.core.wire.fields import parse_fields
 from loadmanager.core.wire.policies import isolation_from
 from loadmanager.ports import Node, Watch
 

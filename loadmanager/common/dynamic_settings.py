@@ -19,7 +19,7 @@ from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with
 from loadmanager.config.errors import ConfigError
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.fields import parse_fields, to_json
 from loadmanager.ports import Node, Unfit, Watch
 
 log = structlog.get_logger()

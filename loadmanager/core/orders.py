@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 
 from loadmanager.core.bounds import EPOCH, HASH
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.wire.bundle_names import bundles_from, by_namespace, range_text, ranges_of
-from loadmanager.core.wire.fields import Fields, packed, to_json, unpacked_object
 
 LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
 """100,000 bundles, each with the broker that it is handed over to."""

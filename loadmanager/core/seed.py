@@ -14,9 +14,9 @@ from loadmanager.core.averages import LONG_SAMPLES
 from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, parse_fields, to_json
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
-from loadmanager.core.wire.fields import Fields, parse_fields, to_json
 
 FORMAT: Final = 1
 HOURS: Final = 168

@@ -14,6 +14,7 @@ from loadmanager.core import bounds
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, Bound
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import parse_fields
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, Registration
@@ -32,7 +33,6 @@ from loadmanager.core.wire import (
     decode_standby,
 )
 from loadmanager.core.wire.balancing import decode_balancing
-from loadmanager.core.wire.fields import parse_fields
 from loadmanager.core.wire.reports import report_from
 
 BUNDLE = parse_bundle("t/n/0x00000000_0x80000000")

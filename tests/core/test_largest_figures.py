@@ -12,6 +12,7 @@ from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, Bund
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
+from loadmanager.core.fields import Fields
 from loadmanager.core.history import (
     RoundTold,
     bundles_records,
@@ -40,7 +41,6 @@ from loadmanager.core.wire import (
     encode_loads,
     encode_standby,
 )
-from loadmanager.core.wire.fields import Fields
 
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
 NAMESPACE = parse_namespace("t/n")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadmanager.core.averages import Average, BundleAverages, Running
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import parse_fields, to_json
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load import (
@@ -41,7 +42,6 @@ from loadmanager.core.wire import (
     encode_registration,
     encode_standby,
 )
-from loadmanager.core.wire.fields import parse_fields, to_json
 from loadmanager.core.wire.reports import report_from, report_to_json
 from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 

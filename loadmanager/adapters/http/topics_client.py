@@ -9,9 +9,9 @@ import aiohttp
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient, told_refusal
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire.fields import Fields, parse_fields
 from loadmanager.core.wire.rates import rates_from, rates_to_json
 from loadmanager.ports import Unavailable
 

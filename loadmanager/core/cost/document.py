@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 
 from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, packed, unpacked_object
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.wire.fields import Fields, packed, unpacked_object
 
 FORMAT: Final = 1
 RATES: Final = (

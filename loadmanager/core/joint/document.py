@@ -11,6 +11,7 @@ import numpy as np
 
 from loadmanager.core.bounds import TIME_MS, Bound
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, packed, unpacked_object
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.learning import Learned
@@ -19,7 +20,6 @@ from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import CostSums
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.core.wire.fields import Fields, packed, unpacked_object
 
 FORMAT: Final = 1
 MOST_BYTES: Final = 256 * 1024

@@ -9,6 +9,7 @@ from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -26,7 +27,6 @@ from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import VERSION
 from loadmanager.core.snapshot.parsing import SHOWN, parsed
-from loadmanager.core.wire.fields import Fields
 from loadmanager.core.wire.policies import failure_domain_from, isolation_from
 from loadmanager.core.wire.rates import rates_from
 from loadmanager.core.wire.reports import report_from

@@ -6,13 +6,13 @@ from typing import Any, Final
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.cost import CostModel, LearnedCost
 from loadmanager.core.cost.document import costs_to_json
+from loadmanager.core.fields import to_json
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
-from loadmanager.core.wire.fields import to_json
 from loadmanager.core.wire.policies import isolation_to_json
 from loadmanager.core.wire.rates import rates_to_json
 from loadmanager.core.wire.reports import report_to_json

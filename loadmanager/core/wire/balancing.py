@@ -2,7 +2,7 @@
 
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bounds import TIME_MS
-from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.fields import parse_fields, to_json
 
 
 def encode_balancing(balancing: Balancing) -> bytes:

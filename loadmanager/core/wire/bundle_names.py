@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BundleId, namespace_of, parse_bundle
-from loadmanager.core.wire.fields import Fields
 
 
 def by_namespace(bundles: Iterable[BundleId]) -> Iterator[tuple[str, list[BundleId]]]:

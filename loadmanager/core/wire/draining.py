@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from loadmanager.core.bounds import TIME_MS
-from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.fields import parse_fields, to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.wire.fields import parse_object, to_json
+from loadmanager.core.fields import parse_object, to_json
 
 _GROUP = "namespaceAntiAffinityGroup"
 

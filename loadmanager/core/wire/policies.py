@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.fields import Fields, parse_object, to_json
 from loadmanager.core.ids import BrokerId, Namespace, parse_broker
 from loadmanager.core.policies import IsolationPolicy
-from loadmanager.core.wire.fields import Fields, parse_object, to_json
 
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
 _PERCENT: Final = 100.0

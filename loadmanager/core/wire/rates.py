@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from loadmanager.core.fields import Fields
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire.fields import Fields
 
 RATES: Final = (
     ("msgRateIn", "msgs_in_per_s"),

@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls, Registration
-from loadmanager.core.wire.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.wire.records import broker_in
 from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
 

@@ -29,6 +29,7 @@ from loadmanager.core.bounds import (
     Bound,
 )
 from loadmanager.core.errors import InvalidName
+from loadmanager.core.fields import OURS, Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.load import (
     BundleStats,
@@ -39,7 +40,6 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.scores import report_max_usage
 from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
-from loadmanager.core.wire.fields import OURS, Fields, packed, to_json, unpacked_object
 from loadmanager.core.wire.rates import RATES, rates_to_json
 from loadmanager.core.wire.registrations import (
     addresses_to_json,

@@ -15,10 +15,10 @@ from typing import Final
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire.fields import Fields, packed, to_json, unpacked_object
 
 DEFAULT_BUNDLES: Final = 5000
 _LARGEST_UNPACKED_BYTES: Final = 16 * 1024 * 1024

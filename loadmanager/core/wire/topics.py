@@ -1,7 +1,7 @@
 """How many partitions a topic has, in the form of Pulsar's partitioned-topics nodes."""
 
 from loadmanager.core.bounds import PARTITIONS
-from loadmanager.core.wire.fields import parse_fields, to_json
+from loadmanager.core.fields import parse_fields, to_json
 
 
 def encode_partitions(partitions: int) -> bytes:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from loadmanager.core.fields import Fields
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire.fields import Fields
 
 
 def without_empty(document: Mapping[str, Any]) -> dict[str, Any]:

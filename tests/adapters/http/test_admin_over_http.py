@@ -27,12 +27,12 @@ from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.fields import parse_fields
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire.fields import parse_fields
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
 from tests.adapters.http.conftest import OpenADoor, OpenDoor, Reply
