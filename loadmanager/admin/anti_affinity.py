@@ -15,7 +15,7 @@ from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_namespace
 from loadmanager.core.wire import decode_anti_affinity
-from loadmanager.core.wire.namespaces import with_anti_affinity
+from loadmanager.core.wire.policies import with_anti_affinity
 from loadmanager.ports import NamespaceUnknown, Unfit
 
 

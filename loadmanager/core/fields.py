@@ -5,14 +5,17 @@ Large ones may be compressed: plain JSON, zlib or gzip, told apart by their firs
 
 import json
 import zlib
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
 
 from loadmanager.core.bounds import COUNT, RATE, Bound
-from loadmanager.core.errors import MalformedContent
+from loadmanager.core.errors import InvalidName, MalformedContent
 
 OURS: Final = "loadmanager"
 """The nested object that holds what we add to Pulsar's forms."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 _SHOWN: Final = 80
 _COMPRESS_ABOVE_BYTES: Final = 4096
@@ -106,6 +109,33 @@ class Fields:
         if not isinstance(value, dict):
             self.refuse(name, "an object")
         return Fields(self._where, value, f"{self._prefix}{name}.")
+
+    def parsed(self, name: str, parse: Callable[[str], _Value]) -> _Value:
+        """Return a text as ``parse`` returns it, which raises `InvalidName`."""
+        text = self.text(name)
+        try:
+            return parse(text)
+        except InvalidName as problem:
+            self.refuse(name, problem.expected)
+
+    def mapped(
+        self, name: str, parse: Callable[[str], _Key], read: Callable[["Fields", str], _Value]
+    ) -> Mapping[_Key, _Value]:
+        """Return the object in a field: its names parsed, each value as ``read`` returns it."""
+        inner = self.inner(name)
+        keys = inner.keys(inner.names(), parse)
+        return {key: read(inner, name) for key, name in zip(keys, inner.names(), strict=True)}
+
+    def keys(self, names: Iterable[str], parse: Callable[[str], _Key]) -> list[_Key]:
+        """Return names of fields as ``parse`` returns them, which raises `InvalidName`."""
+        found, name = list[_Key](), ""
+        try:
+            for name in names:
+                found.append(parse(name))
+        except InvalidName as problem:
+            what = f"{self._prefix}{_shown(name)}"
+            raise MalformedContent(self._where, what, problem.expected) from None
+        return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of texts; an absent one is empty."""

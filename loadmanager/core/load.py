@@ -66,7 +66,7 @@ class BundleStats(Rates):
         return BundleStats(msgs_in, msgs_out, bytes_in, bytes_out, *counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BrokerUrls:
     """Where clients reach a broker. An empty text is a door the broker does not have."""
 

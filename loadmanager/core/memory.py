@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from loadmanager.core.bounds import COUNT, TIME_S, TOTAL, Bound
-from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.state import JointState
 
@@ -74,52 +74,26 @@ class Memory:
         }
 
     @classmethod
-    def from_json(cls, where: str, found: object) -> Self:
+    def from_fields(cls, fields: Fields) -> Self:
         """Return the memory in a JSON object."""
-        if not isinstance(found, dict):
-            raise MalformedContent(where, ascii(found)[:80], "an object")
-        order = found.get("turnOrder", [])
-        if not isinstance(order, list) or not all(isinstance(item, str) for item in order):
-            raise MalformedContent(where, "turnOrder", "a list of texts")
+
+        def figures(name: str, bound: Bound) -> Mapping[Any, Any]:
+            whole = bound.whole
+            return fields.mapped(
+                name, BrokerId, lambda one, key: (one.count if whole else one.rate)(key, 0, bound)
+            )
+
         return cls(
-            usage=mapping_of(where, found, "usage", TOTAL),
-            high_hits=mapping_of(where, found, "highHits", COUNT),
-            low_hits=mapping_of(where, found, "lowHits", COUNT),
-            rounds_over=_whole(where, found, "roundsOver"),
-            planned=_texts(where, found, "planned"),
-            turn=_whole(where, found, "turn"),
-            turn_order=tuple(order),
-            shed_at_s=mapping_of(where, found, "shedAtS", TIME_S),
+            usage=figures("usage", TOTAL),
+            high_hits=figures("highHits", COUNT),
+            low_hits=figures("lowHits", COUNT),
+            rounds_over=fields.count("roundsOver"),
+            planned=fields.mapped("planned", BundleId, lambda one, key: BrokerId(one.text(key))),
+            turn=fields.count("turn"),
+            turn_order=tuple(map(BrokerId, fields.texts("turnOrder"))),
+            shed_at_s=figures("shedAtS", TIME_S),
         )
 
 
 def _dropped(mapping: Mapping[BrokerId, Any], brokers: Collection[BrokerId]) -> dict[Any, Any]:
     return {broker: value for broker, value in mapping.items() if broker not in brokers}
-
-
-def mapping_of(where: str, found: Mapping[str, Any], name: str, bound: Bound) -> Mapping[Any, Any]:
-    """Return the figures in an object of a JSON object; an absent one is empty.
-
-    Raises:
-        MalformedContent: it is no object, or one of its figures is outside ``bound``.
-    """
-    value = found.get(name, {})
-    if not isinstance(value, dict) or not all(map(bound.holds, value.values())):
-        raise MalformedContent(where, name, f"an object of values, each {bound.expected}")
-    return MappingProxyType(
-        value if bound.whole else {key: float(item) for key, item in value.items()}
-    )
-
-
-def _texts(where: str, found: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
-    value = found.get(name, {})
-    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise MalformedContent(where, name, "an object of texts")
-    return MappingProxyType(value)
-
-
-def _whole(where: str, found: Mapping[str, Any], name: str) -> int:
-    value = found.get(name, 0)
-    if type(value) is not int or not COUNT.holds(value):
-        raise MalformedContent(where, f"{name} = {ascii(value)[:80]}", COUNT.expected)
-    return value

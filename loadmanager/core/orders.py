@@ -8,10 +8,9 @@ namespace, compressed when that pays. A bundle costs about 25 bytes, compressed 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from loadmanager.core.bounds import EPOCH, HASH
-from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.wire.bundle_names import bundles_from, by_namespace, range_text, ranges_of
@@ -142,20 +141,13 @@ def decode_orders(where: str, data: bytes) -> Orders:
     Raises:
         MalformedContent: it is not what `encode_orders` writes.
     """
-    document = unpacked_object(where, data, LARGEST_UNPACKED_BYTES)
-    epoch = document.get("epoch")
-    if type(epoch) is not int or not EPOCH.holds(epoch):
-        raise MalformedContent(where, f"epoch = {epoch!a:.80}", EPOCH.expected)
-    bundles = frozenset(bundles_from(Fields(where, document), "bundles"))
-    handovers = {
-        _bundle(where, bundle): _broker(where, broker)
-        for bundle, broker in _mapping(where, document, "handovers").items()
-    }
-    splits = {
-        _bundle(where, bundle): _split_order(where, bundle, order)
-        for bundle, order in _mapping(where, document, "splits").items()
-    }
-    return Orders(epoch, bundles, MappingProxyType(handovers), MappingProxyType(splits))
+    fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
+    return Orders(
+        fields.count("epoch", None, EPOCH),
+        frozenset(bundles_from(fields, "bundles")),
+        MappingProxyType(fields.mapped("handovers", parse_bundle, _broker)),
+        MappingProxyType(fields.mapped("splits", parse_bundle, _split_order)),
+    )
 
 
 def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[BundleId] = ()) -> bytes:
@@ -183,46 +175,23 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
     Raises:
         MalformedContent: it is not what `encode_owned` writes.
     """
-    tokens = {}
-    document = unpacked_object(where, data, LARGEST_UNPACKED_BYTES)
-    for namespace, ranges in _mapping(where, document, "bundles").items():
-        if not isinstance(ranges, dict):
-            raise MalformedContent(where, f"bundles.{namespace} = {ranges!r}", "ranges to tokens")
-        for hash_range, token in ranges.items():
+    fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
+    tokens, bundles = dict[BundleId, int](), fields.inner("bundles")
+    for namespace in bundles.names():
+        ranges = bundles.inner(namespace)
+        named = bundles.keys((f"{namespace}/{one}" for one in ranges.names()), parse_bundle)
+        for bundle, (name, token) in zip(named, ranges.values().items(), strict=True):
             if token is not None and not EPOCH.holds(token):
-                what = f"token of {namespace}/{hash_range} = {token!a:.80}"
-                raise MalformedContent(where, what, f"{EPOCH.expected}, or null")
-            tokens[_bundle(where, f"{namespace}/{hash_range}")] = mzxid if token is None else token
-    loading = frozenset(bundles_from(Fields(where, document), "loading"))
-    return OwnedList(MappingProxyType(tokens), loading)
+                ranges.refuse(name, f"{EPOCH.expected}, or null")
+            tokens[bundle] = mzxid if token is None else token
+    return OwnedList(MappingProxyType(tokens), frozenset(bundles_from(fields, "loading")))
 
 
-def _split_order(where: str, bundle: str, order: object) -> SplitOrder:
-    fields = order if isinstance(order, dict) else {}
-    algorithm, positions = fields.get("algorithm"), fields.get("positions", [])
-    whole = isinstance(positions, list) and all(map(HASH.holds, positions))
-    if not isinstance(algorithm, str) or not whole:
-        what = f"splits.{bundle} = {order!r:.80}"
-        raise MalformedContent(where, what, f"an algorithm and positions, each {HASH.expected}")
-    return SplitOrder(algorithm, tuple(positions))
+def _broker(fields: Fields, bundle: str) -> BrokerId:
+    return fields.parsed(bundle, parse_broker)
 
 
-def _mapping(where: str, document: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = document.get(key, {})
-    if not isinstance(value, dict):
-        raise MalformedContent(where, f"{key} = {value!r:.80}", "a JSON object")
-    return value
-
-
-def _bundle(where: str, text: str) -> BundleId:
-    try:
-        return parse_bundle(text)
-    except InvalidName as error:
-        raise MalformedContent(where, f"bundle {text!r:.120}", error.expected) from None
-
-
-def _broker(where: str, text: object) -> BrokerId:
-    try:
-        return parse_broker(str(text))
-    except InvalidName as error:
-        raise MalformedContent(where, f"broker {text!r:.120}", error.expected) from None
+def _split_order(fields: Fields, bundle: str) -> SplitOrder:
+    order = fields.inner(bundle)
+    positions = order.counts("positions", bound=HASH) if "positions" in order.names() else ()
+    return SplitOrder(order.text("algorithm"), positions)

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from loadmanager.core.bounds import TIME_MS, TIME_S
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
-from loadmanager.core.memory import Memory, mapping_of
+from loadmanager.core.memory import Memory
 
 HOUR_S: Final = 3600.0
 _CLOCK_SLACK_S: Final = 60.0
@@ -75,21 +75,18 @@ class RoundMemory:
         }
 
     @classmethod
-    def from_json(cls, where: str, found: object) -> "RoundMemory":
+    def from_fields(cls, fields: Fields) -> "RoundMemory":
         """Return the memory in a JSON object."""
-        if not isinstance(found, dict):
-            raise MalformedContent(where, ascii(found)[:80], "an object")
-        moved = mapping_of(where, found, "movedAtS", TIME_S)
-        started = mapping_of(where, found, "startedAtMs", TIME_MS)
-        try:
-            return cls(
-                shedder=Memory.from_json(f"{where}: shedder", found.get("shedder", {})),
-                placement=Memory.from_json(f"{where}: placement", found.get("placement", {})),
-                moved_at_s={parse_bundle(name): float(at_s) for name, at_s in moved.items()},
-                started_at_ms={parse_broker(name): at for name, at in started.items()},
-            )
-        except InvalidName as problem:
-            raise MalformedContent(where, str(problem), problem.expected) from None
+        return cls(
+            shedder=Memory.from_fields(fields.inner("shedder")),
+            placement=Memory.from_fields(fields.inner("placement")),
+            moved_at_s=fields.mapped(
+                "movedAtS", parse_bundle, lambda one, name: one.rate(name, bound=TIME_S)
+            ),
+            started_at_ms=fields.mapped(
+                "startedAtMs", parse_broker, lambda one, name: one.count(name, bound=TIME_MS)
+            ),
+        )
 
 
 def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:

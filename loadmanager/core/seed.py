@@ -13,7 +13,7 @@ from typing import Any, Final
 from loadmanager.core.averages import LONG_SAMPLES
 from loadmanager.core.bounds import RATE, TIME_MS
 from loadmanager.core.durations import HOUR_MS
-from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, parse_fields, to_json
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
@@ -191,11 +191,7 @@ def _ended(fields: Fields, head: SeedHead, found: Mapping[BundleId, Expected]) -
 
 
 def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:
-    name = fields.text("bundle")
-    try:
-        bundle = parse_bundle(name)
-    except InvalidName as error:
-        fields.refuse("bundle", error.expected)
+    bundle = fields.parsed("bundle", parse_bundle)
     samples = fields.count("samples", default=None)
     if not 0 < samples <= LONG_SAMPLES:
         fields.refuse("samples", f"from 1 to {LONG_SAMPLES}")

@@ -11,7 +11,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.wire import decode_anti_affinity, decode_boundaries
 from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
-from loadmanager.core.wire.namespaces import (
+from loadmanager.core.wire.policies import (
     encode_policies,
     encode_tenant,
     with_anti_affinity,

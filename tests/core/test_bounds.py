@@ -14,7 +14,7 @@ from loadmanager.core import bounds
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, Bound
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.fields import parse_fields
+from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.load import BrokerUrls, Registration
@@ -237,7 +237,7 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "drain mark": ({"sinceMs": 1}, lambda data: decode_drain_mark("x", data)),
     "balancing": ({"mode": "active", "sinceMs": 1}, lambda data: decode_balancing("x", data)),
     "partitions": ({"partitions": 1}, lambda data: decode_partitions("x", data)),
-    "memory": (MEMORY, lambda data: RoundMemory.from_json("x", json.loads(data))),
+    "memory": (MEMORY, lambda data: RoundMemory.from_fields(parse_fields("x", data))),
     "cost model": (COSTS, lambda data: costs_to_json(costs_of(parse_fields("x", data)))),
     "snapshot": (SNAPSHOT, lambda data: decode_snapshot("x", data)),
     "seed's head": (
@@ -307,8 +307,8 @@ def test_no_figure_anywhere_is_taken_beyond_every_bound(name: str) -> None:
 
 
 def test_a_plan_that_names_no_broker_is_refused() -> None:
-    with pytest.raises(MalformedContent, match="planned; expected an object of texts"):
-        RoundMemory.from_json("x", {"shedder": {"planned": {BUNDLE: 1}}})
+    with pytest.raises(MalformedContent, match="= 1; expected text"):
+        RoundMemory.from_fields(Fields("x", {"shedder": {"planned": {BUNDLE: 1}}}))
 
 
 @pytest.mark.parametrize("data", [b'{"epoch":1e999}', b'{"epoch":NaN}', b'{"epoch":-Infinity}'])

@@ -123,7 +123,7 @@ def test_unknown_fields_of_loads_are_ignored_and_a_resource_may_have_mean_and_va
         ({"topics": [1]}, "/l: topics = [1]; expected 2 numbers"),
         ({"msgRateIn": [1.0, "x"]}, "/l: msgRateIn.1 = 'x'; expected a finite number"),
         ({"cacheSize": [1, 2.5]}, "/l: cacheSize.1 = 2.5; expected a whole number"),
-        ({"bundles": {"t/n": ["0x2_0x1"]}}, "/l: bundle 't/n/0x2_0x1'; expected tenant/"),
+        ({"bundles": {"t/n": ["0x2_0x1"]}}, "/l: bundles.'t/n/0x2_0x1'; expected tenant/"),
         ({"lastBundleLosses": {"t/n": 7}}, "/l: lastBundleLosses.t/n = 7; expected a list of"),
     ],
 )

@@ -10,6 +10,7 @@ from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.cost import TrafficShare
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import LoadTracker
@@ -413,7 +414,7 @@ def test_message_rates_decide_where_limits_are_unknown(
 def test_the_memory_of_a_round_survives_as_json(hot: ClusterView) -> None:
     memory = decide(hot, ThresholdShedder(min_bytes_per_s=0.0)).memory
     assert memory.moved_at_s
-    assert RoundMemory.from_json("/m", memory.to_json()) == memory
+    assert RoundMemory.from_fields(Fields("/m", memory.to_json())) == memory
 
 
 def test_a_memory_on_another_clock_has_all_its_times_moved_and_nothing_else() -> None:

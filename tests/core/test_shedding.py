@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView, TopBundle, TransferLimits
+from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.memory import Memory
@@ -371,7 +372,7 @@ def test_an_offer_is_of_a_bundle_its_broker_has_and_only_once(
     view, memory = make_view(brokers), Memory()
     for _ in range(9):
         shed = kind().shed(view, memory)
-        memory = Memory.from_json("/m", shed.memory.to_json())
+        memory = Memory.from_fields(Fields("/m", shed.memory.to_json()))
         assert memory == shed.memory
         offered = [(offer.source, offer.bundle) for offer in shed.offers]
         assert len(set(offered)) == len(offered)

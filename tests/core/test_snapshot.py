@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshot_samples import B1, B2, HIGH, LOW, NS, report, whole_snapshot
 
-from loadmanager.core.bounds import TIME_S
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.round_memory import RoundMemory
@@ -169,7 +168,7 @@ FAULTS: list[tuple[bytes, str]] = [
         document(takenAtMs=None, memory={}),
         "takenAtMs is missing; expected the wall clock's milliseconds, as memory holds times",
     ),
-    (document(memory={"movedAtS": 3}), "cluster.json: memory: movedAtS; expected an object"),
+    (document(memory={"movedAtS": 3}), "cluster.json: memory.movedAtS = 3; expected an object"),
     (
         document(membershipChangedSecondsAgo="x"),
         "membershipChangedSecondsAgo = 'x'; expected seconds from 0 to",
@@ -233,9 +232,7 @@ def test_lenient_takes_an_overlapping_range_out_of_its_report() -> None:
 def test_lenient_does_without_a_memory_that_cannot_be_read() -> None:
     got = decode_snapshot(WHERE, document(memory={"movedAtS": 3}), lenient=True)
     assert got.memory == RoundMemory()
-    assert got.left_out == (
-        f"{WHERE}: memory: movedAtS; expected an object of values, each {TIME_S.expected}",
-    )
+    assert got.left_out == (f"{WHERE}: memory.movedAtS = 3; expected an object",)
 
 
 def test_lenient_keeps_one_of_two_overlapping_ranges() -> None:

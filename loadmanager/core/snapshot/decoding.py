@@ -202,7 +202,7 @@ class _Reading:
 
     def _memory(self) -> RoundMemory:
         try:
-            return RoundMemory.from_json(f"{self._where}: memory", self._found.get("memory") or {})
+            return RoundMemory.from_fields(self._fields.inner("memory"))
         except MalformedContent as problem:
             self._fault(problem)
             return RoundMemory()

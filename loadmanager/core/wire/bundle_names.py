@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BundleId, namespace_of, parse_bundle
 
@@ -30,12 +29,7 @@ def range_text(bundle: BundleId) -> str:
 def bundles_from(fields: Fields, name: str) -> tuple[BundleId, ...]:
     """Return the bundles in a field that `ranges_of` made, in its order; an absent one is empty."""
     ranges = fields.inner(name)
-    found: list[BundleId] = []
-    for namespace in ranges.names():
-        for text in ranges.texts(namespace):
-            try:
-                found.append(parse_bundle(f"{namespace}/{text}"))
-            except InvalidName as problem:
-                what = f"bundle {f'{namespace}/{text}'!a:.80}"
-                raise MalformedContent(fields.where, what, problem.expected) from None
-    return tuple(found)
+    names = [
+        f"{namespace}/{text}" for namespace in ranges.names() for text in ranges.texts(namespace)
+    ]
+    return tuple(ranges.keys(names, parse_bundle))

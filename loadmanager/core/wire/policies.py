@@ -1,15 +1,17 @@
-"""A namespace's bundle boundaries, inside Pulsar's local policies."""
+"""A namespace's policies: boundaries, isolation, failure domains, in Pulsar's forms."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.fields import Fields, parse_object, to_json
+from loadmanager.core.fields import Fields, parse_fields, parse_object, to_json
 from loadmanager.core.ids import BrokerId, Namespace, parse_broker
 from loadmanager.core.policies import IsolationPolicy
 
 _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
+_GROUP: Final = "namespaceAntiAffinityGroup"
 _PERCENT: Final = 100.0
 _LONGEST_NUMBER: Final = 9
 
@@ -29,15 +31,14 @@ def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> 
     kept = document.get("bundles")
     document["bundles"] = {
         **(kept if isinstance(kept, dict) else {}),
-        "boundaries": [f"0x{bound:08x}" for bound in boundaries.bounds],
-        "numBundles": len(boundaries.bundles),
+        **bundles_to_json(boundaries),
     }
     return to_json(document)
 
 
 def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: int) -> Boundaries:
     """Return the boundaries in local policies; ``version`` is that of the znode."""
-    bundles = Fields(where, parse_object(where, data)).inner("bundles")
+    bundles = parse_fields(where, data).inner("bundles")
     texts = bundles.texts("boundaries")
     if not all(_BOUND.fullmatch(text) for text in texts):
         bundles.refuse("boundaries", "bounds written 0x and eight hexadecimal digits")
@@ -52,18 +53,18 @@ def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: in
 
 def decode_anti_affinity(where: str, data: bytes) -> str:
     """Return the anti-affinity group in a namespace's local policies, empty for none."""
-    return Fields(where, parse_object(where, data)).text("namespaceAntiAffinityGroup", "")
+    return parse_fields(where, data).text(_GROUP, "")
 
 
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
     """Return a cluster's ``namespaceIsolationPolicies`` by name."""
-    every = Fields(where, parse_object(where, data))
+    every = parse_fields(where, data)
     return {name: isolation_from(every.inner(name)) for name in every.names()}
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
     """Return the brokers of one failure domain."""
-    return failure_domain_from(Fields(where, parse_object(where, data)))
+    return failure_domain_from(parse_fields(where, data))
 
 
 def failure_domain_from(fields: Fields) -> tuple[BrokerId, ...]:
@@ -116,3 +117,29 @@ def _whole(fields: Fields, name: str, default: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
         fields.refuse(name, "a whole number as text")
     return int(text)
+
+
+def encode_tenant(cluster: str) -> bytes:
+    """Return the content of a new tenant's node: no administrator, allowed in ``cluster``."""
+    return to_json({"adminRoles": [], "allowedClusters": [cluster]})
+
+
+def encode_policies(policies: Mapping[str, Any], boundaries: Boundaries, cluster: str) -> bytes:
+    """Return the content of a new namespace's policies, with a copy of its bundles."""
+    document = {"replication_clusters": [cluster], **policies}
+    return to_json({**document, "bundles": bundles_to_json(boundaries)})
+
+
+def bundles_to_json(boundaries: Boundaries) -> dict[str, Any]:
+    """Return boundaries as Pulsar's ``BundlesData``."""
+    bounds = [f"0x{bound:08x}" for bound in boundaries.bounds]
+    return {"boundaries": bounds, "numBundles": len(boundaries.bundles)}
+
+
+def with_anti_affinity(where: str, data: bytes, group: str) -> bytes:
+    """Return local policies with that anti-affinity group, without one for ""."""
+    document = parse_object(where, data)
+    document.pop(_GROUP, None)
+    if group:
+        document[_GROUP] = group
+    return to_json(document)

@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any, Final
 
 from loadmanager.core.bounds import EPOCH
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.fields import OURS, Fields, parse_fields, to_json
+from loadmanager.core.fields import OURS, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
+from loadmanager.core.wire.urls import listeners_from, listeners_to_json, urls_from, urls_to_json
+
+_URLS: Final = ("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +47,7 @@ class LeaderRecord:
 
 def encode_lock(lock: LockRecord) -> bytes:
     """Return the content of an ownership lock."""
-    document = without_empty(
-        {
-            "nativeUrl": lock.urls.broker_url,
-            "nativeUrlTls": lock.urls.broker_url_tls,
-            "httpUrl": lock.urls.http_url,
-            "httpUrlTls": lock.urls.http_url_tls,
-        }
-    )
+    document: dict[str, Any] = urls_to_json(lock.urls, _URLS)
     document["disabled"] = lock.disabled
     document["advertisedListeners"] = listeners_to_json(lock.listeners)
     if lock.broker is not None:
@@ -65,17 +60,12 @@ def decode_lock(where: str, data: bytes) -> LockRecord:
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     named = "brokerId" in ours.names()
-    urls = BrokerUrls(
-        http_url=fields.text("httpUrl", ""),
-        http_url_tls=fields.text("httpUrlTls", ""),
-        broker_url=fields.text("nativeUrl", ""),
-        broker_url_tls=fields.text("nativeUrlTls", ""),
-    )
+    urls = urls_from(fields, _URLS)
     if urls == BrokerUrls(http_url=""):
         fields.refuse("nativeUrl", "at least one of nativeUrl, nativeUrlTls, httpUrl, httpUrlTls")
     return LockRecord(
         urls=urls,
-        broker=broker_in(ours, "brokerId") if named else None,
+        broker=ours.parsed("brokerId", parse_broker) if named else None,
         epoch=ours.count("epoch", bound=EPOCH),
         disabled=fields.flag("disabled", default=False),
         listeners=listeners_from(fields),
@@ -102,17 +92,9 @@ def decode_leader(where: str, data: bytes) -> LeaderRecord:
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     return LeaderRecord(
-        broker=broker_in(fields, "brokerId"),
+        broker=fields.parsed("brokerId", parse_broker),
         service_url=fields.text("serviceUrl"),
         sidecar_url=ours.text("sidecarUrl", ""),
         instance=ours.text("instanceId", ""),
         epoch=ours.count("epoch", bound=EPOCH),
     )
-
-
-def broker_in(fields: Fields, name: str) -> BrokerId:
-    """Return the broker id in a field."""
-    try:
-        return parse_broker(fields.text(name))
-    except InvalidName as problem:
-        fields.refuse(name, problem.expected)

@@ -6,15 +6,22 @@ The names are those of Pulsar's ``BrokerLookupData``. What a broker carries is e
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
-from loadmanager.core.load import BrokerUrls, Registration
-from loadmanager.core.wire.records import broker_in
-from loadmanager.core.wire.urls import listeners_from, listeners_to_json, without_empty
+from loadmanager.core.load import Registration
+from loadmanager.core.wire.urls import (
+    listeners_from,
+    listeners_to_json,
+    urls_from,
+    urls_to_json,
+    without_empty,
+)
+
+_URLS: Final = ("webServiceUrl", "webServiceUrlTls", "pulsarServiceUrl", "pulsarServiceUrlTls")
 
 
 def encode_registration(registration: Registration) -> bytes:
@@ -45,7 +52,7 @@ def registration_from(fields: Fields, version_name: str) -> Registration:
     ours = fields.inner(OURS)
     return Registration(
         broker=_broker_of(fields),
-        urls=_urls_from(fields),
+        urls=urls_from(fields, _URLS),
         sidecar_url=ours.text("sidecarUrl", ""),
         started_at_ms=fields.count("startTimestamp", bound=TIME_MS),
         version=fields.text(version_name, ""),
@@ -61,16 +68,8 @@ def registration_from(fields: Fields, version_name: str) -> Registration:
 
 def addresses_to_json(registration: Registration) -> dict[str, Any]:
     """Return the addresses under Pulsar's names."""
-    urls = without_empty(
-        {
-            "webServiceUrl": registration.urls.http_url,
-            "webServiceUrlTls": registration.urls.http_url_tls,
-            "pulsarServiceUrl": registration.urls.broker_url,
-            "pulsarServiceUrlTls": registration.urls.broker_url_tls,
-        }
-    )
     return {
-        **urls,
+        **urls_to_json(registration.urls, _URLS),
         "persistentTopicsEnabled": registration.persistent_topics,
         "nonPersistentTopicsEnabled": registration.non_persistent_topics,
         "protocols": dict(registration.protocols),
@@ -88,18 +87,9 @@ def state_to_json(registration: Registration) -> dict[str, Any]:
     }
 
 
-def _urls_from(fields: Fields) -> BrokerUrls:
-    return BrokerUrls(
-        http_url=fields.text("webServiceUrl", ""),
-        http_url_tls=fields.text("webServiceUrlTls", ""),
-        broker_url=fields.text("pulsarServiceUrl", ""),
-        broker_url_tls=fields.text("pulsarServiceUrlTls", ""),
-    )
-
-
 def _broker_of(fields: Fields) -> BrokerId:
     if "brokerId" in fields.names():
-        return broker_in(fields, "brokerId")
+        return fields.parsed("brokerId", parse_broker)
     address = fields.text("webServiceUrl").partition("://")[2].rstrip("/")
     try:
         return parse_broker(address)
@@ -108,5 +98,4 @@ def _broker_of(fields: Fields) -> BrokerId:
 
 
 def _protocols_from(fields: Fields) -> Mapping[str, str]:
-    protocols = fields.inner("protocols")
-    return MappingProxyType({name: protocols.text(name) for name in protocols.names()})
+    return MappingProxyType(fields.mapped("protocols", str, Fields.text))

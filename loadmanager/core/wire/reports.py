@@ -14,7 +14,7 @@ may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, of the la
 change that a reader of this version would misunderstand needs another ``version``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.scores import report_max_usage
 from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
-from loadmanager.core.wire.rates import RATES, rates_to_json
+from loadmanager.core.wire.rates import RATES, rates_from, rates_to_json
 from loadmanager.core.wire.registrations import (
     addresses_to_json,
     registration_from,
@@ -195,21 +195,15 @@ def _told(resource: Fields, name: str, bound: Bound) -> float | None:
 
 
 def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
-    stats = fields.inner("lastStats" if "lastStats" in fields.names() else "bundleStats")
-    listed = _bundle_names(fields, "bundles")
-    found = {
-        bundle: _stats_from(stats.inner(bundle))
-        for bundle in _parsed_bundles(fields, "lastStats", stats.names())
-    }
-    for bundle in listed:
-        found.setdefault(bundle, BundleStats())
-    return MappingProxyType(found)
+    name = "lastStats" if "lastStats" in fields.names() else "bundleStats"
+    unlisted = dict.fromkeys(_bundle_names(fields, "bundles"), BundleStats())
+    return MappingProxyType({**unlisted, **fields.mapped(name, parse_bundle, _stats_from)})
 
 
-def _stats_from(stats: Fields) -> BundleStats:
-    figures: dict[str, Any] = {ours: stats.rate(name) for name, ours in RATES}
-    figures |= {ours: stats.count(name, bound=bound) for name, ours, bound in _COUNTS}
-    return BundleStats(**figures)
+def _stats_from(every: Fields, bundle: str) -> BundleStats:
+    stats = every.inner(bundle)
+    counts = (stats.count(name, bound=bound) for name, _, bound in _COUNTS)
+    return BundleStats(*rates_from(stats).row(), *counts)
 
 
 def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
@@ -220,11 +214,7 @@ def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
 
 
 def _bundle_names(fields: Fields, name: str) -> tuple[BundleId, ...]:
-    return _parsed_bundles(fields, name, fields.texts(name))
-
-
-def _parsed_bundles(fields: Fields, name: str, texts: Iterable[str]) -> tuple[BundleId, ...]:
     try:
-        return tuple(parse_bundle(text) for text in texts)
+        return tuple(parse_bundle(text) for text in fields.texts(name))
     except InvalidName as problem:
         fields.refuse(name, problem.expected)

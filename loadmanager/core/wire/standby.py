@@ -7,20 +7,21 @@ digits: a bundle that is missing starts with no sample, as a new one does.
 import binascii
 import heapq
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
-from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.rates import Rates, six_digits
 from loadmanager.core.round_memory import RoundMemory
 
 DEFAULT_BUNDLES: Final = 5000
+_Name = TypeVar("_Name")
+
 _LARGEST_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 _ROW: Final = 11
 _RUNNING_ROW: Final = 3
@@ -70,16 +71,17 @@ def decode_standby(where: str, data: bytes) -> Standby:
     Raises:
         MalformedContent: it is not compressed JSON of that form.
     """
-    found = unpacked_object(where, data, _LARGEST_UNPACKED_BYTES)
-    fields = Fields(where, found)
-    averages, running = fields.inner("averages"), fields.inner("running")
-    departed, rests = fields.inner("departedAtS"), fields.inner("splitRestsS")
+    fields = Fields(where, unpacked_object(where, data, _LARGEST_UNPACKED_BYTES))
+
+    def times(name: str, parse: Callable[[str], _Name]) -> Mapping[_Name, float]:
+        return fields.mapped(name, parse, lambda one, key: one.rate(key, bound=TIME_S))
+
     return Standby(
-        RoundMemory.from_json(f"{where}: memory", found.get("memory", {})),
-        {_name(where, name): _from_row(averages, name) for name in averages.names()},
-        {_broker(where, name): _running(running, name) for name in running.names()},
-        {_broker(where, name): departed.rate(name, bound=TIME_S) for name in departed.names()},
-        {_name(where, name): rests.rate(name, bound=TIME_S) for name in rests.names()},
+        RoundMemory.from_fields(fields.inner("memory")),
+        fields.mapped("averages", parse_bundle, _from_row),
+        fields.mapped("running", parse_broker, _running),
+        times("departedAtS", parse_broker),
+        times("splitRestsS", parse_bundle),
         _bytes(fields, "joint"),
     )
 
@@ -100,13 +102,6 @@ def _running(running: Fields, name: str) -> Running:
     return Running(int(row[0]), row[1], row[2])
 
 
-def _broker(where: str, text: str) -> BrokerId:
-    try:
-        return parse_broker(text)
-    except InvalidName as problem:
-        raise MalformedContent(where, f"broker {ascii(text)[:80]}", problem.expected) from None
-
-
 def _to_row(averages: BundleAverages) -> list[float]:
     rates = (*averages.short.rates.row(), *averages.long.rates.row())
     counts = (averages.short.samples, averages.long.samples, averages.topics)
@@ -122,10 +117,3 @@ def _from_row(averages: Fields, name: str) -> BundleAverages:
     short = Average(SHORT_SAMPLES, min(int(row[0]), SHORT_SAMPLES), Rates(*row[3:7]))
     long = Average(LONG_SAMPLES, min(int(row[1]), LONG_SAMPLES), Rates(*row[7:11]))
     return BundleAverages(short, long, int(row[2]))
-
-
-def _name(where: str, text: str) -> BundleId:
-    try:
-        return parse_bundle(text)
-    except InvalidName as problem:
-        raise MalformedContent(where, f"averages of {ascii(text)[:80]}", problem.expected) from None
