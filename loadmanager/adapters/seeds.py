@@ -31,7 +31,7 @@ class SeedFile:
 
         def told(seed: Seed | None, error: SeedUnreadable | None) -> None:
             if answer.done():
-                return  # Nobody waits any more.
+                return  # The reader has given up.
             if error is not None:
                 answer.set_exception(error)
             elif seed is not None:

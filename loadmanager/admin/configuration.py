@@ -16,7 +16,7 @@ _TEXTS: Final = dict[str, str]
 class Configuration(Resource, tag="configuration"):
     """Answers under ``/admin/v2/brokers/configuration``.
 
-    ``internal`` is what `internal-configuration` tells of how ZooKeeper is reached.
+    ``internal`` has the addresses of ZooKeeper for `internal-configuration`.
     """
 
     def __init__(self, service: DynamicSettings, internal: Mapping[str, str]) -> None:

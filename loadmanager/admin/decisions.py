@@ -1,4 +1,4 @@
-"""What the leader tells of its decisions; other sidecars send those who ask to it."""
+"""The leader's decisions and their reasons; other sidecars redirect to the leader."""
 
 from typing import Any, Final, Literal
 

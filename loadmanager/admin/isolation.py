@@ -229,7 +229,7 @@ class Failover(Document):
 
 
 class IsolationPolicy(Document):
-    """Namespaces that only certain brokers may serve, and nobody else's there.
+    """Namespaces that only certain brokers may serve, and only their namespaces.
 
     All are regular expressions that must match as a whole: namespaces
     `tenant/namespace`, brokers the host without its port.

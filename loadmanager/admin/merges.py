@@ -116,7 +116,7 @@ class Merges(Resource, tag="bundles"):
         Reply(409, "One of the two is being moved, split or merged."),
         Reply(
             412,
-            "They are not adjacent, nobody owns one of them, their whole would be split "
+            "They are not adjacent, one of them has no owner, their whole would be split "
             "again at once, or neither owner may have both.",
         ),
         query=MergeQuery,

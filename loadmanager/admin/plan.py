@@ -1,4 +1,4 @@
-"""What a round would do now, told and not done."""
+"""The plan of a round, computed and not carried out."""
 
 from typing import Any, Final, Literal
 

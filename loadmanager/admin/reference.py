@@ -15,8 +15,8 @@ not edit it. A running sidecar serves the same as a page at `/docs`, and as an O
 all parameters and bodies at `/openapi.json`.
 
 Paths marked P are Apache Pulsar's, with its methods, bodies and statuses; the others are ours.
-Those marked L only the leader answers: every other sidecar sends the client there by 307, with the
-same path and query. The role is what a caller must be allowed (docs/security.md); each includes the
+Only the leader answers those marked L: every other sidecar redirects to it by 307, with the same
+path and query. The role is the one that a caller needs (docs/security.md); each includes the
 ones before it: `none`, `lookup`, `read`, `admin`. Without configuration requests from the sidecar's
 own host may do everything, others `lookup`, and more with a token.
 
@@ -25,17 +25,17 @@ Every refusal is `{"reason": ...}`. Beside what the tables say, every operation 
 | status | when |
 |---|---|
 | 400 | a parameter or the body is malformed, or is given twice with different values |
-| 401, 403 | the caller has not shown, or has not, the role; or a web page asks (docs/security.md) |
+| 401, 403 | no valid credentials, or not the role; or a web page asks (docs/security.md) |
 | 404 | there is nothing at this path |
-| 405 | the path has other methods, told in `Allow`; `HEAD` goes with `GET`, `OPTIONS` tells them |
-| 412 | a name in the path cannot be one |
+| 405 | the path has other methods, see `Allow`; `HEAD` goes with `GET`, `OPTIONS` lists them |
+| 412 | a name in the path is not valid |
 | 413, 414, 415, 431 | body, URL or a header is too long; the body is not `application/json` |
-| 503 | not now: no leader, no ZooKeeper, no place; `Retry-After` says when to come back |
+| 503 | no leader, no ZooKeeper or no broker is available; `Retry-After` says when to retry |
 
-What Pulsar's brokers have and we do not: `broker-stats` other than the load report and topics
-(metrics are at `/metrics`), `brokers/shutdown` (a sidecar told to stop has its broker emptied
-first), the deletion of a single bundle's topics, and everything about messages, schemas,
-functions and tenants. A tenant is made with its first namespace.
+What Pulsar's brokers have and loadmanager does not: `broker-stats` other than the load report and
+topics (metrics are at `/metrics`), `brokers/shutdown` (a sidecar that is stopped drains its broker
+first), the deletion of a single bundle's topics, and everything about messages, schemas, functions
+and tenants. A tenant is made with its first namespace.
 """
 
 

@@ -49,7 +49,7 @@ class SplitRequests:
         if not can_split(bundle):
             raise SplitRefused(f"{bundle} holds a single position and cannot be cut")
         if self.context.cluster_state.live_owner(bundle) is None:
-            raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
+            raise SplitRefused(f"{bundle} has no owner now; look one of its topics up first")
         with unavailable(f"the order to split {bundle} was not written"):
             await leader_term.splits.order(bundle, order)
 

@@ -1,4 +1,4 @@
-"""Every resource of the HTTP API, in the order in which people are told of them."""
+"""Every resource of the HTTP API, in the order of the documents."""
 
 from typing import Final
 

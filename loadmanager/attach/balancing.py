@@ -31,7 +31,7 @@ _RESTORE_PAUSE_S: Final = 2.0
 
 
 class Log(Protocol):
-    """Where it is told what happens."""
+    """Where events are reported."""
 
     def round(self, seen: Observation, held: str) -> None:
         """One look at the cluster; ``held`` says why nothing may move now, "" if it may."""
@@ -49,7 +49,7 @@ class Stopped(LoadManagerError):
 
 @dataclass(slots=True)
 class Balancer:
-    """Balances one cluster until told to stop.
+    """Balances one cluster until asked to stop.
 
     Attributes:
         url: of any broker; if that one does not answer, others are asked.
@@ -131,7 +131,7 @@ class Balancer:
                 await self._restore()
 
     async def _waited(self) -> bool:
-        """Wait for the end of a window; return whether we were told to stop meanwhile."""
+        """Wait for the end of a window; return whether a stop was requested meanwhile."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), self.interval_s)
         return self.stopping.is_set()

@@ -46,9 +46,9 @@ class PulsarCluster:
         brokers: the active ones, in the order of their names.
         version: of the broker that was asked.
         manager: ``modular``, ``extensible``, ``simple``, or the class name of another one.
-        settings: of Pulsar's own balancer, on each broker that told them.
+        settings: of Pulsar's own balancer, on each broker that reports them.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
-        silent: why brokers did not tell their settings.
+        silent: why brokers did not report their settings.
         isolation: which brokers may serve which namespaces; none if they were not asked for.
         host_interval_s: how often brokers measure their hosts.
     """

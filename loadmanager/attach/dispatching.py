@@ -119,7 +119,7 @@ class Dispatcher:
 
     def _held(self, bundle: BundleId) -> str:
         if self.stopping.is_set():
-            return "told to stop"
+            return "asked to stop"
         if self._unfinished is not None:
             return f"the split of {self._unfinished} is not finished"
         return self.budget.exhausted(bundle, monotonic())

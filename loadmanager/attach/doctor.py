@@ -82,7 +82,7 @@ def _balancer(cluster: PulsarCluster) -> Iterator[Finding]:
         yield Finding(
             "note",
             "loadBalancerSheddingEnabled",
-            "false: nobody balances this cluster now",
+            "false: no load manager balances this cluster now",
             "pulsar-admin brokers delete-dynamic-config --config loadBalancerSheddingEnabled",
         )
 

@@ -35,7 +35,7 @@ class Groups:
 
         Raises:
             PulsarAdminError: a group cannot be read.
-            LoadManagerError: the cluster does not tell what the strategy needs.
+            LoadManagerError: the cluster does not report what the strategy needs.
         """
         samples, missing = self.strategy.take(cluster, samples, missing)
         until_s = monotonic()

@@ -1,4 +1,4 @@
-"""What a broker's host uses, from the first of three sources that tells it.
+"""What a broker's host uses, from the first of three sources that reports it.
 
 The modular load manager's load report has usage and limit of each resource; the extensible
 one has percentages in its metrics. Both are measured once in an interval of a minute, so they
@@ -58,7 +58,7 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """How hosts are read; ``cores`` is how many a broker has whose metrics alone tell its CPU."""
+    """How hosts are read; ``cores`` is of a broker whose metrics alone report its CPU time."""
 
     cores: float | None = None
 

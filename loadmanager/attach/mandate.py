@@ -51,7 +51,7 @@ class Alone:
         return ""
 
     async def hands_over(self) -> bool:
-        """Return that nobody goes on."""
+        """Return that no other candidate goes on."""
         return False
 
 
@@ -103,7 +103,7 @@ async def withdrawn(coordination: Coordination, name: str) -> bool:
     """Take a candidate off the list; return whether others are on it; raises `CoordinationError`.
 
     Each candidate takes itself off before it reads the list. So of several that end at the same
-    time, the last one to do so finds nobody else.
+    time, the last one to do so finds no other.
     """
     with suppress(NodeMissing):
         await coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{name}")

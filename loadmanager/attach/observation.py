@@ -231,7 +231,7 @@ def document(
 ) -> dict[str, Any]:
     """Return an observation as the JSON object that ``attach --json`` prints.
 
-    With ``traffic`` brokers tell that of each of their bundles, in columns, and there are the
+    With ``traffic`` each broker has that of each of its bundles, in columns, and there are the
     isolation policies: all that `attach.what_if` reads.
     """
     plan = seen.plan

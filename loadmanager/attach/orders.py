@@ -37,7 +37,7 @@ class FoundOwners(OwnerView, Protocol):
     """Owners as they are listed, and as moves and splits found them since."""
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Take note of who serves bundles now, None for nobody."""
+        """Note which brokers serve bundles now, None for none."""
 
 
 class _Lapsed(LoadManagerError):

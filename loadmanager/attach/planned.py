@@ -23,7 +23,7 @@ _SLACK_S: Final = 1e-3
 
 
 class StrategyInputMissing(LoadManagerError):
-    """No broker tells what the strategy decides by; the message says what and why."""
+    """No broker reports what the strategy decides by; the message says what and why."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Planned:
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
     ) -> tuple[Samples, Missing]:
-        """Count the samples of brokers that tell all that is needed; see `Strategy.take`.
+        """Count the samples of brokers that report all that is needed; see `Strategy.take`.
 
         Raises:
             StrategyInputMissing: at the first window, no broker does.
@@ -74,7 +74,7 @@ class Planned:
             broker, why = next(iter(unknown.items()))
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
-                f"tells them (such as {broker}: {why}); expected a strategy that needs none "
+                f"reports them (such as {broker}: {why}); expected a strategy that needs none "
                 "(greedy_rate, uniform), or --cores"
             )
         known = {broker: one for broker, one in samples.items() if broker not in unknown}

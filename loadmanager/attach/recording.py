@@ -52,7 +52,7 @@ class AttachHistory:
         tallied: what is known of the cluster; ``strategy``'s own, where it keeps any.
         balances: whether moves are made, not only proposed.
         most_moves: as the controller's rules have it.
-        epoch: of the term, 0 where nobody else could lead.
+        epoch: of the term, 0 where there is no other candidate.
     """
 
     sink: HistorySink

@@ -30,7 +30,7 @@ class SampledOwners:
         self.owner_changes.tell()
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Take note of who serves bundles now, None for nobody."""
+        """Note which brokers serve bundles now, None for none."""
         for bundle, broker in owners.items():
             if broker is None:
                 self.owners.pop(bundle, None)

@@ -27,7 +27,7 @@ class Reading:
         owned: the bundles it serves.
         seen: what its metrics said.
         foreign: names of bundles that are none (of version 1, with a cluster in them).
-        host: what the broker's load manager measured of its host, None where nobody asked.
+        host: what the broker's load manager measured of its host, None where it is not needed.
     """
 
     at_s: float
@@ -55,7 +55,7 @@ class BrokerSample:
         homeless_topics: with counters, though no bundle of the broker holds them.
         began_s: when the window began, on the monotonic clock of this process.
         restarted: the broker's process began within the window.
-        host: what the broker's host uses, None where nobody asked for it.
+        host: what the broker's host uses, None where it is not needed.
     """
 
     window_s: float

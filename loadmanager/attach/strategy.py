@@ -98,7 +98,7 @@ class Strategy(Protocol):
         """Count the samples of a window; return those to decide on, and why others are missing.
 
         Raises:
-            LoadManagerError: this cluster does not tell what the strategy needs.
+            LoadManagerError: this cluster does not report what the strategy needs.
         """
 
     def choose(self, look: Look) -> Chosen:

@@ -46,7 +46,7 @@ def page(title: str, *body: str) -> str:
 def write_page(path: Path, title: str, *body: str) -> int:
     """Write a whole page to ``path`` and return its size in bytes.
 
-    It is written beside its place first: nobody opens half a page.
+    It is written beside its place first: no reader opens half a page.
 
     Raises:
         MissingCharts: plotly is not installed.
@@ -66,7 +66,7 @@ def write_page(path: Path, title: str, *body: str) -> int:
 def check_place(path: Path) -> None:
     """Refuse a place where `write_page` could not put a page, by doing so with an empty file.
 
-    Only an attempt tells: root may write everywhere, but not to ``/proc``. What is there stays.
+    Only an attempt shows it: root may write everywhere, but not to ``/proc``. What is there stays.
 
     Raises:
         OSError: it could not be written, and why.

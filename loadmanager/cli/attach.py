@@ -193,8 +193,8 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option(
     "--cores",
     type=click.FloatRange(0, 100_000, min_open=True),
-    help="CPU cores of each broker, for a --strategy where brokers tell only the CPU time of their "
-    "process.",
+    help="CPU cores of each broker, for a --strategy where brokers report only the CPU time of "
+    "their process.",
 )
 @access_options
 @click.pass_context
@@ -213,7 +213,7 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     Examples:
       loadmanager attach --pulsar http://broker-1:8080 --once
       loadmanager attach --pulsar http://broker-1:8080 --balance
-    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    """  # noqa: D301 - the backspace keeps click from wrapping the examples
     import asyncio
 
     from loadmanager.cli.attached import Attached

@@ -102,12 +102,12 @@ class Candidate:
             raise failures[0]
 
     async def leads(self) -> str:
-        """Return who leads, "" for nobody; raises `CoordinationError`."""
+        """Return the leader, "" for none; raises `CoordinationError`."""
         incumbent = await self.incumbent()
         return "" if incumbent is None else incumbent.broker or "somebody"
 
     async def incumbent(self) -> Incumbent | None:
-        """Return whose session leads, None for nobody; raises `CoordinationError`."""
+        """Return the session that leads, None for none; raises `CoordinationError`."""
         self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
         return self.cluster_state.incumbent
 
@@ -185,7 +185,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
 
 @asynccontextmanager
 async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[Candidate | None]:
-    """Give one who stands for election, None if told to stop before ZooKeeper answered.
+    """Give one who stands for election, None if asked to stop before ZooKeeper answered.
 
     Raises:
         LoadManagerError: as `candidate`.

@@ -65,7 +65,7 @@ def recording(
 
 @dataclass(slots=True)
 class RecordedLog:
-    """Tells what a balancer sees, decides and does, and writes it to history."""
+    """Prints what a balancer sees, decides and does, and writes it to history."""
 
     log: "DecisionLog"
     history: AttachHistory

@@ -22,7 +22,7 @@ class PortUnusable(LoadManagerError):
 
 @asynccontextmanager
 async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
-    """Give metrics, and serve them at ``/metrics`` of a port; None serves them to nobody.
+    """Give metrics, and serve them at ``/metrics`` of a port; None serves none.
 
     Raises:
         PortUnusable: the port cannot be listened on.
@@ -66,7 +66,7 @@ def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLog:
-    """Tells what a balancer sees, decides and does, and counts it."""
+    """Prints what a balancer sees, decides and does, and counts it."""
 
     log: Log
     metrics: AttachMetrics

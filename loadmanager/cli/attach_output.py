@@ -43,7 +43,7 @@ def print_findings(seen: "Observation") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """Tells what a balancer sees, decides and does, as it happens."""
+    """Prints what a balancer sees, decides and does, as it happens."""
 
     cost: "Cost"
     as_json: bool

@@ -107,7 +107,7 @@ def _hosts(planner: Planner, cores: float | None) -> Hosts | None:
 
 @dataclass(frozen=True, slots=True)
 class FollowedLog:
-    """Tells a strategy what becomes of the moves that it chose."""
+    """Reports to a strategy what becomes of the moves that it chose."""
 
     log: Log
     strategy: Strategy

@@ -143,7 +143,7 @@ class Attached:
 
     async def _balance(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         options, stopping = self._options, asyncio.Event()
-        strategy_of(options)  # What is wrong with the options is told before anything is changed.
+        strategy_of(options)  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         cluster = await discover(admin, self._url)
@@ -212,7 +212,7 @@ class Attached:
         stopping: asyncio.Event,
         mandate: Mandate,
     ) -> None:
-        """Balance until told to stop."""
+        """Balance until asked to stop."""
         options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
         strategy = strategy_of(options)
         cluster = await discover(admin, self._url)

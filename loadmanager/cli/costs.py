@@ -23,7 +23,7 @@ _MOST_BROKERS: Final = 20
 
 
 def print_costs(document: CostDocument, now_ms: int) -> None:
-    """Print a document as tables; ``now_ms`` tells how old it is."""
+    """Print a document as tables; its age is counted to ``now_ms``."""
     age_h = max(now_ms - document.made_at_ms, 0) / HOUR_MS
     click.echo(
         f"Costs of cluster {document.cluster}, made {_when(document.made_at_ms)} "
@@ -43,7 +43,7 @@ def print_costs(document: CostDocument, now_ms: int) -> None:
         [_background(broker, document.backgrounds[broker]) for broker in brokers[:_MOST_BROKERS]],
     )
     if len(brokers) > _MOST_BROKERS:
-        click.echo(f"... and {len(brokers) - _MOST_BROKERS} more brokers (--json tells all)")
+        click.echo(f"... and {len(brokers) - _MOST_BROKERS} more brokers (--json prints all)")
 
 
 def _terms(costs: ClassCosts) -> Iterator[tuple[str, ...]]:

@@ -27,7 +27,7 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 def print_account(account: Mapping[str, Any]) -> None:
-    """Print an account as `Accounts` of the HTTP door gives it."""
+    """Print an explanation, in the form of the admin REST."""
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)
@@ -53,7 +53,7 @@ def _print_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
         [cells(one) for one in candidates[:_CANDIDATES_SHOWN]],
     )
     if len(candidates) > _CANDIDATES_SHOWN:
-        click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json tells all)")
+        click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json prints all)")
 
 
 def _echo(text: str) -> None:
@@ -65,7 +65,7 @@ def _headline(account: Mapping[str, Any]) -> str:
     if account["kind"] == "broker":
         return f"{account['subject']} has {account['bundles']} bundles."
     owner, target = account["owner"], account["target"]
-    place = f"is on {owner}" if owner else "is reported by nobody"
+    place = f"is on {owner}" if owner else "is reported by no broker"
     return f"{account['subject']} {place}" + (f", on its way to {target}." if target else ".")
 
 
@@ -167,7 +167,7 @@ def _footer(account: Mapping[str, Any]) -> str:
         if account["lastRound"]
         else "no round yet"
     )
-    return f"Told by {account['leader']}, leader of epoch {account['epoch']}; {rounds}."
+    return f"Explained by {account['leader']}, leader of epoch {account['epoch']}; {rounds}."
 
 
 def _when(at_ms: int) -> str:

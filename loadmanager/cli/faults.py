@@ -51,7 +51,7 @@ def faults_command(
     Sidecars, leaders, brokers, clients and the service between them run in one process
     and in virtual time, hours in a second. They are killed, frozen and cut off, messages
     are lost and late, sessions expire, clocks jump; meanwhile bundles move, are split and
-    drained. The same seed does the same again. docs/simulated-faults.md tells what is
+    drained. The same seed does the same again. docs/simulated-faults.md describes what is
     watched, and how to read a failure.
 
     Ends with 1 if a promise was not kept.
@@ -60,7 +60,7 @@ def faults_command(
     Examples:
       loadmanager faults --seeds 10000
       loadmanager faults --seeds 1 --first-seed 4711 --json
-    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    """  # noqa: D301 - the backspace keeps click from wrapping the examples
     from loadmanager.testbed.faults.campaign import Totals, outcomes
 
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
@@ -87,7 +87,7 @@ def faults_command(
 def _progress(
     running: "Iterable[SeedOutcome]", seeds: int, *, shown: bool
 ) -> "Iterator[Iterable[SeedOutcome]]":
-    """Show a bar on a terminal, and nothing where nobody looks."""
+    """Show a bar on a terminal, and nothing without a terminal."""
     if not shown or not sys.stderr.isatty():
         yield running
         return

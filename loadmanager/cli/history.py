@@ -51,7 +51,7 @@ def finish_command(directory: Path) -> None:
 def check_command(*, directory: Path, as_json: bool) -> None:
     """Check every finished file in DIRECTORY, and count lines by kind.
 
-    Tells files and lines that cannot be read, lines that are missing or there twice, and
+    Reports files and lines that cannot be read, lines that are missing or there twice, and
     what writers had to give up. Ends with 1 if a file or a line cannot be read.
 
     Example: loadmanager history check --json /var/lib/loadmanager/history

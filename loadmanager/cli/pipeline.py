@@ -108,7 +108,7 @@ def pipeline_command(
     Examples:
       loadmanager pipeline ingest rollup report --history /var/lib/history --out tables
       loadmanager pipeline replay --out tables --since 7d --strategy avg+avg
-    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    """  # noqa: D301 - the backspace keeps click from wrapping the examples
     _check_options(jobs, options)
     _check_places(jobs, history, out)
     if since is not None and until is not None and since >= until:
@@ -214,7 +214,7 @@ def _interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
-    # Py4J tells the root logger of calls that were cut off, with all of their stack.
+    # Py4J logs calls that were cut off, with all of their stack.
     logging.getLogger().addHandler(logging.NullHandler())
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

@@ -57,7 +57,7 @@ def rate_strategies_command(
     Examples:
       loadmanager rate-strategies --out loadmanager/simulator/pip_364_model_2.json
       loadmanager config show-strategies > docs/strategies.md
-    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    """  # noqa: D301 - the backspace keeps click from wrapping the examples
     from loadmanager.simulator import pip_364
     from loadmanager.simulator.ratings import PROBLEMS
 

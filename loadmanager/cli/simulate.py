@@ -167,7 +167,7 @@ def simulate_command(
       loadmanager simulate --all --strategy avg+avg,threshold+* --seeds 20 --html report.html
       loadmanager simulate mine.toml --trace rates.csv --set threshold=0.05 --json
       loadmanager simulate --from http://broker-1:8080 --add-brokers 2 --times shop/orders=2
-    """  # noqa: D301 - the backspace tells click not to wrap the examples
+    """  # noqa: D301 - the backspace keeps click from wrapping the examples
     if source is not None:
         if asked or everything:
             raise click.UsageError("--from is given instead of scenarios")

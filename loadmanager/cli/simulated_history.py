@@ -22,7 +22,8 @@ from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.run import Witness
 
 _MOST_TOLD: Final = 5
-"""Faults that are told of folders: of a thousand runs, a few are enough to see what is wrong."""
+"""Faults that are printed for each folder: of a thousand runs, a few are enough to see what is
+wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def worker_command(
 
 
 def _run(node: "Node") -> None:
-    """Run a node until it is told to stop, or ends by itself."""
+    """Run a node until it is stopped, or ends by itself."""
     from loadmanager.pipeline.nodes import running
     from loadmanager.pipeline.runtime import SparkUnavailable
 

@@ -31,7 +31,7 @@ def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int)
     \b
     Example:
       loadmanager zookeeper --port 2181 --tick-ms 500
-    """  # noqa: D301 - the backspace tells click not to wrap the example
+    """  # noqa: D301 - the backspace keeps click from wrapping the example
     from loadmanager.adapters.zookeeper.embedded import (
         EmbeddedZooKeeper,
     )

@@ -47,15 +47,15 @@ class BrokerSettings(Section):
     """Name of the broker in the cluster: host and port of its web service, as clients reach it. Of
     two sidecars with the same id one works, the other waits or ends."""
     http_url: HttpUrl = ""
-    """Web address told to clients. Empty: http://{id}."""
+    """Web address advertised to clients. Empty: http://{id}."""
     http_url_tls: HttpUrl = ""
-    """Web address with TLS told to clients. Empty: the broker has none."""
+    """Web address with TLS advertised to clients. Empty: the broker has none."""
     broker_url: PulsarUrl = ""
-    """Binary protocol address told to clients. Empty: the broker has none."""
+    """Binary protocol address advertised to clients. Empty: the broker has none."""
     broker_url_tls: PulsarUrl = ""
     """Binary protocol address with TLS. Empty: the broker has none."""
     control_url: HttpUrl = ""
-    """Where this sidecar asks the broker for its load, and tells it what to load and unload; best a
+    """Where this sidecar asks the broker for its load, and commands it to load and unload; best a
     loopback address. Empty: http://127.0.0.1 with the port of id; if nothing answers there when the
     sidecar starts, http://{id}."""
     control_timeout_s: float = Field(2.0, ge=0.05, le=60)
@@ -63,7 +63,7 @@ class BrokerSettings(Section):
     shorter takes a slow broker for a dead one."""
     control_secret_file: str = ""
     """File with a secret that the broker knows too: it is sent with every request to control_url,
-    as Authorization: Bearer, and nobody without it commands the broker. 16 characters or more.
+    as Authorization: Bearer, and no client without it commands the broker. 16 characters or more.
     Empty: none is sent."""
     health_interval_s: float = Field(2, ge=0, le=300)
     """Time between two questions after the broker's health. Shorter finds a sick broker sooner and
@@ -77,12 +77,12 @@ class BrokerSettings(Section):
     """Good answers in a row after which it is healthy again and may take bundles. More keep a
     broker away that is well only now and then."""
     version: str = ""
-    """Version of the broker as told in its load reports. Empty: the broker's own word."""
+    """Version of the broker in its load reports. Empty: the version that the broker reports."""
 
     @model_validator(mode="before")
     @classmethod
     def _derive_urls(cls, values: Any) -> Any:
-        """Fill in the addresses that follow from others; a wrong id is told by its own field."""
+        """Fill in the addresses that follow from others; its own field reports a wrong id."""
         if not isinstance(values, dict):
             return values
         try:
@@ -92,7 +92,7 @@ class BrokerSettings(Section):
         return {**values, "http_url": values.get("http_url") or f"http://{broker}"}
 
 
-# What a server listens on for every address; nobody can be sent there.
+# What a server listens on for every address; no client can be sent there.
 EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 
@@ -120,7 +120,7 @@ class SidecarSettings(Section):
     of [broker] id."""
     local_names: Names = Field((), examples=[["sidecar.internal"]])
     """Host names, beside localhost and loopback addresses, that requests from this host may use and
-    still do everything that loopback may. Only names that nobody else can point at this host: a web
+    still do everything that loopback may. Only names that no one else can point at this host: a web
     page could use them."""
 
 
@@ -251,4 +251,4 @@ class LogSettings(Section):
     format: Literal["auto", "json", "console"] = "auto"
     """json: one object a line. auto: console on a terminal, else json."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity logged. debug also tells why each bundle stays."""
+    """Least severity logged. debug also logs why each bundle stays."""

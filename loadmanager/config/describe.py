@@ -143,7 +143,7 @@ def annotated_toml() -> str:
         "# Every key can also be set by an environment variable, which wins over this file:",
         f"# {ENVIRONMENT_PREFIX}<SECTION>__<KEY>, lists and tables as JSON; an empty variable sets",
         "# nothing. `#key = value` is a default: taking the # away changes nothing.",
-        "# `loadmanager config check --config FILE` tells every mistake at once. Dynamic keys can",
+        "# `loadmanager config check --config FILE` reports all mistakes at once. Dynamic keys can",
         "# be changed for all sidecars while they run: `loadmanager config set SECTION.KEY VALUE`.",
     ]
     for section, model in section_models().items():

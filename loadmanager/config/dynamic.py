@@ -40,7 +40,7 @@ def dynamic_names() -> tuple[str, ...]:
 def override(config: Config, overrides: Mapping[str, str]) -> Overridden:
     """Return ``config`` with all overrides that can be taken in together.
 
-    One that is wrong in itself or contradicts the rest is left out and told; it stops no
+    One that is wrong in itself or contradicts the rest is left out and reported; it stops no
     other. What was set first in the order of names counts first.
     """
     try:

@@ -42,7 +42,7 @@ without its package:
     strategy = "{PlacementSettings().strategy}"
 
 Settings are written under our key or Pulsar's. Under Pulsar's key a value is in Pulsar's unit,
-which is told where it differs from ours. `loadmanager decide` tries any of this on a snapshot,
+which the tables name where it differs. `loadmanager decide` tries any of this on a snapshot,
 without a cluster:
 
     loadmanager decide --snapshot cluster.json --shedder threshold --set threshold=0.05
@@ -64,7 +64,7 @@ _FILTER_KEYS: Final = """\
 `loadmanager decide --set` takes these."""
 
 _WHERE_REASONS_ARE: Final = """\
-Why a broker, a bundle or a whole round was left alone: told by `loadmanager explain` and
+Why a broker, a bundle or a whole round was left alone: shown by `loadmanager explain` and
 `loadmanager decide`, and counted by the metric of refusals."""
 
 

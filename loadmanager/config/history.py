@@ -24,8 +24,8 @@ class HistorySettings(Section):
     """reports: what this agent publishes of its broker. rounds: what this sidecar sees and decides
     while it leads. all: both."""
     broker_class: str = ""
-    """Word for brokers of the same hardware and image, told in every report: what a message costs
-    is learned for each class by itself."""
+    """Word for brokers of the same hardware and image, carried by every report: what a message
+    costs is learned for each class by itself."""
     flush_interval_s: float = Field(5, ge=0.1, le=3600)
     """How often lines are brought to disk. A crash loses at most so much. Shorter compresses
     worse."""

@@ -1,4 +1,4 @@
-"""Reading a configuration and telling all that is wrong with it at once."""
+"""Reading a configuration and reporting all its faults at once."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def load_config(
         overrides: ``section.key=value`` each, as given to ``--set``.
 
     Raises:
-        ConfigError: any source has a fault; it tells all faults of all sources.
+        ConfigError: any source has a fault; it reports all faults of all sources.
     """
     return checked(gather(path, environ, overrides))
 
@@ -67,7 +67,7 @@ def checked(given: Given) -> Config:
     """Return the configuration that was given.
 
     Raises:
-        ConfigError: it has a fault, or was not to be read; it tells all faults.
+        ConfigError: it has a fault, or was not to be read; it reports all faults.
     """
     config, faults = _check(given.settings)
     if config is None or given.faults or faults:
@@ -83,7 +83,7 @@ def _unreachable(settings: _Settings) -> list[str]:
             _nested({at: one for at, one in settings.items() if at[0] in sections})
         )
     except ValidationError:
-        return []  # One of these keys is wrong itself, and told.
+        return []  # One of these keys is wrong itself, and reported.
     why = unreachable(config.sidecar.advertised_url, [config.broker.id])
     return [why] if why else []
 
@@ -162,7 +162,7 @@ def _placement(values: Mapping[str, Any]) -> None:
 
 
 def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:
-    # Every section is there, so that a missing required key is told as such.
+    # Every section is there, so that a missing required key is reported as such.
     nested: dict[str, dict[str, Any]] = {known.section: {} for known in describe()}
     for (section, key), setting in settings.items():
         nested[section][key] = setting.value

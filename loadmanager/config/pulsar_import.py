@@ -272,7 +272,7 @@ def _is_one(text: str) -> bool:
     try:
         return float(text) == 1.0
     except ValueError:
-        return False  # It is set, and told where it is checked itself.
+        return False  # It is set, and reported where it is checked itself.
 
 
 def is_of_strategies(key: str) -> bool:

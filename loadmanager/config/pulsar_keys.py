@@ -125,7 +125,7 @@ UNUSED: Final[Mapping[str, str]] = {
     "loadBalancerResourceQuotaUpdateIntervalMinutes": "the leader keeps its state after each round",
     "loadBalancerMaxNumberOfBundlesInBundleLoadReport": "reports hold every bundle of the broker",
     "exposeBundlesMetricsInPrometheus": (
-        "the leader's accounts tell each bundle's load; a time series for each would drown the rest"
+        "`loadmanager explain` shows each bundle; a time series for each would drown the rest"
     ),
     "enablePersistentTopics": _BROKERS_OWN,
     "enableNonPersistentTopics": _BROKERS_OWN,
@@ -141,7 +141,7 @@ UNUSED: Final[Mapping[str, str]] = {
     "namespaceBundleUnloadingTimeoutMs": _BROKERS_OWN,
     "brokerShutdownTimeoutMs": _BROKERS_OWN,
     "loadBalancerMultiPhaseBundleUnload": (
-        "every planned hand-over tells the broker that the bundle goes"
+        "every planned hand-over announces the move to the broker"
     ),
     "loadBalancerSplitIntervalMinutes": "bundles are split in the leader's rounds",
     "loadBalancerNamespaceBundleSplitConditionHitCountThreshold": (

@@ -12,7 +12,7 @@ _HEAD: Final = """\
 Made by `loadmanager config show-reference` from the keys' own declarations; do not edit it.
 
 Settings come from a TOML file, over it from environment variables `LOADMANAGER_<SECTION>__<KEY>`,
-over those from `--set SECTION.KEY=VALUE`. `loadmanager config check --config FILE` tells every
+over those from `--set SECTION.KEY=VALUE`. `loadmanager config check --config FILE` reports every
 mistake at once, with the place of each; `loadmanager config show-defaults` prints a file with all
 keys, `loadmanager config import broker.conf` one with what Pulsar's file says.
 

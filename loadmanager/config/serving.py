@@ -20,7 +20,7 @@ class OwnershipSettings(Section):
     """Share of the session timeout between two renewals of the broker's lease. Each is a heartbeat
     first: a transaction that changes nothing, one write for ZooKeeper."""
     drain_deadline_s: float = Field(30, ge=0, le=3600)
-    """How long a sidecar that is told to stop waits while the leader hands its broker's bundles
+    """How long a sidecar that is asked to stop waits while the leader hands its broker's bundles
     over, a few at a time; what is left then is given back at once. Stop timeouts must be 30 s
     longer."""
 
@@ -31,11 +31,11 @@ class LookupSettings(Section):
     dynamic = frozenset({"wait_s", "max_concurrent", "retry_after_s"})
 
     mode: Literal["answer", "redirect"] = "answer"
-    """answer: any sidecar answers for every bundle, and asks the leader itself if nobody owns it.
-    redirect: it sends the client to the leader, as Pulsar does."""
+    """answer: any sidecar answers for every bundle, and asks the leader itself if the bundle has no
+    owner. redirect: it sends the client to the leader, as Pulsar does."""
     wait_s: float = Field(5.0, ge=0, le=60)
-    """How long a lookup waits for a bundle that is under way before it is told to come back."""
+    """How long a lookup waits for a bundle that is under way before it is answered 503."""
     max_concurrent: int = Field(50_000, ge=1, le=10_000_000)
     """Most lookups waiting at a time; one more is answered 503 at once."""
     retry_after_s: float = Field(1, ge=0.1, le=3600)
-    """When a client that was answered 503 is told to come back."""
+    """When a client that was answered 503 is to retry, as its Retry-After says."""

@@ -94,7 +94,7 @@ def _take_environment(given: Given, environ: Mapping[str, str]) -> None:
 
 
 def _report_single_underscore(given: Given, variable: str) -> None:
-    """Tell of ``LOADMANAGER_LOG_LEVEL``, and nothing of variables that name no key.
+    """Report ``LOADMANAGER_LOG_LEVEL``, and no variable that names no key.
 
     Kubernetes gives every pod variables named after its services: one called
     ``loadmanager`` brings ``LOADMANAGER_PORT`` and more, which must not stop a start.
@@ -116,7 +116,7 @@ def _take_override(given: Given, text: str) -> None:
 
 
 def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: str) -> None:
-    """Set the key called ``names`` to what ``text`` stands for; faults are told in ``given``.
+    """Set the key called ``names`` to what ``text`` stands for; faults are added to ``given``.
 
     ``names`` are section and key, and the entry where the key is a table. A message
     names the setting by ``place``, and shows its value as ``shown`` unless it is a secret.

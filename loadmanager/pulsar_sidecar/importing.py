@@ -1,7 +1,7 @@
 """What Pulsar's brokers say of namespaces, entered in our own nodes by the leader.
 
 The boundaries of a namespace are read when one of its bundles is listed that they do not have:
-so it is after a split, and for a new namespace. Bundles that nobody serves are of no concern.
+so it is after a split, and for a new namespace. Bundles that no broker serves are left out.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Importing:
         """Import what is due.
 
         Raises:
-            PulsarAdminError: the broker does not tell it.
+            PulsarAdminError: the broker does not report it.
             LoadManagerError: it cannot be written now.
         """
         now_s = self.context.clock.monotonic_s()

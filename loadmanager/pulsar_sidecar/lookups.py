@@ -42,7 +42,7 @@ class ObservedBundles:
 
 
 class ObservedLookups(LookupService):
-    """Answers lookups without a leader: nobody places bundles but Pulsar's brokers."""
+    """Answers lookups without a leader: Pulsar's brokers alone place bundles."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class ObservedOwners:
         return holding.broker if holding else None
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Take note of who serves bundles now, None for nobody."""
+        """Note which brokers serve bundles now, None for none."""
         until_s = self._clock.monotonic_s() + FOUND_FOR_S
         for bundle, broker in owners.items():
             listed = self._picture.owners.get(bundle)

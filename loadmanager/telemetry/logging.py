@@ -76,7 +76,7 @@ class _LossyStream:
         self._lost = 0
 
     def write(self, text: str) -> None:
-        """Write, or count what was lost; tell of that as soon as there is room."""
+        """Write, or count what was lost; report that as soon as there is room."""
         try:
             self._stream.write(f"{self._notice()}{text}")
             self._stream.flush()

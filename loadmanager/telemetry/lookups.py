@@ -49,7 +49,7 @@ class LookupMetrics(Collector):
         self._count("failed", seconds)
 
     def pending(self, lookups: int) -> None:
-        """Tell how many lookups wait for an owner now."""
+        """Show how many lookups wait for an owner now."""
         self._pending = lookups
 
     def _count(self, result: str, seconds: float) -> None:

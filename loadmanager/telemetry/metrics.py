@@ -156,7 +156,7 @@ class Metrics:
         )
         self._balancing = self._gauge(
             "balancing",
-            "1 for how far this leader goes by itself: active, observing or paused.",
+            "1 for the balancing mode of this leader: active, observing or paused.",
             "mode",
         )
         self.balancing_held = self._gauge(
@@ -173,7 +173,7 @@ class Metrics:
         )
         self._disagreements = self._gauge(
             "disagreements",
-            "What the last round found not to agree of orders, locks, reports and boundaries.",
+            "Disagreements among orders, locks, reports and boundaries at the last round, by kind.",
             "kind",
         )
         self.assignments = self._counter(
@@ -182,7 +182,9 @@ class Metrics:
 
     def _declare_owning(self) -> None:
         self._phases = self._gauge(
-            "ownership_bundles", "Bundles this sidecar deals with, by phase.", "phase"
+            "ownership_bundles",
+            "Bundles that this sidecar holds or is about to hold, by phase.",
+            "phase",
         )
         self._ownership_changes = self._counter(
             "ownership_changes", "Ownership locks acquired, released and lost.", "change"
@@ -193,7 +195,7 @@ class Metrics:
             _HAND_OVER_BOUNDS_S,
         )
         self.stale_orders = self._counter(
-            "stale_orders", "Orders not obeyed because they are of an older leader than obeyed."
+            "stale_orders", "Orders not obeyed because a newer leader has been obeyed."
         )
         self.orders_refused = self._gauge(
             "orders_refused", "1 while the orders that stand are not obeyed, else 0."
@@ -208,17 +210,17 @@ class Metrics:
         )
         self.broker_healthy.set(1)
         self._broker_probes = self._counter(
-            "broker_probes", "Questions after the broker's health, by result.", "result"
+            "broker_probes", "Health checks of the broker, by result.", "result"
         )
         for result in ("passed", "failed"):
             self._broker_probes.labels(result)
         self._broker_probe_duration_seconds = self._histogram(
             "broker_probe_duration_seconds",
-            "From a question after the broker's health to its answer.",
+            "From a health check of the broker to its answer.",
             _OPERATION_BOUNDS_S,
         )
         self.standing_by = self._gauge(
-            "standing_by", "1 while a sidecar elsewhere has this broker's id and lives, else 0."
+            "standing_by", "1 while a live sidecar elsewhere has this broker's id, else 0."
         )
         self.lease_renewals = self._counter(
             "lease_renewals", "Renewals of the broker's lease, by result.", "result"
@@ -245,13 +247,13 @@ class Metrics:
             "broker",
         )
         self._unknown = self._gauge(
-            "unknown_resource", "1 while the resource's usage or limit cannot be told.", "resource"
+            "unknown_resource", "1 while the resource's usage or limit is not known.", "resource"
         )
         self._malformed = self._counter(
             "malformed_content", "Stored or received content that could not be read.", "kind"
         )
         self._picture = self._gauge(
-            "picture_entries", "What this sidecar's picture of the cluster holds.", "what"
+            "picture_entries", "Entries of this sidecar's cluster state, by what they are.", "what"
         )
 
     def _declare_coordination(self) -> None:
@@ -277,15 +279,15 @@ class Metrics:
     def _declare_event_loop(self) -> None:
         self.event_loop_lag_seconds = self._histogram(
             "event_loop_lag_seconds",
-            "How late the event loop runs what is due, looked at twice a second.",
+            "How late the event loop runs what is due, measured twice a second.",
             _LAG_BOUNDS_S,
         )
         self.event_loop_stalls = self._counter(
-            "event_loop_stalls", "Times the event loop hung for so long that /healthz said 503."
+            "event_loop_stalls", "Times the event loop hung so long that /healthz answered 503."
         )
         self._http_refusals = self._counter(
             "http_refusals",
-            "Connections and requests turned away because of a limit, by which one.",
+            "Connections and requests refused because of a limit, by the limit.",
             "reason",
         )
         for reason in ("connections", "address", "requests", "slow", "unread", "framing"):
@@ -340,7 +342,7 @@ class Metrics:
         self._ownership_changes.labels(change).inc(bundles)
 
     def broker_probed(self, result: str, seconds: float) -> None:
-        """Count one question after the broker's health, how it ended and how long it took."""
+        """Count one health check of the broker, its result and its duration."""
         self._broker_probes.labels(result).inc()
         self._broker_probe_duration_seconds.observe(seconds)
 
@@ -356,7 +358,7 @@ class Metrics:
         self._operation_duration_seconds.labels(kind).observe(seconds)
 
     def balancing_changed(self, mode: str | None) -> None:
-        """Show how far the leader goes by itself; None where this sidecar does not lead."""
+        """Show the balancing mode of the leader; None where this sidecar does not lead."""
         for one in LABEL_VALUES["mode"]:
             self._balancing.labels(one).set(one == mode)
 
@@ -374,7 +376,7 @@ class Metrics:
         self._malformed.labels(kind).inc()
 
     def picture_changed(self, *, brokers: int, bundles: int, namespaces: int) -> None:
-        """Show what the picture holds: registered brokers, owned bundles, namespaces."""
+        """Show what the cluster state holds: registered brokers, owned bundles, namespaces."""
         self._picture.labels("brokers").set(brokers)
         self._picture.labels("bundles").set(bundles)
         self._picture.labels("namespaces").set(namespaces)

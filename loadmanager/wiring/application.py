@@ -90,7 +90,7 @@ class Kind(Protocol):
 
 
 class Commanded:
-    """Brokers that their agents command: they serve what they are told to, under a lease."""
+    """Brokers that their agents command: they serve what is ordered, under a lease."""
 
     def agent(
         self,

@@ -35,7 +35,7 @@ class Server(Protocol):
 
 
 class Sidecar:
-    """Joins the parts into one process: agent, possible leader, and door.
+    """Joins the parts into one process: agent, possible leader, and HTTP server.
 
     ``key`` is what tokens are signed with, where nothing else is configured. ``close``
     gives back what the adapters hold, after everything else has ended.
@@ -44,7 +44,7 @@ class Sidecar:
     def __init__(
         self,
         context: Context,
-        door: Server,
+        server: Server,
         member: Agent,
         election: Election,
         readiness: SuccessorReading,
@@ -55,7 +55,7 @@ class Sidecar:
         close: Callable[[], Awaitable[None]],
     ) -> None:
         self._context = context
-        self._door = door
+        self._server = server
         self._member = member
         self._election = election
         self._readiness = readiness
@@ -86,7 +86,7 @@ class Sidecar:
             OSError: the address cannot be listened on.
         """
         context = self._context
-        await self._door.start(host, port)
+        await self._server.start(host, port)
         try:
             await context.coordination.start()
             watch = context.coordination.on_session(self._show_session)
@@ -104,7 +104,7 @@ class Sidecar:
             if not working.cancelled():
                 working.result()
         finally:
-            await self._door.stop()
+            await self._server.stop()
             await self._member.serving_ended()
             self._dynamic.close()
             context.cluster_state.close()

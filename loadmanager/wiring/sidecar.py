@@ -146,12 +146,12 @@ def build_sidecar(
         if isinstance(history, ThreadedHistory):
             await asyncio.to_thread(history.close, _LEAVE_S)
 
-    door = make_door(config, context, application, leader_line, lambda: key.value)
-    application.retuning.follow(door_tuner(door))
+    server = make_server(config, context, application, leader_line, lambda: key.value)
+    application.retuning.follow(server_tuner(server))
     application.retuning.follow(lambda changed: change_level(changed.log.level))
     return Sidecar(
         context,
-        door,
+        server,
         application.member,
         application.election,
         application.readiness,
@@ -187,7 +187,7 @@ def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
     return HttpBrokerControl(control_url, broker.control_timeout_s, secret=secret)
 
 
-def make_door(
+def make_server(
     config: Config,
     context: Context,
     application: Application,
@@ -201,7 +201,7 @@ def make_door(
         metrics=context.metrics.lookup,
         registry=REGISTRY,
         version=__version__,
-        settings=door_settings(config),
+        settings=server_settings(config),
         guard=make_guard(config, key, context.cluster_state.advertises),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
@@ -244,17 +244,17 @@ def make_history(
     return history
 
 
-def door_tuner(door: HttpServer) -> Callable[[Config], None]:
-    """Return what has the door follow a changed configuration."""
+def server_tuner(server: HttpServer) -> Callable[[Config], None]:
+    """Return what applies a changed configuration to the server."""
 
     def tune(config: Config) -> None:
         lookup = config.lookup
-        door.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
+        server.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
 
     return tune
 
 
-def door_settings(config: Config) -> HttpServerSettings:
+def server_settings(config: Config) -> HttpServerSettings:
     """Return how the HTTP server behaves."""
     return HttpServerSettings(
         mode=config.lookup.mode,

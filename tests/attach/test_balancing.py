@@ -147,7 +147,7 @@ def test_a_signal_amid_moves_leaves_no_order_without_its_end(
     ordered = {task["bundle"] for task in tasks(output, "ordered")}
     assert ordered == {task["bundle"] for task in tasks(output, "serving")}
     assert len(ordered) == 2
-    assert {task["reason"] for task in tasks(output, "superseded")} == {"held: told to stop"}
+    assert {task["reason"] for task in tasks(output, "superseded")} == {"held: asked to stop"}
     assert pulsar.dynamic == {}
 
 

@@ -157,7 +157,7 @@ def test_a_bundle_is_explained_to_people(serve: Serve) -> None:
         "gap 50%.\n"
     ) in text
     assert text.endswith(
-        "Told by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
+        "Explained by b1:8080, leader of epoch 4; last round 8 at 2023-11-14 22:14:20Z.\n"
     )
 
 
@@ -195,9 +195,9 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
     text = run("explain", "a/b", "--url", url).output
     assert f"{BUNDLE} is on b1:8080, on its way to b3:8080.\n" in text
     assert "This leader has decided nothing about it.\n" in text
-    assert "... and 5 more (--json tells all)\n" in text
+    assert "... and 5 more (--json prints all)\n" in text
     assert text.endswith("leader of epoch 4; no round yet.\n")
-    assert f"{BUNDLE} is reported by nobody.\n" in run("explain", "c/d", "--url", url).output
+    assert f"{BUNDLE} is reported by no broker.\n" in run("explain", "c/d", "--url", url).output
 
 
 def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve: Serve) -> None:

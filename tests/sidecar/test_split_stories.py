@@ -257,7 +257,7 @@ async def test_what_cannot_be_cut_as_asked_is_refused_with_the_reason(cluster: C
         await asked.split(NAMESPACE, "HOT", MIDDLE)
     with pytest.raises(BundleUnknown, match="0x00000000_0x40000000 not found in acme/orders"):
         await asked.split(NAMESPACE, "0x00000000_0x40000000", MIDDLE)
-    with pytest.raises(SplitRefused, match="nobody owns"):
+    with pytest.raises(SplitRefused, match="has no owner now"):
         await asked.split(NAMESPACE, boundaries.bundles[0].rpartition("/")[2], MIDDLE)
     follower = next(agent for agent in cluster.living if not agent.leads)
     with pytest.raises(LeaderElsewhere) as told:

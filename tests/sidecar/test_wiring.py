@@ -27,10 +27,10 @@ from loadmanager.ports import NoHistory
 from loadmanager.testbed.faults.cluster import make_config
 from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 from loadmanager.wiring.sidecar import (
-    door_settings,
     free_port,
     make_history,
     make_identity,
+    server_settings,
     zookeeper_options,
 )
 
@@ -149,7 +149,7 @@ def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
 
 
 def test_the_door_s_times_are_those_of_the_configuration() -> None:
-    made = door_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
+    made = server_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
     assert (made.keepalive_s, made.stop_s, made.backlog) == (20.0, 0.5, 7)
 
 

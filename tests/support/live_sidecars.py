@@ -28,7 +28,7 @@ from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.wiring.application import Application, join
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.security import make_leader_line
-from loadmanager.wiring.sidecar import conditions_of, free_port, make_door, make_identity
+from loadmanager.wiring.sidecar import conditions_of, free_port, make_identity, make_server
 
 NAMESPACE = Namespace("shop/orders")
 BOUNDARIES = Boundaries.even(NAMESPACE, 8)
@@ -183,7 +183,7 @@ class LiveSidecars:
                 )
                 sidecar = Sidecar(
                     context,
-                    make_door(config, context, application, line, lambda: key.value),
+                    make_server(config, context, application, line, lambda: key.value),
                     application.member,
                     application.election,
                     application.readiness,

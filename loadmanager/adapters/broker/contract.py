@@ -37,7 +37,7 @@ from loadmanager.ports import BrokerStats
 
 PREFIX: Final = "/loadmanager-broker/v1"
 # A bundle is cut long before it has so many, and reading them takes a tenth of a second
-# in which the sidecar does nothing else. The busiest tell as well where to cut.
+# in which the sidecar does nothing else. The busiest show as well where to cut.
 MAX_TOPICS: Final = 5_000
 # An end of a lease is at most so far after the clock that it is computed from.
 _LONGEST_LEASE_S: Final = 86_400.0
@@ -145,7 +145,7 @@ class StatsAnswer(Body):
     bundles: Mapping[Bundle, BundleStatsBody]
 
     def to_stats(self, left_out: tuple[str, ...] = ()) -> BrokerStats:
-        """Return what the answer tells; ``left_out`` names the figures that were not usable."""
+        """Return what the answer reports; ``left_out`` names the figures that were not usable."""
         bundles = {bundle: BundleStats(**vars(one)) for bundle, one in self.bundles.items()}
         return BrokerStats(**{**vars(self), "bundles": bundles}, left_out=left_out)
 
@@ -157,12 +157,12 @@ class TopicsAnswer(Body):
 
     @classmethod
     def busiest_of(cls, topics: Mapping[TopicName, Rates]) -> Self:
-        """Return the answer that tells ``topics``: if there are too many, the busiest."""
+        """Return the answer that lists ``topics``: if there are too many, the busiest."""
         busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
         return cls(topics={str(topic): RatesBody.of(traffic) for topic, traffic in busiest})
 
     def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, Rates]:
-        """Return what the answer tells of ``bundle``.
+        """Return what the answer reports of ``bundle``.
 
         Raises:
             MalformedContent: a name is no full one, or of another namespace.

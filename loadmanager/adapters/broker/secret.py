@@ -40,7 +40,7 @@ def read_secret(path: Path) -> str:
 def demanding(secret: str) -> Middleware:
     """Return a middleware that answers 401 to requests of the contract without ``secret``.
 
-    Health needs none: it tells nothing and changes nothing, and probes have no secret.
+    Health needs none: it reveals nothing and changes nothing, and probes have no secret.
     """
     wanted = f"Bearer {secret}".encode("ascii")
 

@@ -151,11 +151,11 @@ class LinkedCoordination:
         await self._make(self._request_at(path))
 
     def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
-        """Tell of the node now, after each change and after a reconnect."""
+        """Report the node now, after each change and after a reconnect."""
         return self._watches.watch(self._place(path), callback)
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
-        """Tell of the children now, after each change and after a reconnect."""
+        """Report the children now, after each change and after a reconnect."""
         return self._watches.watch_children(self._place(path), callback)
 
     def _link_changed(self, state: SessionState) -> None:

@@ -32,7 +32,7 @@ class Link(Protocol):
         """Return the node. Raises `NodeMissing`, and then sets no trigger."""
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return the node's stat; the trigger also tells of a creation."""
+        """Return the node's stat; the trigger is also called for a creation."""
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
         """Return the sorted names. Raises `NodeMissing`, and then sets no trigger."""

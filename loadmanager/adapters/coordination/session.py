@@ -1,4 +1,4 @@
-"""The session's state and those who want to know of its changes."""
+"""The session's state, and the listeners of its changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class SessionRecord:
         return ListenerWatch(self._listeners, listener)
 
     def publish(self, state: SessionState) -> None:
-        """Make ``state`` the present one and tell it, unless it is already."""
+        """Make ``state`` the present one and report it, unless it is already."""
         if state == self.state:
             return
         self.state = state
@@ -31,7 +31,7 @@ class SessionRecord:
         for listener in tuple(self._listeners):
             try:
                 listener(state)
-            except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other listeners must be told
+            except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other listeners must be called
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": f"session listener {listener!r} failed", "exception": error}
                 )
@@ -69,14 +69,14 @@ class SessionRecord:
 
 
 class ListenerWatch:
-    """A listener's wish to be told."""
+    """A listener's subscription."""
 
     def __init__(self, listeners: list[Listener], listener: Listener) -> None:
         self._listeners = listeners
         self._listener: Listener | None = listener
 
     def close(self) -> None:
-        """Stop telling."""
+        """Stop reporting."""
         if self._listener is not None:
             self._listeners.remove(self._listener)
             self._listener = None

@@ -66,13 +66,13 @@ class Subscription(Generic[Value]):
         self._closed = False
 
     def close(self) -> None:
-        """Stop telling."""
+        """Stop reporting."""
         if not self._closed:
             self._closed = True
             self._forget(self)
 
     def tell(self, value: Value, read: int, *, repeat: bool) -> None:
-        """Tell the value if it is news.
+        """Report the value if it is new.
 
         A read that began before the watch was asked for may show less than its caller
         knows already, so it is not told.
@@ -82,7 +82,7 @@ class Subscription(Generic[Value]):
         self._told = value
         try:
             self._callback(value)
-        except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other watches must be told
+        except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other watches must be called
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"watch callback {self._callback!r} failed", "exception": error}
             )
@@ -107,7 +107,7 @@ class WatchedPath(Generic[Value]):
         callback: Callable[[Value], None],
         forget: Callable[[Subscription[Value]], None],
     ) -> Subscription[Value]:
-        """Add a watch; the next read to begin is the first it is told of."""
+        """Add a watch; the next read to begin is the first that it reports."""
         subscription = Subscription(callback, self._reads + 1, forget)
         self.subscriptions.append(subscription)
         return subscription
@@ -116,7 +116,7 @@ class WatchedPath(Generic[Value]):
         """Read again, after the read under way if there is one.
 
         Args:
-            repeat: tell the value even if it is the one told last.
+            repeat: report the value even if it is the one reported last.
         """
         self._repeat = self._repeat or repeat
         if self._task is None:
@@ -190,14 +190,14 @@ class WatchTable:
         return self._subscribe(self._children, "children", path, read_children, callback)
 
     def fired(self, kind: str, path: str) -> None:
-        """Read again what a trigger told of, if anybody still watches it."""
+        """Read again what a trigger reported, if it is still watched."""
         paths = self._nodes if kind == "node" else self._children
         watched = paths.get(path)
         if watched is not None:
             watched.refresh()
 
     def reread(self) -> None:
-        """Read and tell everything again: a broken connection forgot all triggers."""
+        """Read and report everything again: a broken connection forgot all triggers."""
         for watched in self._all():
             watched.refresh(repeat=True)
 

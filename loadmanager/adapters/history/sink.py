@@ -55,7 +55,7 @@ class ThreadedHistory:
     """The `HistorySink` that writes files on a thread of its own.
 
     The disk may be slow, full or gone: what is offered then waits in a queue, and what
-    finds no room there is counted and told by a line of its own as soon as lines can be
+    finds no room there is counted and reported by a line of its own as soon as lines can be
     written again.
     """
 
@@ -270,7 +270,7 @@ class ThreadedHistory:
                 loss.last_at_ms = at_ms
 
     def _tell_losses(self) -> None:
-        """Have every loss told by a line, in its place among the others of its stream."""
+        """Report every loss by a line, in its place among the others of its stream."""
         if self._backlog_bytes >= _LARGEST_BACKLOG_BYTES:
             return
         with self._lock:

@@ -32,10 +32,10 @@ class Neighbours:
     def find(
         self, process_id: int | None, port: int, others: Collection[int], now_s: float
     ) -> Sharing | None:
-        """Return with whom the broker shares; None if it is with nobody, or cannot be known.
+        """Return the brokers that share its host; None if there are none, or that cannot be known.
 
         Args:
-            process_id: the broker's, if it tells it.
+            process_id: the broker's, if it reports it.
             port: where the broker listens.
             others: where the other brokers of the same host name listen.
             now_s: on a clock that never jumps.

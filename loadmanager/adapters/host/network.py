@@ -92,5 +92,5 @@ class Nics:
         return kind == _ETHERNET and state in _IN_USE
 
     def _stands_on_others(self, nic: str) -> bool:
-        """Tell a bond, bridge or VLAN, whose speed is that of the interfaces below it."""
+        """Return whether it is a bond, bridge or VLAN, which has the speed of those below it."""
         return any((self._folder / nic).glob("lower_*"))

@@ -208,7 +208,7 @@ class PsutilHostProbe:
     def _speed(self, nics: tuple[str, ...]) -> float:
         return self._settings.nic_speed_mbit_per_s or float(self._nics.speed_mbit_per_s(nics))
 
-    # --- telling of trouble -----------------------------------------------------------
+    # --- reporting of faults -----------------------------------------------------------
 
     def _known(self, resource: str, measure: Callable[[], T]) -> T | None:
         try:

@@ -120,7 +120,7 @@ def _reason(error: psutil.Error | OSError) -> str:
 def procfs(proc_root: Path) -> Iterator[None]:
     """Let psutil read procfs at ``proc_root``; it has one place for the whole process.
 
-    Nothing is awaited inside, so nobody else sees the changed place.
+    Nothing is awaited inside, so no other task sees the changed place.
     """
     before = psutil.PROCFS_PATH
     psutil.PROCFS_PATH = str(proc_root)

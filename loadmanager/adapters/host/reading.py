@@ -1,4 +1,4 @@
-"""Reading the small files in which the kernel tells its counters."""
+"""Reading the small files in which the kernel reports its counters."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def read_text(path: Path) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether there is such a file or folder; False also if nobody may look."""
+    """Return whether there is such a file or folder; False also without the right to look."""
     try:
         return path.exists()
     except OSError:

@@ -13,7 +13,7 @@ _UNPARSABLE: Final = (OSError, ValueError, LookupError, TypeError)
 
 
 class WholeHost:
-    """What all processes of a host use together, as procfs tells it."""
+    """What all processes of a host use together, as procfs reports it."""
 
     def __init__(self, proc_root: Path) -> None:
         self._proc_root = proc_root

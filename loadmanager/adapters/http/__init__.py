@@ -1,4 +1,4 @@
-"""The HTTP door: lookups, admin REST, metrics, and the line to the leader."""
+"""The HTTP server: lookups, admin REST, metrics, and the line to the leader."""
 
 from loadmanager.adapters.http.admission import ConnectionLimits
 from loadmanager.adapters.http.assign_client import HttpAssignClient

@@ -10,7 +10,7 @@ from loadmanager.adapters.http.replies import Refused, unavailable
 # What the event loop takes on at a time: some ten milliseconds of work, after which it looks
 # after everything else, such as the lease and the session.
 _MAX_UNBEGUN: Final = 64
-# Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
+# Refused clients are to wait up to 4 s longer, in turn, so that they do not return together.
 _RETRY_SPREAD_S: Final = 5
 
 

@@ -1,4 +1,4 @@
-"""The leader's side of the line on which sidecars ask who is to own a bundle."""
+"""The leader's answer to other sidecars that ask for an owner of a bundle."""
 
 from aiohttp import web
 
@@ -24,9 +24,9 @@ class AssignResource:
         return [Route("POST", ASSIGN_PATH, self.assign, Role.LOOKUP)]
 
     async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Decide who is to own the bundle named in the body.
+        """Place the bundle named in the body.
 
-        The epoch lets the asker tell the answer of a leader that has been replaced.
+        By the epoch the client recognizes the answer of a leader that has been replaced.
         """
         given = (await json_object(request)).get("bundle")
         if not isinstance(given, str):

@@ -120,7 +120,7 @@ def _number(text: str) -> float:
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to send its body."""
+    """Ask a client that waits for it to send its body."""
     expected = request.headers.get("Expect")
     if expected is None or request.version != HttpVersion11:
         return

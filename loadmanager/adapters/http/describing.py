@@ -1,4 +1,4 @@
-"""The API's own description: for programs at ``/openapi.json``, for people at ``/docs``."""
+"""The description of the API: a document at ``/openapi.json`` and a page at ``/docs``."""
 
 import json
 from collections.abc import Sequence

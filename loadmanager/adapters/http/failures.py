@@ -1,4 +1,4 @@
-"""Refusals for what aiohttp could not parse, and for errors that nobody foresaw."""
+"""Refusals for what aiohttp could not parse, and for unexpected errors."""
 
 import math
 import secrets
@@ -25,9 +25,9 @@ def refusal_for(
     line_bytes: int,
     field_bytes: int,
 ) -> Refused:
-    """Return what the client is told; an unexpected error is logged under an id.
+    """Return what the client is answered; an unexpected error is logged under an id.
 
-    ``line_bytes`` and ``field_bytes`` are the parser's limits: its error tells a long header
+    ``line_bytes`` and ``field_bytes`` are the parser's limits: its error reports a long header
     from a long URL by nothing but the limit.
     """
     if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):

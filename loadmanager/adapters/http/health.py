@@ -1,4 +1,4 @@
-"""The brokers of the cluster, and how this one is."""
+"""The leader, and the health and version of this sidecar."""
 
 from aiohttp import web
 from pydantic import Field

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoopWatch:
-    """What is told of the event loop: how late each tick came (seconds), and each stall."""
+    """What is reported of the event loop: how late each tick came (seconds), and each stall."""
 
     late: Callable[[float], None]
     stalled: Callable[[], None]
@@ -111,7 +111,7 @@ class HealthListener:
             return self._readiness()
         except Exception:
             log.exception("http.readiness.failed")
-            return Readiness(ready=False, reasons=("readiness cannot be told; see the log",))
+            return Readiness(ready=False, reasons=("readiness is not known; see the log",))
 
     async def _serve(self, listening: list[socket.socket]) -> None:
         self._loop = loop = asyncio.get_running_loop()
@@ -196,7 +196,7 @@ class _Probe(asyncio.Protocol):
 
 
 def notify_watchdog() -> None:
-    """Tell systemd that the service is alive, if it runs us and has a watchdog."""
+    """Notify systemd that the service is alive, if it runs us and has a watchdog."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address or not os.environ.get("WATCHDOG_USEC"):
         return

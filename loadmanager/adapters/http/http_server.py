@@ -1,4 +1,4 @@
-"""The HTTP door: one server for lookups, admin calls, the leader's line and metrics."""
+"""The HTTP server for lookups, admin calls, the leader's line and metrics."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from loadmanager.adapters.http.health import Health
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live import Feed, Forwarder, LivePage
-from loadmanager.adapters.http.lookups import DoorMode, Lookups
+from loadmanager.adapters.http.lookups import AnswerMode, Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
@@ -37,24 +37,24 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpServerSettings:
-    """How the door behaves.
+    """How the server behaves.
 
     Attributes:
         mode: ``answer`` always answers by itself; ``redirect`` sends clients on to who
             decides, as Pulsar's brokers do.
         max_concurrent: lookups that may wait for an owner at once; more get 503.
-        retry_after_s: when those are told to come back, and up to 4 s later.
+        retry_after_s: after what time those are to retry, plus up to 4 s.
         max_body_bytes: a longer request body gets 413.
         max_url_bytes: a longer URL gets 414.
         keepalive_s: how long an idle connection stays open. Longer than the idle time
             of a proxy in front, or it will send into closed connections.
-        stop_s: how long requests under way may take when the door closes.
+        stop_s: how long requests under way may take when the server stops.
         backlog: connections the kernel holds until they are accepted.
         max_remembered_answers: bound on the memory of answers given.
         limits: what connections may cost.
     """
 
-    mode: DoorMode = "answer"
+    mode: AnswerMode = "answer"
     max_concurrent: int = 50_000
     retry_after_s: float = 1.0
     max_body_bytes: int = 1_048_576
@@ -71,17 +71,17 @@ class HttpServer:
 
     Args:
         lookup: the application.
-        metrics: told of each lookup's outcome.
+        metrics: counts each lookup by its outcome.
         registry: what ``/metrics`` exposes.
-        version: what ``/admin/v2/brokers/version`` and the API's description tell.
+        version: what ``/admin/v2/brokers/version`` and the API's description report.
         settings: see `HttpServerSettings`.
-        more_routes: routes of others, such as a dashboard's; the door's own come first.
+        more_routes: routes of others, such as a dashboard's; the server's own come first.
         operations: what ``/openapi.json`` and ``/docs`` describe.
         guard: says who may do what; without it everybody may do everything.
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
-        health: answers probes beside the door, for as long as it is open.
-        feed: of the live page; its streams end when the door closes.
+        health: answers probes beside the server, for as long as it listens.
+        feed: of the live page; its streams end when the server stops.
         forwarder: asks the leader in the place of the live page.
         count_failure: called for each request that failed unexpectedly.
         refused: called with why, for each connection or request that is turned away.
@@ -188,7 +188,7 @@ class HttpServer:
         return bound
 
     def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
-        """Change how many lookups may wait, and when one more is told to come back."""
+        """Change how many lookups may wait, and after what time one more is to retry."""
         self._lookups.max_concurrent = max_concurrent
         self._lookups.retry_after_s = retry_after_s
 

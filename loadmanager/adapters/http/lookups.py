@@ -22,13 +22,13 @@ from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports import LookupService, Owner, Redirection
 from loadmanager.telemetry.lookups import LookupMetrics
 
-DoorMode = Literal["answer", "redirect"]
+AnswerMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
 _REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
 _MOVED: Final = 307
-# Refused clients are told to wait up to 4 s longer, in turn, so that they do not return as one.
+# Refused clients are to wait up to 4 s longer, in turn, so that they do not return together.
 _RETRY_SPREAD_S: Final = 5
 
 
@@ -66,7 +66,7 @@ class Lookups(Resource, tag="lookup"):
         express: FastPath,
         metrics: LookupMetrics,
         *,
-        mode: DoorMode,
+        mode: AnswerMode,
         max_concurrent: int,
         retry_after_s: float,
     ) -> None:

@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class Parameter:
     """A name in a path: its JSON schema, and what it is for people.
 
-    The pattern of a ``strict`` one is checked here, because nobody else does.
+    The pattern of a ``strict`` one is checked here, because nothing else does.
     """
 
     schema: Mapping[str, Any]

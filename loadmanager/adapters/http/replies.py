@@ -1,4 +1,4 @@
-"""What the door says: JSON values, and refusals of the form ``{"reason": ...}``."""
+"""Replies: JSON values, and refusals of the form ``{"reason": ...}``."""
 
 import json
 import math

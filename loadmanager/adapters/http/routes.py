@@ -56,7 +56,7 @@ class Route:
 
     A last segment ``{...}`` captures all that is left, at least one segment. The
     method ``*`` stands for any; ``GET`` serves ``HEAD`` too. ``role`` is what a caller
-    must be allowed, for the door's guard; what does not say is for administrators.
+    must be allowed, for the server's guard; what does not say is for administrators.
     """
 
     method: str

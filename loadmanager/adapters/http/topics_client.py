@@ -1,4 +1,4 @@
-"""The asking side of the line on which sidecars tell one another their brokers' topics."""
+"""The client with which a sidecar asks another one for the topics of its broker."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What those who watch over the sidecar ask: metrics, liveness, readiness."""
+"""Metrics, liveness and readiness."""
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry

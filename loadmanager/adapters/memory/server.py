@@ -1,7 +1,7 @@
 """One server of the ensemble: what it has applied of what was committed, and its watches.
 
 A server applies transactions in the order in which they were committed. One that has fallen
-behind answers reads from an older state at once, tells watches late, and answers writes and
+behind answers reads from an older state at once, notifies watches late, and answers writes and
 syncs, which go through the leader, once it has applied them itself: so a session on it sees
 what it wrote, and its view never goes back.
 """
@@ -18,7 +18,7 @@ from loadmanager.ports.coordination import NodeMissing
 
 @dataclass(slots=True)
 class Triggers:
-    """Who is to be told what, in the order they asked: a dict keeps it, a set does not."""
+    """The watches to notify, in the order of the requests: a dict keeps it, a set does not."""
 
     by_place: dict[tuple[str, str], dict[tuple[int, Trigger], None]] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class Server:
         self._holding = True
 
     def leave_ensemble(self) -> None:
-        """Hear of no transaction any more, and be heard by nobody."""
+        """Be cut off from all transactions."""
         self.in_ensemble = False
         self.hold()
 
@@ -98,7 +98,7 @@ class Server:
             self.apply_next()
 
     def stop(self) -> None:
-        """Answer nobody any more: those who wait are let go."""
+        """Answer no request any more; waiting ones end."""
         self._stopped = True
         self.wake()
 

@@ -48,7 +48,7 @@ class Draft:
     """A transaction under way: its changes on top of a tree that stays as it is.
 
     ``created``, ``deleted`` and ``changed`` are the paths touched, in that order, for
-    the watches. Changes of a node and of its list of children are told apart.
+    the watches. Changes of a node and of its list of children are distinguished.
     """
 
     tree: Tree

@@ -1,7 +1,7 @@
 """Requests to the admin REST of Pulsar's brokers: bounded in time and size.
 
 Each broker is asked at its own address. A redirect is followed to a broker that the cluster
-names and to nobody else, because the token goes with it.
+names and to no other host, because the token goes with it.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class PulsarAdmin:
         """Return the JSON at ``url``.
 
         Raises:
-            Unanswered: nobody answers in time.
+            Unanswered: no answer comes in time.
             RightMissing: 401 or 403.
             AnswerRefused: another status than 200, or too long an answer.
             NotPulsar: the answer is no JSON.
@@ -134,7 +134,7 @@ class PulsarAdmin:
         A broker that is not the one to do it names another.
 
         Raises:
-            Unanswered: nobody answers in time; it may have been changed nevertheless.
+            Unanswered: no answer comes in time; it may have been changed nevertheless.
             RightMissing: 401 or 403.
             AnswerRefused: another status than 200 or 204.
         """

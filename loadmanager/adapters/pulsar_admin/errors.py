@@ -8,7 +8,7 @@ class PulsarAdminError(LoadManagerError):
 
 
 class Unanswered(PulsarAdminError):
-    """Nobody answered in time, or the connection failed: the broker may be down."""
+    """No answer came in time, or the connection failed: the broker may be down."""
 
 
 class RightMissing(PulsarAdminError):

@@ -61,7 +61,7 @@ async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
 
 
 class _Reading:
-    """Sums up lines. What goes out of a topic is told for each subscription by itself."""
+    """Sums up lines. What goes out of a topic is reported for each subscription by itself."""
 
     def __init__(self) -> None:
         self._seen = Exposition()

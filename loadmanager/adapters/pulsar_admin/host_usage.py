@@ -33,7 +33,7 @@ async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, Resource
 
 
 def _usage(told: Any) -> ResourceUsage | None:
-    """Return one resource; None where the host does not tell its limit, which is 0 or -1 then."""
+    """Return one resource; None where the host does not report its limit, which is 0 or -1 then."""
     if not isinstance(told, dict):
         return None
     usage, limit = _number(told.get("usage")), _number(told.get("limit"))

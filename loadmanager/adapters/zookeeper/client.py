@@ -13,7 +13,7 @@ class ZooKeeperCoordination(LinkedCoordination):
     A link that no longer answers shows as SUSPENDED within half the session timeout.
     LOST shows only when a server says so, that is after a reconnect: what must stop
     before its locks go to others counts from its own last successful `heartbeat`.
-    ``observe`` is told of each request: kind, result, seconds.
+    ``observe`` is called for each request with its kind, result and seconds.
     """
 
     def __init__(self, options: ZooKeeperOptions, observe: Observe | None = None) -> None:

@@ -11,7 +11,7 @@ from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 
 
 async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int | None:
-    """Return the id of the newest transaction of the service; None if no server tells in time.
+    """Return the id of the newest transaction of the service; None if no server answers in time.
 
     Each server refuses a session that has seen newer transactions than it has itself, and
     says nothing: it closes the connection. A session that has seen none is not refused. What

@@ -8,7 +8,7 @@ This is the one file that reaches behind kazoo's documented interface, for want 
   connection that is open now (`GatedClient.admit`).
 - kazoo calls itself connected before it has logged in. Here a connection counts once
   the login is done.
-- kazoo tells nobody the granted session timeout.
+- kazoo does not report the granted session timeout.
 - kazoo's pauses between attempts know nothing of the session timeout.
 - kazoo waits up to a whole session timeout for one server to accept a connection.
 - kazoo makes and closes an epoll set each of the four times it waits for one request.
@@ -46,7 +46,7 @@ _KAZOO_LOG.setLevel(logging.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """What kazoo's thread tells the loop.
+    """What kazoo's thread reports to the loop.
 
     ``generation`` counts the connections of one client. ``state`` is one of kazoo's
     ``KeeperState``: CONNECTED, CONNECTING (the connection broke), EXPIRED_SESSION, or
@@ -174,7 +174,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
-    """kazoo's connection, which tells when it is logged in and what was granted."""
+    """kazoo's connection, which reports when it is logged in and what was granted."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class _LoopTrigger:
 
     def __call__(self, event: Any) -> None:
         """Hand the trigger over to the loop."""
-        # NONE tells of a broken connection, which the session's state tells as well.
+        # NONE reports a broken connection, which the session's state reports as well.
         if event.type != EventType.NONE:
             self.session.on_loop(self.trigger)
 

@@ -31,7 +31,7 @@ class OwnNames:
     advertised: frozenset[str] = frozenset()
 
     def is_local(self, host: str) -> bool:
-        """Return whether nobody but this host decides where the name leads."""
+        """Return whether this host alone decides where the name leads."""
         return (
             host in self.local
             or host == "localhost"
@@ -42,7 +42,7 @@ class OwnNames:
     def is_own(self, host: str) -> bool:
         """Return whether no stranger can have pointed the name at this sidecar.
 
-        An address is looked up by nobody, so it cannot be pointed at another host.
+        An address is not looked up, so it cannot be pointed at another host.
         """
         return self.is_local(host) or host in self.advertised or _is_address(host)
 

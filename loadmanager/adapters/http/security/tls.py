@@ -57,7 +57,7 @@ class TlsFiles:
     def refresh(self) -> bool:
         """Read the files again if they changed; new connections get what is in them.
 
-        Returns whether they were read. Files that cannot be used are told in the log,
+        Returns whether they were read. Files that cannot be used are logged,
         and the former ones stay.
         """
         if self._context is None or self._changed_at() == self._seen:
@@ -117,7 +117,7 @@ class ClientTls:
     def refresh(self) -> None:
         """Read the files again if they changed; new connections use what is in them.
 
-        Files that cannot be used are told in the log, and the former ones stay.
+        Files that cannot be used are logged, and the former ones stay.
         """
         if (now := self._changed_at()) == self._seen:
             return

@@ -92,7 +92,7 @@ class Tokens:
         self._leeway_s = leeway_s
         self._checks_issue = checks_issue
         self._clock = clock
-        # Under a digest: how long a look-up takes then tells nothing about a token.
+        # Under a digest: how long a look-up takes then reveals nothing about a token.
         self._proven: Recent[bytes, Proven] = Recent(_MAX_REMEMBERED)
         # Apart from those: however many forged tokens come, they displace no good one.
         self._foreign: Recent[bytes, str] = Recent(_MAX_REMEMBERED)
