@@ -1,24 +1,24 @@
 """``loadmanager simulate``: strategies side by side, in scenarios that are text files."""
 
-import json
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from loadmanager.cli.pulsar_access import AccessFiles, access_options
-from loadmanager.cli.stopping import interrupted
+from loadmanager.cli.simulation_runs import (
+    Wish,
+    print_all_that_is_there,
+    print_json,
+    simulated,
+    write_page,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from loadmanager.core.ids import Namespace
-    from loadmanager.simulator.comparing import Job
-    from loadmanager.simulator.comparison import Comparison, Finding
+    from loadmanager.simulator.comparison import Finding
 
 
 def _parse_times(
@@ -93,6 +93,12 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option(
+    "--table",
+    is_flag=True,
+    help="Print one table with a row for each scenario: the lower bound, and of each strategy the "
+    "gap and the traffic moved, by both models unless --model names one.",
+)
+@click.option(
     "--html", type=_file, help="Write a report with plots: one file that fetches nothing."
 )
 @click.option(
@@ -144,6 +150,7 @@ def simulate_command(
     trace: Path | None,
     model: int | None,
     as_json: bool,
+    table: bool,
     html: Path | None,
     history: Path | None,
     source: str | None,
@@ -165,6 +172,7 @@ def simulate_command(
     Examples:
       loadmanager simulate over-placement
       loadmanager simulate --all --strategy avg+avg,threshold+* --seeds 20 --html report.html
+      loadmanager simulate --all --strategy joint+joint,avg+avg --seeds 3 --first-seed 21 --table
       loadmanager simulate mine.toml --trace rates.csv --set threshold=0.05 --json
       loadmanager simulate --from http://broker-1:8080 --add-brokers 2 --times shop/orders=2
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
@@ -175,31 +183,45 @@ def simulate_command(
         return
     _check_without_from(access_files, changed=bool(add or lose or times))
     if listed:
-        from loadmanager.cli.simulating import print_list
-
-        with _bad_input():
-            print_list()
+        print_all_that_is_there()
         return
     if bool(asked) == everything:
         raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
-    with _bad_input():
-        pairs = ",".join(strategies) or "*"
-        comparison = _comparison(asked, pairs, mode, settings, trace=trace, model=model)
-        comparison = replace(comparison, seeds=seeds, first_seed=first_seed)
-        comparison = _kept(comparison, html, history)
-    from loadmanager.cli.simulating import document_of
-
-    told = {
-        "--set": ", ".join(settings), "--trace": str(trace or ""), "--model": str(model or ""),
-    }  # fmt: skip
-    told = {option: value for option, value in told.items() if value}
-    findings = _found(comparison, jobs or len(os.sched_getaffinity(0)), printing=not as_json)
-    if as_json:
-        click.echo(json.dumps(document_of(findings, told), indent=2))
+    if table and (html is not None or history is not None):
+        raise click.UsageError("--table is not given with --html or --history")
+    wish = Wish(
+        scenarios=asked,
+        strategies=",".join(strategies) or "*",
+        mode=mode,
+        settings=settings,
+        seeds=seeds,
+        first_seed=first_seed,
+        trace=trace,
+        model=model,
+        jobs=jobs,
+    )
+    wishes = wish.by_both_models() if table else [wish]
+    findings = simulated(wishes, html, history, printing=not (as_json or table))
+    _print(findings, wish, as_json=as_json, table=table)
     if html is not None:
-        _write_report(html, findings, told)
+        write_page(html, findings, wish)
+    _end(findings, telling=as_json)
+
+
+def _print(findings: "Sequence[Finding]", wish: Wish, *, as_json: bool, table: bool) -> None:
+    """Print what was not printed as it was found."""
+    from loadmanager.cli.scenario_table import print_one_table
+
+    if as_json:
+        print_json(findings, wish)
+    elif table:
+        print_one_table(findings)
+
+
+def _end(findings: "Sequence[Finding]", *, telling: bool) -> None:
+    """End with 1 if an expectation did not hold."""
     failed = [one for finding in findings for one in finding.judged if not one.holds]
-    for one in failed if as_json else ():
+    for one in failed if telling else ():
         click.echo(str(one), err=True)
     if failed:
         raise click.exceptions.Exit(1)
@@ -231,140 +253,3 @@ def _what_if(
     except LoadManagerError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(2) from None
-
-
-def _comparison(
-    asked: tuple[str, ...],
-    strategies: str,
-    mode: str,
-    settings: tuple[str, ...],
-    *,
-    trace: Path | None,
-    model: int | None,
-) -> "Comparison":
-    """Return what is to be compared; everything that is wrong with it is told now."""
-    from loadmanager.simulator.catalogue import shipped
-    from loadmanager.simulator.comparison import (
-        Comparison,
-        check_settings,
-        load_scenarios,
-    )
-    from loadmanager.simulator.strategies import MODES, parse_strategies
-
-    modes = [one for one in MODES if mode in {one, "both"}]
-    pairs = parse_strategies(strategies, modes, settings)
-    scenarios = load_scenarios(asked or shipped(), trace, model)
-    check_settings(scenarios.values(), pairs)
-    judging = not settings and trace is None and model is None
-    if not judging and any(scenario.expect for scenario in scenarios.values()):
-        click.echo("expectations are not judged: they are of scenarios as they are", err=True)
-    return Comparison(scenarios=scenarios, strategies=pairs, judging=judging)
-
-
-@contextmanager
-def _bad_input() -> Iterator[None]:
-    """End with 2, and a line for each fault, if something that was given cannot be used."""
-    from loadmanager.charts import MissingCharts
-    from loadmanager.config import ConfigError
-    from loadmanager.simulator.errors import ScenarioError
-
-    try:
-        yield
-    except (ConfigError, ScenarioError, MissingCharts) as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(2) from None
-    except OSError as error:
-        if error.filename is None:  # a broken pipe is no input
-            raise
-        click.echo(f"{error.filename}: {error.strerror}", err=True)
-        raise click.exceptions.Exit(2) from None
-
-
-def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> "Comparison":
-    """Return it with what is to be written; what could not be is told before hours are spent."""
-    if html is not None:
-        _check_report(html)
-        comparison = replace(comparison, pictured=True)
-    if history is not None:
-        from loadmanager.cli.simulated_history import (
-            SimulatedHistory,
-        )
-
-        witnessed = SimulatedHistory.of(history, comparison)
-        for name, folder in witnessed.renamed():
-            click.echo(f"{name}: its history goes to {folder}, for another has its name", err=True)
-        history.mkdir(parents=True, exist_ok=True)
-        comparison = replace(comparison, witnessed=witnessed)
-    return comparison
-
-
-def _check_report(html: Path) -> None:
-    from loadmanager.charts import MissingCharts, check_place
-
-    if find_spec("plotly") is None:
-        raise MissingCharts
-    check_place(html)
-
-
-def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
-    """Return what was found; print each scenario's tables as soon as they are known."""
-    from loadmanager.cli.simulating import print_notes, print_scenario
-    from loadmanager.core.errors import LoadManagerError
-
-    progress = _Progress(comparison.runs)
-    findings = []
-    try:
-        with _bad_input(), closing(comparison.findings(processes, progress.tell)) as arriving:
-            for finding in arriving:
-                findings.append(finding)
-                progress.clear()
-                if printing:
-                    print_scenario(finding)
-    except KeyboardInterrupt:
-        progress.clear()
-        click.echo(f"interrupted after {progress.done} of {comparison.runs} runs", err=True)
-        raise interrupted() from None
-    except LoadManagerError as error:
-        progress.clear()
-        raise click.ClickException(str(error)) from None
-    if printing:
-        print_notes(findings)
-    return findings
-
-
-def _write_report(html: Path, findings: list["Finding"], told: Mapping[str, str]) -> None:
-    from loadmanager.simulator.report_page import write_report
-
-    with _bad_input():
-        size = write_report(
-            html,
-            scenarios={one.name: one.scenario for one in findings},
-            found=[compared for one in findings for compared in one.found],
-            judged=[judged for one in findings for judged in one.judged],
-            pictures={key: picture for one in findings for key, picture in one.pictures.items()},
-            settings=told,
-        )
-    click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
-
-
-class _Progress:
-    """A line on a terminal's standard error that says how far it is; nothing elsewhere."""
-
-    def __init__(self, runs: int) -> None:
-        self.runs = runs
-        self.done = 0
-        self._shown = sys.stderr.isatty()
-        self._show(f"0 of {runs} runs")
-
-    def tell(self, job: "Job") -> None:
-        """Count one run."""
-        self.done += 1
-        self._show(f"{self.done} of {self.runs} runs: {job}")
-
-    def clear(self) -> None:
-        """Take the line away."""
-        self._show("")
-
-    def _show(self, line: str) -> None:
-        if self._shown:
-            click.echo(f"\r\x1b[K{line}", nl=False, err=True)

@@ -40,6 +40,7 @@ class Curves:
     largest: Curve
     max_over_mean: Curve
     deviation: Curve
+    bound: Curve
     gap: Curve
     excess: Curve | None
     unmoved_cpu: Curve | None
@@ -59,7 +60,7 @@ class Curves:
         mean = filled.sum(axis=1) / count[:, None]
         off = np.where(present[:, :, None], filled - mean[:, None, :], 0.0)
         largest = np.where(np.isnan(count), np.nan, filled.max(axis=(1, 2)))
-        time_s = line.time_s[kept]
+        time_s, bound = line.time_s[kept], line.bound[kept].astype(np.float64)
         return cls(
             time_s=time_s,
             weight_s=_weights(time_s, run.duration_s),
@@ -67,8 +68,9 @@ class Curves:
             largest=largest,
             max_over_mean=_ratio(largest, mean.max(axis=1)),
             deviation=np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1),
+            bound=bound,
             # A bundle that nobody has at the moment makes no demand, but counts in the bound.
-            gap=np.maximum(_ratio(largest, line.bound[kept].astype(np.float64)) - 1.0, 0.0),
+            gap=np.maximum(_ratio(largest, bound) - 1.0, 0.0),
             excess=None if line.excess is None else line.excess[kept].astype(np.float64),
             unmoved_cpu=None
             if line.unmoved_cpu is None

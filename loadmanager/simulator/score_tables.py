@@ -15,7 +15,7 @@ FIRST: Final = (
 """The scores that are shown at once; the others are folded away."""
 
 _REFERRING: Final = ("The same", "How much of that", "Messages that came then")
-_NEITHER_GOOD_NOR_BAD: Final = frozenset({"placed", "drained", "refusals"})
+_NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
 _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 
 

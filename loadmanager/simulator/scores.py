@@ -69,6 +69,11 @@ class Scores:
     largest: float = _score("largest", "", "Largest demand, mean over time; 1 is full.")
     largest_p95: float = _score("largest p95", "", "The same, 95 % of the time at most.")
     largest_end: float = _score("largest end", "", "The same, mean over the last tenth.")
+    bound: float = _score(
+        "lower bound",
+        "",
+        "What the largest demand is at least, whatever the assignment: proven, mean over time.",
+    )
     gap: float = _score(
         "gap",
         "",
@@ -183,6 +188,7 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
         "largest": curves.mean(curves.largest),
         "largest_p95": curves.percentile(curves.largest, 95),
         "largest_end": curves.end(curves.largest),
+        "bound": curves.mean(curves.bound),
         "gap": curves.mean(curves.gap),
         "gap_end": curves.end(curves.gap),
         "overload_min": curves.broker_minutes_above(1.0),

@@ -10,11 +10,13 @@ import pytest
 from simulate_command import simulate, written
 from simulated_jobs import SCENARIO, small_jobs
 
-from loadmanager.cli.simulate import _Progress
+from loadmanager.cli.simulation_runs import _Progress
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import Job, SimulationDied, run_job
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
+
+SHOWN = ("gap", "moved", "moves")
 
 
 def document(*arguments: object) -> Any:
@@ -154,6 +156,56 @@ def test_the_former_model_is_simulated_on_request_and_told(tmp_path: Path) -> No
     assert (found["scenarios"][0]["model"], found["settings"]) == (1, {"--model": "1"})
 
 
+def test_one_table_has_a_row_for_each_scenario_by_both_models_and_the_means(
+    tmp_path: Path,
+) -> None:
+    files = [tmp_path / "one.toml", tmp_path / "two.toml"]
+    for file in files:
+        file.write_text(SCENARIO)
+    pairs = ("--strategy", "threshold+avg,uniform+round_robin")
+    done = simulate(*files, *pairs, "--table")
+    assert done.exit_code == 0, done.output
+    _, title, head, *rows, mean, _, _ = done.stdout.splitlines()
+    assert title == "Scenarios, medians of 1 seed"
+    names = [f"{name} {one}" for name in ("uniform+round_robin", "threshold+avg") for one in SHOWN]
+    columns = [f"{one} {model}" for model in (2, 1) for one in ("bound", *names)]
+    assert head.split() == ["scenario", *" ".join(columns).split()]
+    assert [row.split()[0] for row in rows] == [str(file) for file in files]
+    assert mean.split() == ["mean", *rows[0].split()[1:]]
+    for offset, model in enumerate((2, 1)):
+        of = document(files[0], *pairs, "--model", model)["scenarios"][0]["strategies"]
+        scores = {one["strategy"]: one["scores"] for one in of}
+        told = [scores["threshold+avg"]["bound"]]
+        told += [
+            scores[name][score]
+            for name in ("uniform+round_robin", "threshold+avg")
+            for score in ("gap", "moved_ratio", "moves")
+        ]
+        cells = rows[0].split()[1 + 7 * offset : 8 + 7 * offset]
+        assert cells == [f"{one['median']:.3g}" for one in told]
+
+
+def test_one_table_of_one_model_and_in_both_modes_names_them(scenario: Path) -> None:
+    done = simulate(
+        scenario, "--strategy", "threshold+avg", "--mode", "both", "--model", 1, "--table"
+    )
+    assert done.exit_code == 0, done.output
+    assert "threshold+avg safe gap 1" in done.stdout
+    assert "threshold+avg parity moves 1" in done.stdout
+    assert "gap 2" not in done.stdout
+
+
+def test_one_table_as_json_is_the_document_of_both_models(scenario: Path) -> None:
+    found = document(scenario, "--strategy", "threshold+avg", "--table")
+    assert [one["model"] for one in found["scenarios"]] == [2, 1]
+    assert found["settings"] == {}
+
+
+def test_one_table_is_no_page(scenario: Path, tmp_path: Path) -> None:
+    done = simulate(scenario, "--table", "--html", tmp_path / "page.html")
+    assert (done.exit_code, "--table is not given with --html" in done.stderr) == (2, True)
+
+
 def test_a_list_tells_scenarios_strategies_and_scores() -> None:
     done = simulate("--list")
     assert done.exit_code == 0
@@ -216,7 +268,7 @@ def test_a_page_with_plots_is_written_beside_the_tables(scenario: Path, tmp_path
 def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.cli.simulate.find_spec", lambda _: None)
+    monkeypatch.setattr("loadmanager.cli.simulation_runs.find_spec", lambda _: None)
     done = simulate(scenario, "--html", tmp_path / "report.html")
     assert done.exit_code == 2
     assert "pip install 'loadmanager[simulator]'" in done.stderr
