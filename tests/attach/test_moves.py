@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 from aiohttp import web
-from fake_pulsar import EXTENSIBLE, FakePulsar, refused
+from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover, Move
@@ -268,24 +268,68 @@ async def test_with_claims_clients_of_one_move_are_back_before_the_next_from_tha
     assert began_s - ended_s >= CALM_RATIO * 0.1
 
 
-async def test_without_claims_bundles_of_one_broker_move_at_once(
+@pytest.mark.parametrize(("sources", "targets"), [((0, 0), (1, 2)), ((0, 1), (2, 2))])
+async def test_bundles_that_leave_or_enter_the_same_broker_move_one_after_the_other(
+    pulsar: FakePulsar, admin: PulsarAdmin, sources: tuple[int, int], targets: tuple[int, int]
+) -> None:
+    wanted = between(pulsar, sources, targets)
+    under_way: list[str] = []
+    most = 0
+
+    async def take_time(request: web.Request) -> web.Response:
+        nonlocal most
+        under_way.append(moved(request))
+        most = max(most, len(under_way))
+        await asyncio.sleep(0.1)
+        under_way.remove(moved(request))
+        return arrived(pulsar, wanted, request)
+
+    assert await carried_out(pulsar, admin, wanted, take_time) == ["serving", "serving"]
+    assert most == 1
+
+
+async def test_without_claims_bundles_of_different_brokers_move_at_once(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
-    wanted, asked, both = [move(pulsar, number) for number in range(2)], set(), asyncio.Event()
+    wanted, asked, both = between(pulsar, (0, 1), (1, 2)), set(), asyncio.Event()
 
     async def wait_for_the_other(request: web.Request) -> web.Response:
         asked.add(request.path)
         if len(asked) == len(wanted):
             both.set()
         await both.wait()
-        pulsar.hand_over(moved(request), pulsar.brokers[1])
-        return web.Response(status=204)
+        return arrived(pulsar, wanted, request)
 
+    assert await carried_out(pulsar, admin, wanted, wait_for_the_other) == ["serving", "serving"]
+
+
+def between(pulsar: FakePulsar, sources: tuple[int, int], targets: tuple[int, int]) -> list[Move]:
+    """Return moves of two bundles between brokers by their places."""
+    found = [move(pulsar, number) for number in range(2)]
+    for one, source in zip(found, sources, strict=True):
+        pulsar.hand_over(one.bundle, pulsar.brokers[source])
+    names = [parse_broker(one.name) for one in pulsar.brokers]
+    return [
+        replace(one, source=names[source], target=names[target])
+        for one, source, target in zip(found, sources, targets, strict=True)
+    ]
+
+
+def arrived(pulsar: FakePulsar, wanted: list[Move], request: web.Request) -> web.Response:
+    """Let the bundle that is unloaded be at its target."""
+    target = next(one.target for one in wanted if one.bundle == moved(request))
+    pulsar.hand_over(moved(request), next(one for one in pulsar.brokers if one.name == target))
+    return web.Response(status=204)
+
+
+async def carried_out(
+    pulsar: FakePulsar, admin: PulsarAdmin, wanted: list[Move], unloading: Handler
+) -> list[str]:
     for one in wanted:
-        pulsar.brokers[0].instead[unload_path(one.bundle)] = wait_for_the_other
+        source = next(broker for broker in pulsar.brokers if broker.name == one.source)
+        source.instead[unload_path(one.bundle)] = unloading
     moves = mover(admin, pulsar, claims=False)
-    outcomes = await asyncio.gather(*(moves.move(one) for one in wanted))
-    assert [one.state for one in outcomes] == ["serving", "serving"]
+    return [one.state for one in await asyncio.gather(*(moves.move(one) for one in wanted))]
 
 
 def moved(request: web.Request) -> str:

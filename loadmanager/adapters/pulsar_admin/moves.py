@@ -79,7 +79,9 @@ class BundleMover:
     """Carries out moves in one cluster.
 
     Pulsar's destinations of bundles with equal ranges in different namespaces get mixed up,
-    so of those only one moves at a time. With claims, so do the bundles of one broker.
+    so of those only one moves at a time. So do bundles that leave the same broker or go to the
+    same one: it closes or opens their topics one by one, and clients of the first bundle would
+    wait for those of the last.
 
     Attributes:
         address: the URL of a broker.
@@ -98,6 +100,7 @@ class BundleMover:
     waiting: set[BundleId] = field(default_factory=set, init=False)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
+    _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _calm_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
@@ -114,7 +117,7 @@ class BundleMover:
         ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
         self.waiting.add(move.bundle)
         try:
-            async with ranges, self._turn(move.source):
+            async with ranges, self._turn(move.source, move.target):
                 self.waiting.discard(move.bundle)
                 if self._over.is_set():
                     return Outcome(state="superseded", reason="the term ended", owner=move.source)
@@ -126,21 +129,22 @@ class BundleMover:
             self.waiting.discard(move.bundle)
 
     @asynccontextmanager
-    async def _turn(self, source: BrokerId) -> AsyncIterator[None]:
-        """Wait for the clients of the move before from this broker to be back."""
-        if not self.claims:
-            yield
-            return
+    async def _turn(self, source: BrokerId, target: BrokerId) -> AsyncIterator[None]:
+        """Wait for the moves before from and to these brokers, with claims for the clients, too."""
+        entering = self._targets.setdefault(target, asyncio.Lock())
         async with self._sources.setdefault(source, asyncio.Lock()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._calm_s.get(source, 0.0) - monotonic()):
                     await self._over.wait()
-            began_s = monotonic()
-            try:
-                yield
-            finally:
-                ended_s = monotonic()
-                self._calm_s[source] = ended_s + min(CALM_RATIO * (ended_s - began_s), MOST_CALM_S)
+            async with entering:
+                began_s = monotonic()
+                try:
+                    yield
+                finally:
+                    ended_s = monotonic()
+                    if self.claims:
+                        calm_s = min(CALM_RATIO * (ended_s - began_s), MOST_CALM_S)
+                        self._calm_s[source] = ended_s + calm_s
 
     async def _why_not(self, move: Move) -> Outcome | None:
         """Return how a move ends before it begins, None if it may begin."""
