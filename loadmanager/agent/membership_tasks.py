@@ -5,7 +5,8 @@ import math
 
 from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.former_locks import FormerLocks
-from loadmanager.agent.lease import BrokerLost, Displaced, LeaseKeeper, MembershipEnded
+from loadmanager.agent.lease import LeaseKeeper
+from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.lock_worker import LockWorker
 from loadmanager.agent.membership import Membership

@@ -9,10 +9,10 @@ import structlog
 from loadmanager.agent.accepted_orders import AcceptedOrders
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.former_locks import FormerLocks
-from loadmanager.agent.lease import (
+from loadmanager.agent.lease import LeaseKeeper
+from loadmanager.agent.lease_terms import (
     BrokerLost,
     Displaced,
-    LeaseKeeper,
     LeaseLapsed,
     LeaseTerms,
     MembershipEnded,

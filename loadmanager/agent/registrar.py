@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from loadmanager.agent.lease import Displaced, MembershipEnded
+from loadmanager.agent.lease_terms import Displaced, MembershipEnded
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.registration import deregister, register
 from loadmanager.agent.takeover import Takeover

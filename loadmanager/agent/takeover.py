@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import structlog
 
-from loadmanager.agent.lease import Displaced, MembershipEnded
+from loadmanager.agent.lease_terms import Displaced, MembershipEnded
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

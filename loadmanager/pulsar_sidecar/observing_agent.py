@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.agent.lease import BrokerLost, Displaced, MembershipEnded
+from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.registrar import Registrar

@@ -14,7 +14,7 @@ from loadmanager.admin.unloads import UnloadRequests
 from loadmanager.agent.agent import Agent
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.drain_intent import DrainIntent
-from loadmanager.agent.lease import LeaseTerms
+from loadmanager.agent.lease_terms import LeaseTerms
 from loadmanager.agent.load_reports import Publisher, Sampler
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.owning_agent import OwningAgent

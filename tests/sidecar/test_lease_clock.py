@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.agent.lease import Displaced, LeaseKeeper, LeaseTerms, MembershipEnded
+from loadmanager.agent.lease import LeaseKeeper
+from loadmanager.agent.lease_terms import Displaced, LeaseTerms, MembershipEnded
 from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.common.context import Context

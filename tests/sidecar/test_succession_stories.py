@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from stories import place_all, story
 
-from loadmanager.agent.lease import Displaced
+from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster, play

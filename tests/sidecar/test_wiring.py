@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.broker.http_control import CONNECTIONS
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory
-from loadmanager.agent.lease import Displaced
+from loadmanager.agent.lease_terms import Displaced
 from loadmanager.agent.ownership_effects import PARALLEL
 from loadmanager.common.settings_watch import tuned_by
 from loadmanager.common.task_groups import first_leaf

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadmanager.adapters.memory.tree import Znode
-from loadmanager.agent.lease import Displaced
+from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, position
