@@ -6,27 +6,25 @@ what stands at that instant, never what stood when they were decided. A lost rep
 tasks unconfirmed, and the standing orders are read again before anything else is written.
 
 A bundle whose standing order is not carried out always has a task: what no decider of this
-term proposed (orders of former leaders, a lock that was lost) is opened by `observe`.
+term proposed (orders of former leaders, a lock that was lost) is opened by `TaskFollower`.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import structlog
 
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.arbitration import Arbitration, Dispatched
-from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskState
-from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.following import CUT_WITHIN_S, ended_by, overdue, seen, stands, unfollowed
+from loadmanager.core.bundle_task import BundleTask, TaskEvent
+from loadmanager.core.following import CUT_WITHIN_S, overdue, stands
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.leader.election import Deposed
+from loadmanager.leader.task_follower import TaskFollower
 from loadmanager.ports import (
     Clock,
     CoordinationError,
@@ -37,8 +35,6 @@ from loadmanager.ports import (
 )
 
 log = structlog.get_logger()
-
-_ENDED_KEPT: Final = 200
 
 
 @dataclass(slots=True, eq=False)
@@ -80,16 +76,16 @@ class TaskController:
         self._owners = owners
         self._clock = clock
         self._bounds = bounds
-        self._listener = listener
         self._caught = caught
         self._writing = asyncio.Lock()
         self._waiting: list[_Request] = []
         self._unconfirmed: list[_Request] = []
-        self._ended: deque[BundleTask] = deque(maxlen=_ENDED_KEPT)
         self._closed = False
-        owners.owner_changes.subscribe(self._follow)
-        orders.follow(self._reported)
         self.tasks = LiveTasks(epoch)
+        self._follower = TaskFollower(
+            self.tasks, orders, owners, clock, listener=listener, caught=caught
+        )
+        self._advance = self._follower.advance
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
@@ -104,7 +100,7 @@ class TaskController:
     @property
     def ended(self) -> Sequence[BundleTask]:
         """The tasks that ended last, the latest last; a bounded number of them."""
-        return tuple(self._ended)
+        return tuple(self._follower.ended)
 
     @property
     def _now_s(self) -> float:
@@ -128,11 +124,7 @@ class TaskController:
         self._closed = True
         self._orders.close()
         self._unconfirmed.clear()
-        self._owners.owner_changes.unsubscribe(self._follow)
-        for task in self.tasks:
-            self._advance(task, TaskEvent.TERM_ENDED, "the term ended")
-
-    # --- writing -------------------------------------------------------------------------
+        self._follower.close()
 
     async def dispatch(
         self,
@@ -175,7 +167,7 @@ class TaskController:
             self._check_open()
             if then is not None:
                 then()
-            self.observe()
+            self._follower.observe()
 
     def withdraw(self, proposal: BundleTask, why: str) -> None:
         """Report a proposal as ended that is not to be ordered now."""
@@ -186,6 +178,10 @@ class TaskController:
         """Return once the standing orders are known; raises `Disconnected`."""
         async with self._writing:
             await self._confirm()
+
+    def observe(self) -> None:
+        """Compare the live tasks with owners and orders; see `TaskFollower.observe`."""
+        self._follower.observe()
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
         """Repeat the orders, or take back the splits and merges, for which ``event`` is due.
@@ -243,7 +239,7 @@ class TaskController:
             self._check_open()
             for request in batch:
                 self._resolve(request, _why_refused(refusal), refusal)
-            self.observe()
+            self._follower.observe()
         except BaseException as error:
             self._refuse(batch, error)
             raise
@@ -324,53 +320,6 @@ class TaskController:
         unconfirmed, self._unconfirmed = self._unconfirmed, []
         for request in unconfirmed:
             self._resolve(request, "the reply was lost, and the order does not stand")
-
-    # --- following -----------------------------------------------------------------------
-
-    def observe(self) -> None:
-        """Compare the live tasks with the owners, and open tasks for what has none.
-
-        Costs a look at each bundle; `_follow`, at each change of owners, at each task.
-        """
-        self._follow()
-        if not self._orders.known:
-            return  # Something is being written.
-        for task in self.tasks:
-            ended = ended_by(task, self.assigned, self.splits)
-            if ended is not None:
-                there = task.bundle in self.assigned
-                why = "its order was taken back" if there else "the bundle is no more"
-                self._advance(task, ended, "" if ended is TaskEvent.DONE else why)
-        owner = self._owners.listed_owner
-        for proposal in unfollowed(self.tasks, owner, self.assigned, self.splits):
-            self._advance(self.tasks.admit(proposal, self._now_s), TaskEvent.ORDER_WRITTEN)
-
-    def _follow(self) -> None:
-        for task in self.tasks:
-            holding = self._owners.owners.get(task.bundle)
-            owner, serving = (holding.broker, holding.serving) if holding else (None, False)
-            now = task
-            for event in seen(task, owner, serving=serving):
-                now = self._advance(now, event)
-
-    def _reported(self, bundle: BundleId, event: TaskEvent, why: str) -> None:
-        task = self.tasks.of(bundle)
-        if task is not None and task.state is not TaskState.UNCONFIRMED:
-            self._advance(task, event, why)
-
-    def _advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
-        try:
-            changed = self.tasks.advance(task, event, self._now_s, note)
-        except LoadManagerError as error:
-            # A fault of this program. What is under way is opened anew by `observe`.
-            self._caught("tasks", error)
-            self.tasks.drop(task)
-            return task
-        for one in changed:
-            if one.state.ended:
-                self._ended.append(one)
-            self._listener(one)
-        return changed[-1]
 
 
 def _why_refused(refusal: CoordinationError | None) -> str:

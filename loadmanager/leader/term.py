@@ -91,91 +91,104 @@ class LeaderTerm:
     ) -> None:
         self._context = context
         self._term = term
+        self._tuning = tuning
         self._foreign = foreign
+        self._owners: OwnerView = context.cluster_state if foreign is None else foreign.owners
         self._constraints = Constraints(context, cluster)
         self._tally = LoadTracker(weights=tuning.now.planner.weights)
-        self._recorder = recorder = HistoryRecorder(
+        self._recorder = HistoryRecorder(
             context, term.epoch, self._tally, base_every_rounds=base_every_rounds
+        )
+        self._seeding = WarmStart(
+            context, self._tally, cluster=cluster, max_age_days=seed_max_age_days
         )
         self.began_at_ms = context.clock.wall_ms()
         self.gains = TaskGains(self._tally)
-        reports = TaskReports(context.metrics, recorder, context.clock)
+        self.tasks = self._task_controller()
+        self.decision_log = DecisionLog(
+            context.clock, term.epoch, task_of=self.tasks.tasks.number_of
+        )
+        self._untaken = UntakenOrders(context, self.tasks)
+        self._adoption = Adoption(context, self.tasks, self._tally, self._recorder)
+        self._harmful = HarmfulReports(context)
+        self._viewing = ViewBuilder(
+            context,
+            self.tasks,
+            self._constraints,
+            self._tally,
+            recorder=self._recorder,
+            harmful=self._harmful,
+            untaken=self._untaken,
+        )
+        self._steering = BalancingModeWatch(context, foreign.held if foreign else str)
+        self._costing = CostModelWatch(context, tuning)
+        self._deciding = Decider(
+            self._costing,
+            self._viewing,
+            self.tasks,
+            self.decision_log,
+            self._steering,
+            rng,
+            recorder=self._recorder,
+        )
+        self.shadowing = Shadows(context, tuning, self._costing, self._recorder)
+        self.assessing = OptimalityWatch(context, self._deciding, self._recorder, self.shadowing)
+        self.splits = Splits(
+            context, self.tasks, self._tally, tuning, self._adoption, self._deciding
+        )
+        self._inheritance = LeaderState(context, term, self._tally, self.splits)
+        self._placing = self._placement_worker()
+        self._rounds = self._all_rounds()
+
+    def _task_controller(self) -> TaskController:
+        context, foreign = self._context, self._foreign
+        reports = TaskReports(context.metrics, self._recorder, context.clock)
 
         def task_changed(task: BundleTask) -> None:
             reports.task_changed(task)
             self.gains.task_changed(task)
 
-        owners = context.cluster_state if foreign is None else foreign.owners
-        self.tasks = tasks = TaskController(
-            term.epoch,
-            OrderBook(context, term) if foreign is None else foreign.orders,
-            owners,
+        return TaskController(
+            self._term.epoch,
+            OrderBook(context, self._term) if foreign is None else foreign.orders,
+            self._owners,
             context.clock,
-            bounds=lambda: tuning.now.task_bounds,
+            bounds=lambda: self._tuning.now.task_bounds,
             listener=task_changed,
             caught=context.unexpected.caught,
         )
-        untaken = UntakenOrders(context, tasks)
-        self._harmful = HarmfulReports(context)
-        self._viewing = ViewBuilder(
-            context,
-            tasks,
-            self._constraints,
-            self._tally,
-            recorder=recorder,
-            harmful=self._harmful,
-            untaken=untaken,
-        )
-        self.decision_log = DecisionLog(context.clock, term.epoch, task_of=tasks.tasks.number_of)
-        self._steering = (
-            BalancingModeWatch(context)
-            if foreign is None
-            else BalancingModeWatch(context, foreign.held)
-        )
-        self._costing = CostModelWatch(context, tuning)
-        self._deciding = Decider(
-            self._costing,
-            self._viewing,
-            tasks,
-            self.decision_log,
-            self._steering,
-            rng,
-            recorder=recorder,
-        )
-        self.shadowing = Shadows(context, tuning, self._costing, recorder)
-        self.assessing = OptimalityWatch(context, self._deciding, recorder, self.shadowing)
-        adoption = Adoption(context, tasks, self._tally, recorder)
-        self.splits = Splits(context, tasks, self._tally, tuning, adoption, self._deciding)
-        self._placing = PlacementWorker(
-            context,
-            tasks,
-            absences=AbsentBrokers(context, tasks, tuning),
+
+    def _placement_worker(self) -> PlacementWorker:
+        return PlacementWorker(
+            self._context,
+            self.tasks,
+            absences=AbsentBrokers(self._context, self.tasks, self._tuning),
             deciding=self._deciding,
-            untaken=untaken,
-            wanted=PlacementQueue(context.metrics),
-            emptying=Drain(context, owners, tasks, tuning),
-            brokers_own=foreign is not None,
+            untaken=self._untaken,
+            wanted=PlacementQueue(self._context.metrics),
+            emptying=Drain(self._context, self._owners, self.tasks, self._tuning),
+            brokers_own=self._foreign is not None,
         )
-        self._inheritance = LeaderState(context, term, self._tally, self.splits)
-        self._seeding = WarmStart(
-            context, self._tally, cluster=cluster, max_age_days=seed_max_age_days
-        )
-        self._rounds = Rounds(
-            context=context,
-            term=term,
-            tuning=tuning,
+
+    def _all_rounds(self) -> Rounds:
+        return Rounds(
+            context=self._context,
+            term=self._term,
+            tuning=self._tuning,
             tally=self._tally,
             viewing=self._viewing,
             deciding=self._deciding,
-            tasks=tasks,
+            tasks=self.tasks,
             splits=self.splits,
             placing=self._placing,
-            reconciler=Reconciler(context, tasks, adoption, untaken, self.decision_log),
+            reconciler=Reconciler(
+                self._context, self.tasks, self._adoption, self._untaken, self.decision_log
+            ),
             inheritance=self._inheritance,
-            recorder=recorder,
+            recorder=self._recorder,
             harmful=self._harmful,
             assessing=self.assessing,
-            brokers_own=foreign is not None,
+            brokers_own=self._foreign is not None,
         )
 
     @property
