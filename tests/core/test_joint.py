@@ -1,5 +1,6 @@
 """The joint strategy as a whole: what it moves, what it leaves, and why."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -125,27 +126,36 @@ def test_nothing_moves_where_nothing_has_traffic() -> None:
     assert once(view({"a:1": Broker(bundles=())})).offers == ()
 
 
+def busy_now_and_then(busy: Callable[[int], float], minutes: int) -> int:
+    """Return how many bundles move where another process uses so much of one broker."""
+    calm = {
+        key: Broker(bundles=range(k * 10, k * 10 + 10))
+        for k, key in enumerate(("a:1", "b:1", "c:1"))
+    }
+    memory, shedder, found = Memory(), JointShedder(), 0
+    traffic = dict.fromkeys(range(30), Traffic(msgs=6000))
+    for number in range(1, minutes + 1):
+        seen = view(
+            {**calm, "a:1": replace(calm["a:1"], background=busy(number))},
+            traffic,
+            now_s=60.0 * number,
+        )
+        shed = shedder.decide(seen, memory, open_limits(seen))
+        memory, found = shed.memory, found + len(shed.offers)
+    return found
+
+
 def test_another_process_counts_once_it_lasted_and_at_once_where_it_is_urgent() -> None:
     def moved(background: float, minutes: int) -> int:
-        memory, calm = (
-            Memory(),
-            {
-                key: Broker(bundles=range(k * 10, k * 10 + 10))
-                for k, key in enumerate(("a:1", "b:1", "c:1"))
-            },
-        )
-        traffic = dict.fromkeys(range(30), Traffic(msgs=6000))
-        shedder, found = JointShedder(), 0
-        for number in range(1, 8 + minutes):
-            since = replace(calm["a:1"], background=background if number >= 8 else 0.0)
-            seen = view({**calm, "a:1": since}, traffic, now_s=60.0 * number)
-            shed = shedder.decide(seen, memory, open_limits(seen))
-            memory, found = shed.memory, found + len(shed.offers)
-        return found
+        return busy_now_and_then(lambda number: background if number >= 8 else 0.0, 7 + minutes)
 
-    assert moved(0.3, 1) == moved(0.3, 2) == 0
-    assert moved(0.3, 3) > 0
+    assert moved(0.3, 4) == 0
+    assert moved(0.3, 5) > 0
     assert moved(0.65, 1) > 0
+
+
+def test_a_process_that_comes_and_goes_is_not_followed() -> None:
+    assert busy_now_and_then(lambda number: 0.3 if number % 6 >= 3 else 0.0, 60) == 0
 
 
 @pytest.mark.parametrize(

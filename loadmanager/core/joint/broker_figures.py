@@ -14,7 +14,9 @@ _SPEED_SD: Final = 0.3
 _DRIFT_PER_MIN: Final = 0.003
 _JUMP_SDS: Final = 4.0
 _SPEEDS: Final = (0.1, 10.0)
-_LATELY: Final = 3
+_SPANS: Final = 5
+_SPAN_S: Final = 60.0
+"""What a background was lately is looked up in so many spans, each at least so long."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -23,8 +25,9 @@ class BrokerFigures:
 
     ``background`` is a fraction of the limit, ``speed`` what the same work costs here over
     what it costs elsewhere. ``covariance`` is (B, R, 3): the variance of the background,
-    of the speed, and what they vary together. ``lately`` (3, B, R) are the backgrounds of
-    the last reports, newest first. ``seen_s`` is the report that taught last.
+    of the speed, and what they vary together. ``least`` and ``most`` (spans, B, R) are the
+    extremes of the background in each of the last spans of time, newest first; the newest
+    began at ``span_s``. ``seen_s`` is the report that taught last.
     """
 
     names: tuple[BrokerId, ...]
@@ -33,7 +36,9 @@ class BrokerFigures:
     background: FloatArray
     speed: FloatArray
     covariance: FloatArray
-    lately: FloatArray
+    least: FloatArray
+    most: FloatArray
+    span_s: FloatArray
 
     @classmethod
     def nothing(cls) -> "BrokerFigures":
@@ -53,7 +58,9 @@ class BrokerFigures:
             background=np.zeros(shape),
             speed=np.ones(shape),
             covariance=np.tile([_BACKGROUND_SD**2, _SPEED_SD**2, 0.0], (*shape, 1)),
-            lately=np.full((_LATELY, *shape), np.nan),
+            least=np.full((_SPANS, *shape), np.nan),
+            most=np.full((_SPANS, *shape), np.nan),
+            span_s=np.full(len(names), -np.inf),
         )
 
     def of(self, columns: BrokerColumns) -> "BrokerFigures":
@@ -73,7 +80,9 @@ class BrokerFigures:
         found.background[to] = self.background[taken]
         found.speed[to] = self.speed[taken]
         found.covariance[to] = self.covariance[taken]
-        found.lately[:, to] = self.lately[:, taken]
+        found.least[:, to] = self.least[:, taken]
+        found.most[:, to] = self.most[:, taken]
+        found.span_s[to] = self.span_s[taken]
         return found
 
     def expected(self, varying: FloatArray) -> FloatArray:
@@ -118,11 +127,21 @@ class BrokerFigures:
         )
 
     def seen(self, seen_s: FloatArray, fresh: Mask) -> "BrokerFigures":
-        """Return the figures with the backgrounds of ``fresh`` reports among the last ones."""
-        pushed = np.concatenate([self.background[np.newaxis], self.lately[:-1]])
-        lately = np.where(fresh[:, np.newaxis], pushed, self.lately)
+        """Return the figures with the backgrounds of ``fresh`` reports in the last spans."""
+        begins = fresh & (seen_s - self.span_s >= _SPAN_S)
         return replace(
             self,
             seen_s=np.where(fresh, seen_s, self.seen_s),
-            lately=np.where(np.isnan(lately), self.background, lately),
+            least=self._extremes(self.least, np.fmin, fresh, begins),
+            most=self._extremes(self.most, np.fmax, fresh, begins),
+            span_s=np.where(begins, seen_s, self.span_s),
         )
+
+    def _extremes(
+        self, spans: FloatArray, worse: np.ufunc, fresh: Mask, begins: Mask
+    ) -> FloatArray:
+        """Return the ``spans`` with the background in the newest, a new one where one begins."""
+        shifted = np.concatenate([self.background[np.newaxis], spans[:-1]])
+        found = np.where(begins[:, np.newaxis], shifted, spans)
+        found[0] = np.where(fresh[:, np.newaxis], worse(found[0], self.background), found[0])
+        return np.where(np.isnan(found), self.background, found)

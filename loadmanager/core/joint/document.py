@@ -109,7 +109,8 @@ def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
     figures.background[:] = values[:, :_R]
     figures.speed[:] = np.clip(values[:, _R : 2 * _R], 0.1, 10.0)
     figures.covariance[:] = values[:, 2 * _R :].reshape(len(rows), _R, 3)
-    figures.lately[:] = figures.background
+    figures.least[:] = figures.background
+    figures.most[:] = figures.background
     return figures
 
 

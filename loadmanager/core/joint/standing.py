@@ -134,13 +134,14 @@ def _by_usage(
     unit = factor * figures.speed[:, counting] / limit
     work = _summed(owner, cost, len(limit))
     background = factor * figures.background[:, counting]
-    lately = factor * figures.lately[:, :, counting]
+    least = factor * figures.least[:, :, counting].min(axis=0)
+    most = factor * figures.most[:, :, counting].max(axis=0)
     now = np.maximum(background + work * unit, 0.0)
-    lasting = np.where(now > URGENT, background, lately.min(axis=0))
+    lasting = np.where(now > URGENT, background, least)
     return _Use(
         resources=tuple(RESOURCES[row] for row in counting),
         low=np.maximum(lasting + work * unit, 0.0),
-        high=np.maximum(lately.max(axis=0) + work * unit, 0.0),
+        high=np.maximum(most + work * unit, 0.0),
         now=now,
         background=background,
         unit=unit,
