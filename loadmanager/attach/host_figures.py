@@ -6,6 +6,7 @@ may describe a time that began two intervals ago. Where a broker gives neither, 
 its process is left, which says nothing of how much there would be.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,9 @@ _IN_METRICS: Final[Mapping[str, str]] = {
     "bandwidth_out": "bandwidth_out",
 }
 _INTERVALS_BACK: Final = 2.0
+_START_INTERVALS: Final = 2.5
+"""For so long after a broker's start what it measured may contain the start."""
+
 _LEAST_PERCENT: Final = 1e-4
 """A Java process that has run for an interval used more of any host.
 
@@ -48,13 +52,6 @@ class HostFigures:
     unknown: str = ""
     pending: bool = False
 
-    @classmethod
-    def of(cls, usages: Mapping[str, ResourceUsage], age_s: float) -> "HostFigures":
-        """Return what a load manager told, once it has measured."""
-        if usages["cpu"].usage < _LEAST_PERCENT:
-            return cls(unknown="its load manager has not measured its CPU yet", pending=True)
-        return cls(usages=usages, age_s=age_s)
-
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
@@ -75,7 +72,7 @@ class Hosts:
                 refused = str(error)
             else:
                 if "cpu" in reported:
-                    return HostFigures.of(reported, age_s)
+                    return _steady(reported, seen, age_s)
                 refused = "its load report has no usage and limit of CPU"
         told = {
             ours: ResourceUsage(seen.usages[name], _PERCENT)
@@ -83,7 +80,7 @@ class Hosts:
             if name in seen.usages
         }
         if "cpu" in told:
-            return HostFigures.of(told, age_s)
+            return _steady(told, seen, age_s)
         return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
 
     def completed(
@@ -99,3 +96,14 @@ class Hosts:
             return HostFigures(unknown=why)
         cpu = ResourceUsage(_PERCENT * cpu_cores, _PERCENT * self.cores)
         return HostFigures(usages={"cpu": cpu}, age_s=window_s)
+
+
+def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:
+    """Return what a load manager told, unless the broker has not measured without its start yet."""
+    if usages["cpu"].usage < _LEAST_PERCENT:
+        return HostFigures(unknown="its load manager has not measured its CPU yet", pending=True)
+    start_s = _START_INTERVALS / _INTERVALS_BACK * age_s
+    if seen.started_s is not None and time.time_ns() / 1e9 - seen.started_s < start_s:
+        why = f"it began less than {start_s:g} s ago, which takes more than its traffic does"
+        return HostFigures(unknown=why, pending=True)
+    return HostFigures(usages=usages, age_s=age_s)

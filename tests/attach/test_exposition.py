@@ -65,9 +65,11 @@ async def test_quotes_and_backslashes_in_names_are_read() -> None:
 async def test_the_brokers_own_figures_are_read() -> None:
     found = await read(
         'process_cpu_seconds_total{cluster="research"} 11.74\n'
+        'process_start_time_seconds{cluster="research"} 1.763900000123E9\n'
         'pulsar_lb_cpu_usage{cluster="c", broker="127.0.0.1", metric="loadBalancing"} 12.5\n'
     )
     assert (found.cpu_seconds, found.usages) == (11.74, {"cpu": 12.5})
+    assert found.started_s == 1763900000.123
 
 
 @pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "1e300", "many"])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -209,6 +210,18 @@ def test_a_broker_that_has_not_measured_its_cpu_yet_is_waited_for(busy: FakePuls
         broker.load_report = load_report(fraction)
     told = seen(busy, "--strategy", "joint")
     assert {one["target"] for one in told["proposals"]} == {busy.brokers[1].name}
+
+
+def test_a_broker_that_has_just_started_is_waited_for(busy: FakePulsar) -> None:
+    started = "process_start_time_seconds{{}} {}"
+    for broker in busy.brokers:
+        broker.more_metrics = started.format(time.time_ns() / 1e9 - 130)
+    told = seen(busy, "--strategy", "joint")
+    assert told["proposals"] == []
+    assert {"less than 150 s ago" in why for why in told["missing"].values()} == {True}
+    for broker in busy.brokers:
+        broker.more_metrics = started.format(time.time_ns() / 1e9 - 160)
+    assert seen(busy, "--strategy", "joint")["proposals"]
 
 
 @pytest.mark.parametrize(

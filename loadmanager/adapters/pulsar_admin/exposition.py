@@ -13,7 +13,7 @@ from typing import Final
 from loadmanager.core.topic_counters import NOTHING, Counters
 
 _LINE: Final = re.compile(
-    rb"^(?:pulsar_(in|out)_(messages|bytes)_total|(process_cpu_seconds_total)"
+    rb"^(?:pulsar_(in|out)_(messages|bytes)_total|(process_cpu_seconds_total|process_start_time_seconds)"
     rb"|pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage)"
     rb"\{([^\n]*)\} ([^\s]+)",
     re.MULTILINE,
@@ -41,6 +41,7 @@ class Exposition:
         usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
             ``bandwidth_out``, as the broker's load manager measured them last.
         cpu_seconds: CPU time of the broker's process since its start, None if it is not told.
+        started_s: when that was, in seconds since 1970 by the broker's clock, None likewise.
         malformed: lines that should have had a number and did not.
     """
 
@@ -48,6 +49,7 @@ class Exposition:
     namespaces: set[str] = field(default_factory=set)
     usages: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float | None = None
+    started_s: float | None = None
     malformed: int = 0
 
 
@@ -74,6 +76,8 @@ class _Reading:
         value = _number(text)
         if value is None:
             self._seen.malformed += 1
+        elif process == b"process_start_time_seconds":
+            self._seen.started_s = value
         elif process is not None:
             self._seen.cpu_seconds = value
         elif usage is not None:
