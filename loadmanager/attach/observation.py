@@ -66,7 +66,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One move that would be made; ``cause`` is why the strategy chose it."""
+    """One move that would be made; ``cause`` is why the strategy chose it.
+
+    ``weighed`` is what it was weighed by, "" where the strategy does not say so.
+    """
 
     bundle: BundleId
     source: BrokerId
@@ -76,6 +79,7 @@ class Proposal:
     max_over_mean: float
     strategy: str = GREEDY_RATE
     cause: Cause = Cause.IMBALANCE
+    weighed: str = ""
 
     def reason(self) -> str:
         """Return why, in one line."""
@@ -85,6 +89,7 @@ class Proposal:
         return (
             f"{why}; {self.msgs_per_s:,.0f} msg/s go to {self.target}, "
             f"then the fullest broker has {self.max_over_mean:.2f} times the mean"
+            f"{f'; {self.weighed}' if self.weighed else ''}"
         )
 
 
@@ -215,8 +220,11 @@ def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...
             max_over_mean=move.max_over_mean,
             strategy=strategy,
             cause=cause,
+            weighed=weighed,
         )
-        for move, cause in zip(chosen.plan.moves, chosen.causes, strict=True)
+        for move, cause, weighed in zip(
+            chosen.plan.moves, chosen.causes, chosen.weighed, strict=True
+        )
     )
 
 
@@ -260,6 +268,7 @@ def document(
                 "bytesPerS": one.bytes_per_s,
                 "maxOverMean": one.max_over_mean,
                 "cause": one.cause.value,
+                "weighed": one.weighed,
                 "reason": one.reason(),
             }
             for one in seen.proposals

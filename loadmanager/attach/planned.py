@@ -1,5 +1,6 @@
 """The strategies of sidecars on a Pulsar cluster: the planner, on what attach has sampled."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -51,6 +52,7 @@ class Planned:
     _memory: RoundMemory = field(default_factory=RoundMemory)
     _plan: Plan | None = None
     _choice: Decided | None = None
+    _weighed: Mapping[BundleId, str] = field(default_factory=dict)
     _rounds: int = 0
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
@@ -87,11 +89,12 @@ class Planned:
         early = self._too_early(look)
         self._choice = None if early else self._round(look)
         if self._choice is not None:
-            return _chosen(look, self._choice.plan)
+            self._weighed = _weighed(self._choice)
+            return _chosen(look, self._choice.plan, self._weighed)
         if self._plan is not None and not self.acts:
-            return _chosen(look, self._plan)
+            return _chosen(look, self._plan, self._weighed)
         resting = Refusal("", Reason.COOLING_DOWN, early)
-        return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory))
+        return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
     def _round(self, look: Look) -> Decided:
         """Return what a round decides now, without remembering it."""
@@ -144,7 +147,19 @@ def _pending(sample: BrokerSample) -> bool:
     return sample.host is not None and sample.host.pending
 
 
-def _chosen(look: Look, plan: Plan) -> Chosen:
+def _weighed(choice: Decided) -> Mapping[BundleId, str]:
+    """Return what each move was weighed by, each by itself; none where the planner weighs."""
+    weigher = choice.planner.weigher(choice.view, choice.memory)
+    if weigher is None:
+        return {}
+    told = {}
+    for move in choice.plan.moves:
+        weighing = weigher.weighing(move.source, move.bundle)
+        told[move.bundle] = "" if weighing is None else weighing.told_move(move.target)
+    return told
+
+
+def _chosen(look: Look, plan: Plan, weighed: Mapping[BundleId, str]) -> Chosen:
     """Return a plan as moves of what is there now."""
     rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(look.rows)}
     place = {broker: number for number, broker in enumerate(look.samples)}
@@ -157,5 +172,6 @@ def _chosen(look: Look, plan: Plan) -> Chosen:
     return Chosen(
         plan=rate_plan(look.rates, look.owner, len(place), moves),
         causes=tuple(cause for *_, cause in there),
+        weighed=tuple(weighed.get(look.rows[bundle][0], "") for bundle, *_ in there),
         refusals=plan.refusals,
     )

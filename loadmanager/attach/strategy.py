@@ -56,10 +56,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The moves of one look with the cause of each, and why everything else was left alone."""
+    """The moves of one look with the cause of each, and why everything else was left alone.
+
+    ``weighed`` is what each move was weighed by, "" for strategies that do not say so.
+    """
 
     plan: RatePlan
     causes: tuple[Cause, ...]
+    weighed: tuple[str, ...]
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -146,7 +150,8 @@ class GreedyRate:
             takes=np.array([open_to(isolation, policy, brokers) for policy in kinds]),
             most_moves=look.most_moves,
         )
-        return Chosen(plan=plan, causes=(Cause.IMBALANCE,) * len(plan.moves))
+        count = len(plan.moves)
+        return Chosen(plan=plan, causes=(Cause.IMBALANCE,) * count, weighed=("",) * count)
 
     def settle(self) -> None:
         """Remember nothing."""

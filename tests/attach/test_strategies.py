@@ -1,6 +1,7 @@
 """`loadmanager attach --strategy`: the strategies of sidecars, within the limits of attach."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -222,6 +223,20 @@ def test_a_broker_that_has_just_started_is_waited_for(busy: FakePulsar) -> None:
     for broker in busy.brokers:
         broker.more_metrics = started.format(time.time_ns() / 1e9 - 160)
     assert seen(busy, "--strategy", "joint")["proposals"]
+
+
+def test_moves_of_the_joint_strategy_say_what_they_were_weighed_by(busy: FakePulsar) -> None:
+    told = seen(busy, "--strategy", "joint")["proposals"]
+    assert told
+    for one in told:
+        assert re.search(
+            r"goes from \d\.\d+ to \d\.\d+ of \w+ \(noise .*\); saves -?\d.* and costs \d.*; "
+            r"cost known from \w+ \(\d+% learned\)",
+            one["weighed"],
+        )
+        assert one["reason"].endswith(f"; {one['weighed']}")
+    others = seen(busy, "--strategy", "threshold")["proposals"]
+    assert {one["weighed"] for one in others} == {""}
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,18 @@ def test_a_targets_use_is_predicted_before_and_after_with_gain_and_price() -> No
     assert savings == sorted(savings, reverse=True)
 
 
+def test_a_move_is_told_with_what_it_was_weighed_by() -> None:
+    found = weighing()
+    paid = found.paybacks[C]
+    (noise,) = (one.noise for one in found.uses if one.resource == "cpu")
+    assert found.told_move(C) == (
+        f"c:1 goes from {paid.use:.3f} to {paid.use_with:.3f} of cpu (noise {noise:.3f}); saves "
+        f"{paid.saving:.4f} and costs {paid.price:.4f}; cost known from reports "
+        f"({cost(found).learned_fraction:.0%} learned)"
+    )
+    assert found.told_move(A) == ""
+
+
 def test_the_move_that_a_round_makes_is_the_one_that_pays_back_most() -> None:
     memory = RoundMemory(shedder=Memory(joint=LEARNED))
     planner = replace(PLANNER, settings=PlannerSettings(settle_s=0.0))

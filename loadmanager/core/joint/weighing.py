@@ -108,6 +108,20 @@ class Weighing:
     costs: tuple[BundleCost, ...] = ()
     paybacks: Mapping[BrokerId, Payback] = field(default_factory=dict)
 
+    def told_move(self, target: BrokerId) -> str:
+        """Return what a move of the bundle is weighed by, for people; "" where it is not."""
+        paid = self.paybacks.get(target)
+        if paid is None:
+            return ""
+        cost = next(one for one in self.costs if one.resource == paid.resource)
+        noise = next(one.noise for one in self.uses if one.resource == paid.resource)
+        told = "" if noise is None else f" (noise {noise:.3f})"
+        return (
+            f"{target} goes from {paid.use:.3f} to {paid.use_with:.3f} of {paid.resource}{told}; "
+            f"saves {paid.saving:.4f} and costs {paid.price:.4f}; "
+            f"cost known from {cost.source} ({cost.learned_fraction:.0%} learned)"
+        )
+
     @property
     def told(self) -> str:
         """Where the broker stands, for people; "" where there is none."""
