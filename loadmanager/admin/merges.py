@@ -27,7 +27,7 @@ class MergeRequests:
 
     context: Context
     leading: Leadership
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     wait_s: float
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
@@ -62,7 +62,7 @@ class MergeRequests:
         return both.whole
 
     def _check_size(self, both: Merge) -> None:
-        policy = self.tuning.now.split_policy
+        policy = self.settings.now.split_policy
         excess = cut_again(policy.rules, *(self._reported(half) for half in both.halves))
         if policy.enabled and excess:
             raise MergeRefused(f"{both.whole} would be cut again at once: it has {excess}")

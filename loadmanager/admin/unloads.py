@@ -30,14 +30,14 @@ class UnloadRequests:
     Args:
         parts: of this sidecar.
         leading: has the leader's term.
-        tuning: a destination whose report is older than its planner's filters allow gets
+        settings: a destination whose report is older than its planner's filters allow gets
             nothing; of one request no more move at the same time than with one broker.
         wait_s: how long those may take to arrive.
     """
 
     context: Context
     leading: Leadership
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     wait_s: float
 
     async def unload(
@@ -50,7 +50,7 @@ class UnloadRequests:
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
         unloaded: list[Unloaded] = []
-        most = self.tuning.now.task_bounds.most_per_broker
+        most = self.settings.now.task_bounds.most_per_broker
         for first in range(0, len(bundles), most):
             if destination is not None:
                 self._check(destination)
@@ -70,7 +70,7 @@ class UnloadRequests:
         if loads is None:
             raise UnloadRefused(f"{_INACTIVE}: {destination} has published no loads")
         age_s = self.context.clock.monotonic_s() - loads.seen_at_s
-        oldest_s = self.tuning.now.planner.filters.max_report_age_s
+        oldest_s = self.settings.now.planner.filters.max_report_age_s
         if age_s > oldest_s:
             raise UnloadRefused(
                 f"{_INACTIVE}: {destination} last reported {age_s:.0f} s ago; "

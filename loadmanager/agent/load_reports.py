@@ -111,14 +111,14 @@ class Publisher:
         self,
         context: Context,
         sampler: Sampler,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         *,
         draw: Callable[[], float],
     ) -> None:
         self._coordination = context.coordination
         self.sampler = sampler
         self._intention = sampler.intention
-        self._tuning = tuning
+        self._settings = settings
         self._clock = context.clock
         self._metrics = context.metrics
         self._draw = draw
@@ -154,7 +154,7 @@ class Publisher:
                 continue
             self._metrics.show_usage(report)
             now_s = self._clock.monotonic_s()
-            rules = self._tuning.now.report_rules
+            rules = self._settings.now.report_rules
             reason = due(rules, last, report, now_s, jitter, forced=behind)
             if reason is None:
                 continue
@@ -238,7 +238,7 @@ class Publisher:
         intention = self._intention
         if not _intends_otherwise(intention, before):
             await wait_out(
-                self._clock, lambda: self._tuning.now.sample_interval_s, intention.changes.wait
+                self._clock, lambda: self._settings.now.sample_interval_s, intention.changes.wait
             )
         if not _intends_otherwise(intention, before):
             return await self.sampler.sample()

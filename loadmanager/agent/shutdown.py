@@ -20,15 +20,15 @@ _POLL_S = 0.02
 class Shutdown:
     """Waits while bundles go, and gives back what does not go by itself.
 
-    ``drain_deadline_s`` of the tuning is how long the leader has to hand everything over.
+    ``drain_deadline_s`` of the settings is how long the leader has to hand everything over.
     """
 
     def __init__(
-        self, context: Context, ownerships: OwnershipWorker, tuning: RuntimeSettings
+        self, context: Context, ownerships: OwnershipWorker, settings: RuntimeSettings
     ) -> None:
         self._context = context
         self._ownerships = ownerships
-        self._tuning = tuning
+        self._settings = settings
         self.begun = False
 
     async def drain(self) -> None:
@@ -42,7 +42,7 @@ class Shutdown:
         bundles, begun_s = self._ownerships.records.count, self._context.clock.monotonic_s()
         # A broker's own bundles never move, so it does not wait for them.
         await self.let_go(
-            begun_s + self._tuning.now.drain_deadline_s,
+            begun_s + self._settings.now.drain_deadline_s,
             while_true=lambda: (
                 self.has_heirs() and not all(map(belongs_to_a_broker, self._ownerships.phases))
             ),

@@ -49,11 +49,11 @@ class Splitter:
     """Carries out the orders of this agent to split and to merge."""
 
     def __init__(
-        self, context: Context, ownerships: OwnershipWorker, tuning: RuntimeSettings
+        self, context: Context, ownerships: OwnershipWorker, settings: RuntimeSettings
     ) -> None:
         self._context = context
         self._ownerships = ownerships
-        self._tuning = tuning
+        self._settings = settings
         self._not_before_s: dict[BundleId, float] = {}
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class Splitter:
             for topic, load in traffic.items()
         ]
         cuts = algorithm(
-            SplitAsk(lower, upper, topics, order.positions), self._tuning.now.split_limits
+            SplitAsk(lower, upper, topics, order.positions), self._settings.now.split_limits
         )
         if not cuts:
             raise CannotSplit(

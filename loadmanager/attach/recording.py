@@ -110,7 +110,7 @@ class AttachHistory:
             told = replace(
                 told,
                 memory=shifted(decided.memory, offset_s),
-                averages=self.tallied.tally.averages(),
+                averages=self.tallied.tracker.averages(),
             )
             bundles, view = told, decided.view
             self.sink.offer(Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view))

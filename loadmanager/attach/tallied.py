@@ -37,24 +37,24 @@ class Tallied:
     at_ms: int = 0
     now_s: float = 0.0
     ticks: int = 0
-    tally: LoadTracker = field(init=False)
+    tracker: LoadTracker = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin without any sample."""
-        self.tally = LoadTracker(weights=self.weights)
+        self.tracker = LoadTracker(weights=self.weights)
 
     def take(self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample]) -> None:
         """Count a window; a broker without a sample is as one that left."""
         self.at_ms, self.now_s = self.wall_ms(), self.monotonic_s()
-        self.left = self.tally.brokers - samples.keys()
+        self.left = self.tracker.brokers - samples.keys()
         for gone in self.left:
-            self.tally.forget(gone, self.now_s)
+            self.tracker.forget(gone, self.now_s)
         self.taken = self.reports.of(cluster, samples, self.at_ms)
         for report in self.taken.values():
-            self.tally.report(report, self.now_s)
-        self.tally.sample()
+            self.tracker.report(report, self.now_s)
+        self.tracker.sample()
         self.ticks += 1
 
     def view(self, policies: Policies) -> ClusterView:
         """Return the cluster as of the last window."""
-        return self.tally.view(self.now_s, policies=policies)
+        return self.tracker.view(self.now_s, policies=policies)

@@ -72,10 +72,10 @@ class CostModelWatch:
     Content that cannot be read leaves the model as it was: nobody meant to take it back.
     """
 
-    def __init__(self, context: Context, tuning: RuntimeSettings) -> None:
+    def __init__(self, context: Context, settings: RuntimeSettings) -> None:
         self._coordination = context.coordination
         self._metrics = context.metrics
-        self._tuning = tuning
+        self._settings = settings
         self._watch: Watch | None = None
         self._read = self._unusable = False
         self._changes = Subscriptions()
@@ -85,7 +85,7 @@ class CostModelWatch:
     @property
     def planner(self) -> Planner:
         """The planner as it is configured now, with the costs that are published."""
-        configured, document = self._tuning.now.planner, self.document
+        configured, document = self._settings.now.planner, self.document
         if self._made is None or self._made[0] is not configured or self._made[1] is not document:
             self._made = (configured, document, configured.costing(document))
             self._show()

@@ -14,15 +14,15 @@ log = structlog.get_logger()
 
 
 class SettingsWatch:
-    """Turns this sidecar's configuration and the cluster's settings over it into a tuning.
+    """Turns this sidecar's configuration and the cluster's settings over it into `RuntimeSettings`.
 
     Settings that this sidecar cannot take, alone or with its own, are left out and told
     in the log, once for each time they change.
     """
 
-    def __init__(self, config: Config, tuning: RuntimeSettings) -> None:
+    def __init__(self, config: Config, settings: RuntimeSettings) -> None:
         self._config = config
-        self._tuning = tuning
+        self._settings = settings
         self._faults: Mapping[str, str] = {}
         self._followers: list[Callable[[Config], None]] = []
         self._last = config
@@ -41,7 +41,7 @@ class SettingsWatch:
         if result.config == self._last:
             return
         self._last = result.config
-        self._tuning.now = tuned_by(result.config)
+        self._settings.now = tuned_by(result.config)
         for follower in self._followers:
             follower(result.config)
         log.info("configuration.taken", names=sorted(values.keys() - result.faults.keys()))

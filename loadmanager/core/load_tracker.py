@@ -237,8 +237,10 @@ def view_of(
     weights: ResourceWeights | None = None,
 ) -> ClusterView:
     """Return a view made from nothing: for simulations, replays and tests."""
-    tally = LoadTracker(weights=weights)
+    tracker = LoadTracker(weights=weights)
     for load in loads:
-        tally.put(load)
-    tally.seed(averages)
-    return tally.view(now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies)
+        tracker.put(load)
+    tracker.seed(averages)
+    return tracker.view(
+        now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
+    )

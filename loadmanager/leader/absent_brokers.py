@@ -20,7 +20,7 @@ class AbsentBrokers:
 
     context: Context
     tasks: TaskController
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     _absences: Absences = field(default_factory=Absences, init=False)
 
     def orphans(self) -> Mapping[BundleId, BrokerId]:
@@ -49,7 +49,7 @@ class AbsentBrokers:
         return waiting
 
     def _rules(self) -> AbsenceRules:
-        session_s, settings = self.context.coordination.session.timeout_s, self.tuning.now
+        session_s, settings = self.context.coordination.session.timeout_s, self.settings.now
         return AbsenceRules(
             return_wait_s=settings.rhythm.return_wait_s,
             max_lost_fraction=settings.planner.settings.max_lost_fraction,

@@ -40,7 +40,7 @@ class Adoption:
 
     context: Context
     tasks: TaskController
-    tally: LoadTracker
+    tracker: LoadTracker
     recorder: HistoryRecorder
     # Not their versions: those of a namespace that is made again begin at 0 again.
     _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
@@ -159,16 +159,16 @@ class Adoption:
 
         A whole has the sum of its halves.
         """
-        known = self.tally.averages()
+        known = self.tracker.averages()
         for whole, parts in found.parts.items():
             if whole in known:
                 width = _width(whole)
-                self.tally.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
+                self.tracker.seed({b: scaled(known[whole], _width(b) / width) for b in parts})
         halves: dict[BundleId, list[BundleAverages]] = {}
         for half, whole in sorted(found.whole.items()):
             if half in known:
                 halves.setdefault(whole, []).append(known[half])
-        self.tally.seed({whole: summed(averages) for whole, averages in halves.items()})
+        self.tracker.seed({whole: summed(averages) for whole, averages in halves.items()})
 
 
 def _width(bundle: BundleId) -> int:

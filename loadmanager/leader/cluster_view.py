@@ -55,7 +55,7 @@ class ViewBuilder:
     context: Context
     tasks: TaskController
     constraints: Constraints
-    tally: LoadTracker
+    tracker: LoadTracker
     recorder: HistoryRecorder
     harmful: HarmfulReports
     untaken: UntakenOrders
@@ -69,11 +69,11 @@ class ViewBuilder:
         for broker, known in reports.items():
             if self._taken.get(broker) is not known:
                 self._taken[broker] = known
-                self.tally.report(known.report, known.seen_at_s)
+                self.tracker.report(known.report, known.seen_at_s)
                 self.recorder.took(broker, known.report.reported_at_ms)
         for broker in self._taken.keys() - reports.keys():
             del self._taken[broker]
-            self.tally.forget(broker, self.context.clock.monotonic_s())
+            self.tracker.forget(broker, self.context.clock.monotonic_s())
             self.recorder.forgot(broker)
 
     @property
@@ -87,7 +87,7 @@ class ViewBuilder:
         ordered = self.tasks.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        view = self.tally.view(
+        view = self.tracker.view(
             self.context.clock.monotonic_s(),
             in_flight=ordered,
             policies=self.constraints.policies,

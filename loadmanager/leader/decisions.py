@@ -43,8 +43,8 @@ class Choices:
 class Decider:
     """The planner of one term, on the view and with the memory of that term."""
 
-    costing: CostModelWatch
-    viewing: ViewBuilder
+    cost_model: CostModelWatch
+    view_builder: ViewBuilder
     tasks: TaskController
     decision_log: DecisionLog
     steering: BalancingModeWatch
@@ -55,7 +55,7 @@ class Decider:
     @property
     def planner(self) -> Planner:
         """The planner as it is configured now, with the costs that are published."""
-        return self.costing.planner
+        return self.cost_model.planner
 
     @property
     def steered(self) -> Planner:
@@ -141,7 +141,7 @@ class Decider:
 
         None goes to the broker that it is ``leaving`` for ``cause``.
         """
-        view = seen = self.viewing.view(afresh=bundles)
+        view = seen = self.view_builder.view(afresh=bundles)
         moves: list[Move] = []
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -168,7 +168,7 @@ class Decider:
 
         Only what is a must counts: who has which for the sake of evenness does not.
         """
-        view = self.viewing.view(afresh=bundles)
+        view = self.view_builder.view(afresh=bundles)
         return {
             BrokerId(refusal.subject): refusal.reason.value
             for bundle in bundles

@@ -18,12 +18,12 @@ class Drain:
     context: Context
     owners: OwnerView
     tasks: TaskController
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     _drains: Drains = field(default_factory=Drains, init=False)
 
     def due(self) -> Mapping[BundleId, BrokerId]:
         """Return what is to leave draining brokers now, each with the broker it leaves."""
-        state, most = self.context.cluster_state, self.tuning.now.task_bounds.most_per_broker
+        state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
         left = {
             broker: most - self.tasks.tasks.under_way(broker)
             for broker, known in state.brokers.items()

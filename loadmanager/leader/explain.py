@@ -69,7 +69,7 @@ class Explainer:
         return Account(
             explanation=_explained(known, subject, self._with_tasks(past.about(subject))),
             tasks=self._tasks_of(subject),
-            assessment=leader_term.assessing.last,
+            assessment=leader_term.optimality_watch.last,
             leader=self._context.identity.broker,
             epoch=look.epoch,
             at_ms=self._context.clock.wall_ms(),
@@ -81,14 +81,14 @@ class Explainer:
 
     def assessment(self) -> Assessment | None:
         """Return how far the cluster was from the best possible lately."""
-        return self._leading.require_term().assessing.last
+        return self._leading.require_term().optimality_watch.last
 
     def shadows(self) -> ShadowList:
         """Return what strategies beside the active one would have had."""
         leader_term = self._leading.require_term()
         return ShadowList(
             active=type(leader_term.look().planner.shedder).__name__,
-            shadows=dict(leader_term.shadowing.shadows),
+            shadows=dict(leader_term.shadows.shadows),
         )
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:

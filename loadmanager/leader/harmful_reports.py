@@ -139,17 +139,17 @@ class HarmfulReports:
     def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
         """Return what a decision on the reports of these brokers raises."""
         known, now_s = self.context.cluster_state.loads.reports, self.context.clock.monotonic_s()
-        tally = LoadTracker(weights=trial.planner.weights)
+        tracker = LoadTracker(weights=trial.planner.weights)
         try:
             for broker in brokers:
                 if broker in known:
-                    tally.report(known[broker].report, known[broker].seen_at_s)
-            tally.sample()
-            view = tally.view(now_s, in_flight=trial.assigned, policies=trial.policies)
+                    tracker.report(known[broker].report, known[broker].seen_at_s)
+            tracker.sample()
+            view = tracker.view(now_s, in_flight=trial.assigned, policies=trial.policies)
             # All brokers are new to this tally, which would close the gate before the shedder.
             view = replace(view, membership_changed_s=-math.inf, departures_s=())
             plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
-            encode_standby(Standby(plan.memory, tally.averages(), tally.running()))
+            encode_standby(Standby(plan.memory, tracker.averages(), tracker.running()))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
             return error
         return None

@@ -49,12 +49,12 @@ class HistoryRecorder:
     """
 
     def __init__(
-        self, context: Context, epoch: int, tally: LoadTracker, *, base_every_rounds: int
+        self, context: Context, epoch: int, tracker: LoadTracker, *, base_every_rounds: int
     ) -> None:
         self.on = context.history.wants(Stream.ROUNDS)
         self._context = context
         self._epoch = epoch
-        self._tally = tally
+        self._tracker = tracker
         self._base_every_rounds = base_every_rounds
         self._began = False
         self._ticks = 0
@@ -148,7 +148,7 @@ class HistoryRecorder:
         if self._is_base(view, planner):
             offset_s = told.at_ms / 1000 - view.now_s
             memory = shifted(memory, offset_s)
-            told = replace(told, memory=memory, averages=self._tally.averages())
+            told = replace(told, memory=memory, averages=self._tracker.averages())
             # Told at once: ticks that come before the round is over count on top of these.
             bundles = told
             self._context.history.offer(

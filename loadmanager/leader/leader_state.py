@@ -32,7 +32,7 @@ class LeaderState:
 
     context: Context
     term: Term
-    tally: LoadTracker
+    tracker: LoadTracker
     splits: Splits
 
     async def take(self) -> RoundMemory:
@@ -50,8 +50,8 @@ class LeaderState:
         brokers = self.context.cluster_state.brokers
         for broker in standby.memory.started_at_ms.keys() - brokers.keys():
             departed_at_s.setdefault(broker, now_s)
-        self.tally.inherit(standby.running, departed_at_s, now_s)
-        self.tally.seed(standby.averages)
+        self.tracker.inherit(standby.running, departed_at_s, now_s)
+        self.tracker.seed(standby.averages)
         self.splits.inherit(standby.split_rests_s)
         return self._with_joint(standby, now_s)
 
@@ -78,9 +78,9 @@ class LeaderState:
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
-            self.tally.averages(),
-            self.tally.running(),
-            {broker: at_s + offset_s for broker, at_s in self.tally.departed_at_s.items()},
+            self.tracker.averages(),
+            self.tracker.running(),
+            {broker: at_s + offset_s for broker, at_s in self.tracker.departed_at_s.items()},
             {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
             b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
         )

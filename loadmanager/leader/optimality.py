@@ -33,9 +33,9 @@ class OptimalityWatch:
     """
 
     context: Context
-    deciding: Decider
+    decider: Decider
     recorder: HistoryRecorder
-    shadowing: Shadows
+    shadows: Shadows
     last: Assessment | None = None
     course: deque[Assessment] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     _round: tuple[ClusterView, Plan] | None = None
@@ -54,12 +54,12 @@ class OptimalityWatch:
         seen = self._seen(*done)
         self._show(None if seen is None else seen.optimality)
         if seen is not None:
-            await self.shadowing.round_over(seen)
+            await self.shadows.round_over(seen)
         ended_s = self.context.clock.monotonic_s()
         self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
 
     def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
-        planner, memory = self.deciding.planner, self.deciding.memory
+        planner, memory = self.decider.planner, self.decider.memory
         try:
             found, parts = planner.optimality(view, memory), planner.divided(view, memory)
         except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
@@ -71,7 +71,7 @@ class OptimalityWatch:
 
     def _show(self, found: Optimality | None) -> None:
         self.context.metrics.optimality.found(found)
-        past = self.deciding.decision_log
+        past = self.decider.decision_log
         self.last = None
         if found is not None:
             self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
@@ -80,5 +80,5 @@ class OptimalityWatch:
 
     def end(self) -> None:
         """Show nothing: the term is over."""
-        self.shadowing.end()
+        self.shadows.end()
         self.context.metrics.optimality.found(None)

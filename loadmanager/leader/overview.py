@@ -69,7 +69,7 @@ class OverviewRequests:
             at_ms=at_ms,
             measure="use",
             balancing=term.balancing,
-            course=_course(term.assessing.course, at_ms - _HOUR_MS),
+            course=_course(term.optimality_watch.course, at_ms - _HOUR_MS),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
             resources=resources_of(brokers),

@@ -37,9 +37,9 @@ class PlacementWorker:
     context: Context
     tasks: TaskController
     absences: AbsentBrokers
-    deciding: Decider
+    decider: Decider
     wanted: PlacementQueue
-    emptying: Drain
+    drain: Drain
     untaken: UntakenOrders
     brokers_own: bool = False
     _work: Subscriptions = field(default_factory=Subscriptions, init=False)
@@ -119,8 +119,8 @@ class PlacementWorker:
                     poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
                     await self._work.wait(min([poll_s, *awaited.values()]))
                 return
-            choices = self.deciding.choose(bundles)
-            found = await self.deciding.order(choices, AskedBy.UNOWNED)
+            choices = self.decider.choose(bundles)
+            found = await self.decider.order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
             self.wanted.refuse_all(f"the order could not be written: {error}")
             await self.context.clock.sleep(_RETRY_S)
@@ -131,12 +131,12 @@ class PlacementWorker:
 
     async def _empty_draining(self) -> bool:
         """Move some of what is on draining brokers; return whether there was anything to try."""
-        leaving = self.emptying.due()
+        leaving = self.drain.due()
         if not leaving:
             return False
-        choices = self.deciding.choose(leaving, leaving, Cause.DRAINING)
-        found = await self.deciding.order(choices, AskedBy.DRAIN)
-        self.emptying.refused([*choices.refusals, *found.refused])
+        choices = self.decider.choose(leaving, leaving, Cause.DRAINING)
+        found = await self.decider.order(choices, AskedBy.DRAIN)
+        self.drain.refused([*choices.refusals, *found.refused])
         if found.ordered:
             sources = {leaving[bundle] for bundle in found.ordered}
             self.context.metrics.bundles_unloaded(len(found.ordered), len(sources))

@@ -40,24 +40,24 @@ class Rounds:
 
     context: Context
     term: Term
-    tuning: RuntimeSettings
-    tally: LoadTracker
-    viewing: ViewBuilder
-    deciding: Decider
+    settings: RuntimeSettings
+    tracker: LoadTracker
+    view_builder: ViewBuilder
+    decider: Decider
     tasks: TaskController
     splits: Splits
-    placing: PlacementWorker
+    placement_worker: PlacementWorker
     reconciler: Reconciler
-    inheritance: LeaderState
+    leader_state: LeaderState
     recorder: HistoryRecorder
     harmful: HarmfulReports
-    assessing: OptimalityWatch
+    optimality_watch: OptimalityWatch
     brokers_own: bool = False
 
     async def tick(self) -> None:
         """Sample for ever; raises `Deposed`."""
         while True:
-            await self._pause(lambda: self.tuning.now.rhythm.tick_interval_s)
+            await self._pause(lambda: self.settings.now.rhythm.tick_interval_s)
             try:
                 await self._tick()
             except CoordinationError as error:
@@ -68,9 +68,9 @@ class Rounds:
                 await self._search("tick", error)
 
     async def _tick(self) -> None:
-        self.tally.weigh(self.tuning.now.planner.weights)
-        self.viewing.take_reports()
-        self.tally.sample()
+        self.tracker.weigh(self.settings.now.planner.weights)
+        self.view_builder.take_reports()
+        self.tracker.sample()
         self.recorder.ticked()
         self.tasks.observe()
         if not self.brokers_own:
@@ -85,7 +85,7 @@ class Rounds:
         """
         failed_in_a_row = 0
         while True:
-            await self._pause(lambda: self.tuning.now.rhythm.round_interval_s)
+            await self._pause(lambda: self.settings.now.rhythm.round_interval_s)
             started_s = self.context.clock.monotonic_s()
             unexpected = False
             try:
@@ -107,10 +107,10 @@ class Rounds:
             self.recorder.round_over(
                 outcome,
                 took_s=took_s,
-                tick_interval_s=self.tuning.now.rhythm.tick_interval_s,
-                unowned=lambda: self.placing.unowned,
+                tick_interval_s=self.settings.now.rhythm.tick_interval_s,
+                unowned=lambda: self.placement_worker.unowned,
             )
-            await self.assessing.round_over()
+            await self.optimality_watch.round_over()
 
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
@@ -129,10 +129,10 @@ class Rounds:
     async def _search(self, place: str, error: Exception) -> bool:
         """Count an unexpected error, and return whether reports were found that cause it."""
         trial = Trial(
-            planner=self.deciding.planner,
-            memory=self.deciding.memory,
+            planner=self.decider.planner,
+            memory=self.decider.memory,
             assigned=self.tasks.assigned,
-            policies=self.viewing.policies,
+            policies=self.view_builder.policies,
         )
         found = await self.harmful.search(trial)
         if found or place != "round":
@@ -143,20 +143,20 @@ class Rounds:
         doubtful = self.context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
-        view = self.viewing.view()
-        plan = self.deciding.round(view, session_doubtful=doubtful)
-        self.assessing.decided(view, plan)
-        strategy = type(self.deciding.planner.shedder).__name__
+        view = self.view_builder.view()
+        plan = self.decider.round(view, session_doubtful=doubtful)
+        self.optimality_watch.decided(view, plan)
+        strategy = type(self.decider.planner.shedder).__name__
         tell_plan(self.context.metrics, strategy, plan, self.term.epoch)
-        state = self.inheritance.write(plan.memory)
-        cuts = self.deciding.steering.balancing.mode is BalancingMode.ACTIVE
+        state = self.leader_state.write(plan.memory)
+        cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not (doubtful or self.brokers_own):
             await self.splits.look()
         found: Dispatched | None = None
         if plan.moves:
-            found = await self.deciding.order_round(plan, view, state)
+            found = await self.decider.order_round(plan, view, state)
         if found is None or not found.rode:
-            await self.inheritance.leave(self.deciding.memory)
+            await self.leader_state.leave(self.decider.memory)
         if not (doubtful or self.brokers_own):
             await self.reconciler.look()
         if found is None:

@@ -22,8 +22,8 @@ class Shadows:
     """
 
     context: Context
-    tuning: RuntimeSettings
-    costing: CostModelWatch
+    settings: RuntimeSettings
+    cost_model: CostModelWatch
     recorder: HistoryRecorder
     shadows: dict[str, Shadow] = field(default_factory=dict)
     _planners: dict[str, Planner] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Shadows:
 
     def _follow_configuration(self) -> None:
         """Begin anew with strategies whose settings are others now."""
-        wanted, document = self.tuning.now.shadows, self.costing.document
+        wanted, document = self.settings.now.shadows, self.cost_model.document
         for strategy in self._planners.keys() - wanted.keys():
             self._forget(strategy)
         for strategy, configured in wanted.items():

@@ -26,15 +26,15 @@ class Splits:
 
     context: Context
     tasks: TaskController
-    tally: LoadTracker
-    tuning: RuntimeSettings
+    tracker: LoadTracker
+    settings: RuntimeSettings
     adoption: Adoption
-    deciding: Decider
+    decider: Decider
     _resting_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     @property
     def _policy(self) -> SplitPolicy:
-        return self.tuning.now.split_policy
+        return self.settings.now.split_policy
 
     @property
     def rests_s(self) -> Mapping[BundleId, float]:
@@ -62,10 +62,10 @@ class Splits:
         self._rest(task.bundle for task in late if task.kind is TaskKind.SPLIT)
         others = [part for parts in cut for part in parts[1:]]
         if others:
-            choices = self.deciding.choose(others)
+            choices = self.decider.choose(others)
             assigned = self.tasks.assigned
             moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
-            await self.deciding.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
+            await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def look(self) -> None:
         """Have bundles that are too large split, as many as one round may.
@@ -79,7 +79,7 @@ class Splits:
             broker: known.report.bundles
             for broker, known in self.context.cluster_state.loads.reports.items()
         }
-        averages = self.tally.averages()
+        averages = self.tracker.averages()
 
         def long_rates(bundle: BundleId) -> Rates | None:
             known = averages.get(bundle)
@@ -124,7 +124,7 @@ class Splits:
         await self.adopt_parts()
         owner_of = self._owners(both)
         owners = sorted(set(owner_of.values()), key=lambda one: one != owner_of[hotter])
-        barred = self.deciding.barred(both.halves, owners)
+        barred = self.decider.barred(both.halves, owners)
         allowed = [broker for broker in owners if broker not in barred]
         if not allowed:
             why = "; ".join(f"{broker}: {reason}" for broker, reason in barred.items())
@@ -142,7 +142,7 @@ class Splits:
             )
         )
         now_s = self.context.clock.monotonic_s()
-        self.deciding.memory = self.deciding.rested(both.halves, now_s)
+        self.decider.memory = self.decider.rested(both.halves, now_s)
 
     def check_ordered(self, bundles: Sequence[BundleId], order: str, why: str = "") -> None:
         """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""

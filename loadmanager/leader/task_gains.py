@@ -20,15 +20,15 @@ _MOST_KEPT: Final = 256
 class TaskGains:
     """Keeps, for the last moves of one term, the largest use of their sources before and after."""
 
-    def __init__(self, tally: LoadTracker) -> None:
-        self._tally = tally
+    def __init__(self, tracker: LoadTracker) -> None:
+        self._tracker = tracker
         self._gains: dict[int, TaskGain] = {}
         self._ended: dict[int, BundleTask] = {}
 
     def task_changed(self, task: BundleTask) -> None:
         """Take note of a task in its new state."""
         if task.state is TaskState.ORDERED and task.number not in self._gains:
-            load = None if task.source is None else self._tally.loads.get(task.source)
+            load = None if task.source is None else self._tracker.loads.get(task.source)
             if load is not None and task.relocates and task.influence is not None:
                 self._gains[task.number] = _expected(load, task.influence)
                 while len(self._gains) > _MOST_KEPT:
@@ -40,7 +40,7 @@ class TaskGains:
 
     def look(self) -> Mapping[int, TaskGain]:
         """Return the gains by the numbers of the tasks, with all that is known by now."""
-        loads = self._tally.loads
+        loads = self._tracker.loads
         for number, task in list(self._ended.items()):
             load = None if task.source is None else loads.get(task.source)
             if load is None:

@@ -81,7 +81,7 @@ class LeaderTerm:
         self,
         context: Context,
         term: Term,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         *,
         cluster: str,
         rng: np.random.Generator,
@@ -91,56 +91,58 @@ class LeaderTerm:
     ) -> None:
         self._context = context
         self._term = term
-        self._tuning = tuning
+        self._settings = settings
         self._foreign = foreign
         self._owners: OwnerView = context.cluster_state if foreign is None else foreign.owners
         self._constraints = Constraints(context, cluster)
-        self._tally = LoadTracker(weights=tuning.now.planner.weights)
+        self._tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
-            context, term.epoch, self._tally, base_every_rounds=base_every_rounds
+            context, term.epoch, self._tracker, base_every_rounds=base_every_rounds
         )
         self._seeding = WarmStart(
-            context, self._tally, cluster=cluster, max_age_days=seed_max_age_days
+            context, self._tracker, cluster=cluster, max_age_days=seed_max_age_days
         )
         self.began_at_ms = context.clock.wall_ms()
-        self.gains = TaskGains(self._tally)
-        self.tasks = self._task_controller()
+        self.gains = TaskGains(self._tracker)
+        self.tasks = self._new_task_controller()
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
         self._untaken = UntakenOrders(context, self.tasks)
-        self._adoption = Adoption(context, self.tasks, self._tally, self._recorder)
+        self._adoption = Adoption(context, self.tasks, self._tracker, self._recorder)
         self._harmful = HarmfulReports(context)
-        self._viewing = ViewBuilder(
+        self._view_builder = ViewBuilder(
             context,
             self.tasks,
             self._constraints,
-            self._tally,
+            self._tracker,
             recorder=self._recorder,
             harmful=self._harmful,
             untaken=self._untaken,
         )
         self._steering = BalancingModeWatch(context, foreign.held if foreign else str)
-        self._costing = CostModelWatch(context, tuning)
-        self._deciding = Decider(
-            self._costing,
-            self._viewing,
+        self._cost_model = CostModelWatch(context, settings)
+        self._decider = Decider(
+            self._cost_model,
+            self._view_builder,
             self.tasks,
             self.decision_log,
             self._steering,
             rng,
             recorder=self._recorder,
         )
-        self.shadowing = Shadows(context, tuning, self._costing, self._recorder)
-        self.assessing = OptimalityWatch(context, self._deciding, self._recorder, self.shadowing)
-        self.splits = Splits(
-            context, self.tasks, self._tally, tuning, self._adoption, self._deciding
+        self.shadows = Shadows(context, settings, self._cost_model, self._recorder)
+        self.optimality_watch = OptimalityWatch(
+            context, self._decider, self._recorder, self.shadows
         )
-        self._inheritance = LeaderState(context, term, self._tally, self.splits)
-        self._placing = self._placement_worker()
-        self._rounds = self._all_rounds()
+        self.splits = Splits(
+            context, self.tasks, self._tracker, settings, self._adoption, self._decider
+        )
+        self._leader_state = LeaderState(context, term, self._tracker, self.splits)
+        self._placement_worker = self._new_placement_worker()
+        self._rounds = self._new_rounds()
 
-    def _task_controller(self) -> TaskController:
+    def _new_task_controller(self) -> TaskController:
         context, foreign = self._context, self._foreign
         reports = TaskReports(context.metrics, self._recorder, context.clock)
 
@@ -153,48 +155,48 @@ class LeaderTerm:
             OrderBook(context, self._term) if foreign is None else foreign.orders,
             self._owners,
             context.clock,
-            bounds=lambda: self._tuning.now.task_bounds,
+            bounds=lambda: self._settings.now.task_bounds,
             listener=task_changed,
             caught=context.unexpected.caught,
         )
 
-    def _placement_worker(self) -> PlacementWorker:
+    def _new_placement_worker(self) -> PlacementWorker:
         return PlacementWorker(
             self._context,
             self.tasks,
-            absences=AbsentBrokers(self._context, self.tasks, self._tuning),
-            deciding=self._deciding,
+            absences=AbsentBrokers(self._context, self.tasks, self._settings),
+            decider=self._decider,
             untaken=self._untaken,
             wanted=PlacementQueue(self._context.metrics),
-            emptying=Drain(self._context, self._owners, self.tasks, self._tuning),
+            drain=Drain(self._context, self._owners, self.tasks, self._settings),
             brokers_own=self._foreign is not None,
         )
 
-    def _all_rounds(self) -> Rounds:
+    def _new_rounds(self) -> Rounds:
         return Rounds(
             context=self._context,
             term=self._term,
-            tuning=self._tuning,
-            tally=self._tally,
-            viewing=self._viewing,
-            deciding=self._deciding,
+            settings=self._settings,
+            tracker=self._tracker,
+            view_builder=self._view_builder,
+            decider=self._decider,
             tasks=self.tasks,
             splits=self.splits,
-            placing=self._placing,
+            placement_worker=self._placement_worker,
             reconciler=Reconciler(
                 self._context, self.tasks, self._adoption, self._untaken, self.decision_log
             ),
-            inheritance=self._inheritance,
+            leader_state=self._leader_state,
             recorder=self._recorder,
             harmful=self._harmful,
-            assessing=self.assessing,
+            optimality_watch=self.optimality_watch,
             brokers_own=self._foreign is not None,
         )
 
     @property
     def brokers(self) -> LoadTracker:
         """What brokers reported, and when others left."""
-        return self._tally
+        return self._tracker
 
     @property
     def balancing(self) -> Balancing:
@@ -204,7 +206,7 @@ class LeaderTerm:
     @property
     def unowned(self) -> tuple[BundleId, ...]:
         """The bundles that are about to be placed."""
-        return self._placing.unowned
+        return self._placement_worker.unowned
 
     @property
     def left_out(self) -> Mapping[BrokerId, str]:
@@ -215,13 +217,13 @@ class LeaderTerm:
         """Return what this leader sees and remembers now."""
         return Look(
             epoch=self._term.epoch,
-            view=self._viewing.view(),
-            averages=self._tally.averages(),
-            memory=self._deciding.memory,
-            planner=self._deciding.planner,
+            view=self._view_builder.view(),
+            averages=self._tracker.averages(),
+            memory=self._decider.memory,
+            planner=self._decider.planner,
             balancing=self._steering.balancing,
-            costs=self._costing.document,
-            unowned=self._placing.unowned,
+            costs=self._cost_model.document,
+            unowned=self._placement_worker.unowned,
             left_out=self._harmful.brokers,
         )
 
@@ -233,7 +235,7 @@ class LeaderTerm:
             TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
-        documents = (self._constraints, self._steering, self._costing)
+        documents = (self._constraints, self._steering, self._cost_model)
         for one in documents:
             one.open()
         try:
@@ -241,29 +243,29 @@ class LeaderTerm:
                 await one.read()
             self._recorder.began()
             await self.tasks.open()
-            self._deciding.memory = await self._inheritance.take()
+            self._decider.memory = await self._leader_state.take()
             await self._seeding.sow()
-            self._viewing.take_reports()
+            self._view_builder.take_reports()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
-                tasks.create_task(self._placing.run(), name="placements")
+                tasks.create_task(self._placement_worker.run(), name="placements")
                 tasks.create_task(self._rounds.run(), name="rounds")
                 if self._foreign is not None:
                     tasks.create_task(self._foreign.run(self._wants_moves), name="foreign brokers")
         finally:
             for one in documents:
                 one.close()
-            self._placing.end(self._term.epoch)
+            self._placement_worker.end(self._term.epoch)
             self.tasks.close()
             if self._foreign is not None:
                 self._foreign.close()
             self._recorder.ended()
             self._harmful.end()
-            self.assessing.end()
+            self.optimality_watch.end()
 
     def _wants_moves(self) -> bool:
         active = self._steering.wanted.mode is BalancingMode.ACTIVE
-        return active and not self._deciding.planner.settings.observe
+        return active and not self._decider.planner.settings.observe
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide who is to own ``bundle``; a bundle under way keeps its plan.
@@ -275,11 +277,11 @@ class LeaderTerm:
         holding = self._context.cluster_state.live_owner(bundle)
         if holding is not None:
             return holding.broker
-        return self.planned(bundle) or await self._placing.assign(bundle)
+        return self.planned(bundle) or await self._placement_worker.assign(bundle)
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
         """Return the registered broker that is to own ``bundle``."""
-        return self._placing.planned(bundle)
+        return self._placement_worker.planned(bundle)
 
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
@@ -291,17 +293,17 @@ class LeaderTerm:
         """
         leaving = await self._still_whole(leaving)
         if destination is None:
-            choices = self._deciding.choose(leaving, leaving, Cause.REQUESTED)
+            choices = self._decider.choose(leaving, leaving, Cause.REQUESTED)
         else:
             moves = [Move(b, source, destination, Cause.REQUESTED) for b, source in leaving.items()]
-            choices = Choices(tuple(moves), {}, self._viewing.view())
+            choices = Choices(tuple(moves), {}, self._view_builder.view())
         # Under any leader: what will be remembered is written with the orders.
-        rested = self._deciding.rested([move.bundle for move in choices.moves], choices.view.now_s)
-        state = self._inheritance.write(rested)
-        found = await self._deciding.order(choices, AskedBy.PEOPLE, state)
+        rested = self._decider.rested([move.bundle for move in choices.moves], choices.view.now_s)
+        state = self._leader_state.write(rested)
+        found = await self._decider.order(choices, AskedBy.PEOPLE, state)
         if found.ordered and not found.rode:
             try:
-                await self._inheritance.leave(self._deciding.memory)
+                await self._leader_state.leave(self._decider.memory)
             except CoordinationError as error:  # The next round stores it.
                 log.warning("leadership.state.unwritten", error=str(error))
         sources = {leaving[bundle] for bundle in found.ordered}

@@ -35,10 +35,10 @@ class WarmStart:
     """
 
     def __init__(
-        self, context: Context, tally: LoadTracker, *, cluster: str, max_age_days: float
+        self, context: Context, tracker: LoadTracker, *, cluster: str, max_age_days: float
     ) -> None:
         self._context = context
-        self._tally = tally
+        self._tracker = tracker
         self._cluster = cluster
         self._max_age_ms = max_age_days * DAY_MS
 
@@ -61,7 +61,7 @@ class WarmStart:
             self._give_up("unreadable", str(error))
 
     def _is_cold(self) -> bool:
-        known = self._tally.averages().keys()
+        known = self._tracker.averages().keys()
         brokers = self._context.cluster_state.loads.reports.values()
         reported = {bundle for one in brokers for bundle in one.report.bundles}
         return not known or 2 * len(reported & known) < len(reported)
@@ -77,7 +77,7 @@ class WarmStart:
             self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
-        count = self._tally.suppose(seeded(seed.bundles, boundaries))
+        count = self._tracker.suppose(seeded(seed.bundles, boundaries))
         self._context.metrics.learning.seeded("used", count)
         log.info("leadership.averages.seeded", bundles=count, age_s=round(age_ms / 1000))
 

@@ -58,7 +58,7 @@ class LookupService:
         assigner: Assigner,
         *,
         mode: LookupMode,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         unready: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._coordination = context.coordination
@@ -72,7 +72,7 @@ class LookupService:
         self._assigner = assigner
         self._topic_hash = context.topic_hash
         self._mode = mode
-        self._tuning = tuning
+        self._settings = settings
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
 
     @property
@@ -205,7 +205,7 @@ class LookupService:
         The leader is not troubled with what is on its way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
-        deadline_s = begun_s + self._tuning.now.lookup_wait_s
+        deadline_s = begun_s + self._settings.now.lookup_wait_s
         ask_again_at_s = 0.0
         why = "nobody owns it yet"
         while True:

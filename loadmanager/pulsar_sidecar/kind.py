@@ -43,7 +43,7 @@ class BesidePulsar:
         _config: Config,
         context: Context,
         publisher: Publisher,
-        _tuning: RuntimeSettings,
+        _settings: RuntimeSettings,
         _commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return what registers, reports and observes."""

@@ -53,11 +53,11 @@ class ObservedLookups(LookupService):
         leading: Leadership,
         *,
         mode: LookupMode,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         unready: Callable[[], Iterable[str]],
     ) -> None:
         super().__init__(
-            context, naming, leader_line, leading, mode=mode, tuning=tuning, unready=unready
+            context, naming, leader_line, leading, mode=mode, settings=settings, unready=unready
         )
         self._broker = broker
 

@@ -59,7 +59,7 @@ class Leader:
         self._agents = agents
         self._planner = planner
         self._rng = rng
-        self._tally = LoadTracker(weights=planner.weights)
+        self._tracker = LoadTracker(weights=planner.weights)
         self._absences = Absences()
         self._absence_rules = AbsenceRules(
             return_wait_s=settings.return_wait_s,
@@ -73,12 +73,12 @@ class Leader:
         self._reports: dict[int, Reported] = {}
         self.memory = RoundMemory()
         self.refusals: tuple[Refusal, ...] = ()
-        self.view = self._tally.view(0.0)
+        self.view = self._tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
         """Take what was reported by now, and add a sample to all averages."""
         self._take(now_s)
-        self._tally.sample()
+        self._tracker.sample()
         self._plan(_NOBODY)
 
     def round(
@@ -131,7 +131,7 @@ class Leader:
 
     def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> None:
         """Take these for bundles without a sample, as a leader takes those of a seed."""
-        self._tally.suppose(averages)
+        self._tracker.suppose(averages)
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
         """Return the brokers that say they are to be emptied, in the order of their rows."""
@@ -142,15 +142,15 @@ class Leader:
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
         """The averages of every bundle that has a sample, made anew for each who asks."""
-        return self._tally.averages()
+        return self._tracker.averages()
 
     def _take(self, now_s: float) -> None:
         for news in self._agents.news(now_s):
             if isinstance(news, Reported):
-                self._tally.put(news.load())
+                self._tracker.put(news.load())
                 self._reports[news.row] = news
             else:
-                self._tally.forget(news.broker, news.seen_s)
+                self._tracker.forget(news.broker, news.seen_s)
                 self._reports.pop(news.row, None)
 
     def _follow(
@@ -165,7 +165,7 @@ class Leader:
             if planned >= 0 and planned not in self._reports:
                 orphans[bundle] = self._agents.brokers[planned]
         absent = set(orphans.values())
-        self._absences.observe(now_s, absent, self._tally.brokers, self._absence_rules)
+        self._absences.observe(now_s, absent, self._tracker.brokers, self._absence_rules)
         until_s = self._absences.awaited_until_s
         return frozenset(
             bundle for bundle, broker in orphans.items() if until_s.get(broker, 0.0) > now_s
@@ -186,7 +186,7 @@ class Leader:
             for row in self._under_way().tolist()
             if names[row] not in afresh
         }
-        return self._tally.view(now_s, in_flight=planned, policies=self._policies)
+        return self._tracker.view(now_s, in_flight=planned, policies=self._policies)
 
     def _under_way(self) -> Indices:
         """Return the rows of bundles whose planned owner reports, but does not list them."""

@@ -36,7 +36,7 @@ def admin_routes(
     if config.broker.kind == "pulsar":
         return _routes_beside_pulsar(config, context, application, leader_line)
     cluster, lookup = config.cluster.name, application.answering
-    tuning = application.tuning
+    settings = application.settings
     namespaces = NamespaceRequests(context, application.leading, cluster)
     topics = TopicRequests(context, HttpTopicsClient(leader_line))
     resources = (
@@ -44,7 +44,7 @@ def admin_routes(
         Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests),
-        Splits(application.split_requests, lambda: tuning.now.split_policy.algorithm),
+        Splits(application.split_requests, lambda: settings.now.split_policy.algorithm),
         Merges(application.merge_requests),
         AntiAffinity(AffinityRequests(context, cluster)),
         Topics(topics),

@@ -61,7 +61,7 @@ class Application:
     accounting: Explainer
     overviews: OverviewRequests
     dynamic: DynamicSettings
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     retuning: SettingsWatch
 
 
@@ -73,7 +73,7 @@ class Kind(Protocol):
         config: Config,
         context: Context,
         publisher: Publisher,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return the agent of this sidecar's broker, and the bundles that it serves."""
@@ -97,12 +97,12 @@ class Commanded:
         config: Config,
         context: Context,
         publisher: Publisher,
-        tuning: RuntimeSettings,
+        settings: RuntimeSettings,
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """See `Kind`."""
         ownerships = make_ownerships(context, commands)
-        return make_member(config, context, ownerships, publisher, tuning), ownerships
+        return make_member(config, context, ownerships, publisher, settings), ownerships
 
     @property
     def answering(self) -> Callable[..., LookupService]:
@@ -132,16 +132,16 @@ def join(
     kind: Kind = _COMMANDED,
 ) -> Application:
     """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
-    tuning = RuntimeSettings(tuned_by(config))
+    settings = RuntimeSettings(tuned_by(config))
     dynamic = DynamicSettings(context, config)
-    retuning = SettingsWatch(config, tuning)
+    retuning = SettingsWatch(config, settings)
     dynamic.subscribe(retuning.changed)
 
     def open_term(term: Term) -> LeaderTerm:
         return LeaderTerm(
             context,
             term,
-            tuning,
+            settings,
             cluster=config.cluster.name,
             rng=rng,
             foreign=kind.term(context, term),
@@ -150,8 +150,8 @@ def join(
         )
 
     sampler = Sampler(context, probe, DrainIntent(), config.history.broker_class)
-    publisher = Publisher(context, sampler, tuning, draw=rng.random)
-    member, own = kind.agent(config, context, publisher, tuning, commands)
+    publisher = Publisher(context, sampler, settings, draw=rng.random)
+    member, own = kind.agent(config, context, publisher, settings, commands)
     reachability = Reachability(context)
     leading = Leadership(open_term, context)
     answering = kind.answering(
@@ -160,7 +160,7 @@ def join(
         leader_line,
         leading,
         mode=LookupMode(config.lookup.mode),
-        tuning=tuning,
+        settings=settings,
         unready=lambda: (*member.unready(), *reachability.unready()),
     )
     election = Election(
@@ -174,7 +174,7 @@ def join(
     unload_requests = UnloadRequests(
         context,
         leading,
-        tuning=tuning,
+        settings=settings,
         wait_s=_UNLOAD_WAIT_S,
     )
     return Application(
@@ -185,7 +185,7 @@ def join(
         answering,
         reachability,
         split_requests,
-        MergeRequests(context, leading, tuning=tuning, wait_s=_MERGE_WAIT_S),
+        MergeRequests(context, leading, settings=settings, wait_s=_MERGE_WAIT_S),
         unload_requests,
         DrainRequests(context, kind.stays),
         accounting,
@@ -197,7 +197,7 @@ def join(
             splits=config.broker.kind != "pulsar",
         ),
         dynamic,
-        tuning,
+        settings,
         retuning,
     )
 
@@ -230,7 +230,7 @@ def make_member(
     context: Context,
     ownerships: OwnershipWorker,
     publisher: Publisher,
-    tuning: RuntimeSettings,
+    settings: RuntimeSettings,
 ) -> OwningAgent:
     """Join the parts that keep this broker in the cluster."""
     terms = LeaseTerms(
@@ -238,7 +238,7 @@ def make_member(
         config.ownership.heartbeat_fraction,
         config.zookeeper.tick_s,
     )
-    splitter = Splitter(context, ownerships, tuning)
+    splitter = Splitter(context, ownerships, settings)
     return OwningAgent(
         context,
         ownerships,
@@ -246,7 +246,7 @@ def make_member(
         publisher=publisher,
         splitter=splitter,
         lease_terms=terms,
-        leaving=Shutdown(context, ownerships, tuning),
+        leaving=Shutdown(context, ownerships, settings),
     )
 
 

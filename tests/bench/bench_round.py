@@ -200,7 +200,7 @@ class TwoLeaders:
     """The same reports for our leader and for the plain one, timed round by round."""
 
     def __init__(self) -> None:
-        self.tally = LoadTracker()
+        self.tracker = LoadTracker()
         self.memory = Memory()
         self.plain = PlainLeader(threshold=SHEDDER.threshold, history=SHEDDER.history)
         self.lanes = {"ours": Lane(), "plain": Lane()}
@@ -209,9 +209,9 @@ class TwoLeaders:
         """Return what both select."""
         times_s = [time.thread_time()]
         for report in reports:
-            self.tally.report(report, NOW_S)
-        self.tally.sample()
-        view = self.tally.view(NOW_S)
+            self.tracker.report(report, NOW_S)
+        self.tracker.sample()
+        view = self.tracker.view(NOW_S)
         times_s.append(time.thread_time())
         shed = SHEDDER.shed(view, self.memory)
         times_s.append(time.thread_time())

@@ -303,9 +303,9 @@ def test_outbound_traffic_makes_a_bundle_heavy_but_in_parity(bundle: NameBundle)
         bundle(2): BundleStats(bytes_in_per_s=2e5),
     }
     for like_java, heavy in ((True, bundle(2)), (False, bundle(1))):
-        tally = LoadTracker(weights=ResourceWeights(like_java=like_java), top_k=1)
-        tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
-        assert [top.bundle for top in tally.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
+        tracker = LoadTracker(weights=ResourceWeights(like_java=like_java), top_k=1)
+        tracker.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
+        assert [top.bundle for top in tracker.view(0.0).top_bundles[BrokerId("a:1")]] == [heavy]
 
 
 def test_each_placement_takes_a_step_only_in_parity(
@@ -357,14 +357,14 @@ def test_without_a_candidate_there_is_a_reason_in_both_modes(
 
 @pytest.mark.parametrize("like_java", [True, False])
 def test_a_report_adds_no_sample_in_either_mode(bundle: NameBundle, like_java: bool) -> None:
-    tally = LoadTracker(weights=ResourceWeights(like_java=like_java))
+    tracker = LoadTracker(weights=ResourceWeights(like_java=like_java))
     for _ in range(10):
-        tally.put(
+        tracker.put(
             BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({bundle(1): BundleStats()}))
         )
-    assert bundle(1) not in tally.averages()
-    tally.sample()
-    assert tally.averages()[bundle(1)].short.samples == 1
+    assert bundle(1) not in tracker.averages()
+    tracker.sample()
+    assert tracker.averages()[bundle(1)].short.samples == 1
 
 
 def test_every_accident_is_told_at_its_place_and_in_the_document() -> None:

@@ -57,12 +57,12 @@ def report(number: int, bundles: int) -> LoadReport:
 
 
 def tally_of(bundles: int) -> LoadTracker:
-    tally = LoadTracker()
+    tracker = LoadTracker()
     for number in range(len(BROKERS)):
-        tally.report(report(number, bundles), 0.0)
+        tracker.report(report(number, bundles), 0.0)
     for _ in range(3):
-        tally.sample()
-    return tally
+        tracker.sample()
+    return tracker
 
 
 def no_constants(text: str) -> Any:

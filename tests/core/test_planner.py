@@ -321,12 +321,12 @@ def test_a_draining_broker_is_emptied_at_its_pace_but_for_its_own_bundle(
     plan = decide(view, Offering(), drain_moves_per_round=1)
     assert [(move.bundle, move.cause) for move in plan.moves] == [(bundle(2), Cause.DRAINING)]
     assert reasons(plan)[bundle(3)] is Reason.ROUND_BUDGET
-    tally = LoadTracker()
-    tally.put(
+    tracker = LoadTracker()
+    tracker.put(
         BrokerLoad(broker=BrokerId("a:1"), draining=True, listing=Listing.of({own: BundleStats()}))
     )
-    tally.put(BrokerLoad(broker=BrokerId("b:1")))
-    assert decide(tally.view(0.0), Offering()).moves == ()
+    tracker.put(BrokerLoad(broker=BrokerId("b:1")))
+    assert decide(tracker.view(0.0), Offering()).moves == ()
 
 
 def test_a_broker_that_is_emptied_between_the_rounds_is_left_alone_by_them(

@@ -103,29 +103,29 @@ def test_whatever_was_cut_the_traffic_of_a_namespace_stays_the_same(
 
 
 def test_what_no_broker_ever_reports_is_forgotten() -> None:
-    tally = LoadTracker()
-    tally.suppose(seeded({HALVES.bundles[0]: expected(8.0)}, {}))
+    tracker = LoadTracker()
+    tracker.suppose(seeded({HALVES.bundles[0]: expected(8.0)}, {}))
     for _ in range(360):
-        tally.sample()
-    assert tally.averages()
-    tally.sample()
-    assert not tally.averages()
+        tracker.sample()
+    assert tracker.averages()
+    tracker.sample()
+    assert not tracker.averages()
 
 
 def test_a_live_sample_and_what_was_inherited_are_never_overridden() -> None:
     live, inherited, new = Boundaries.even(NS, 3).bundles
-    tally = LoadTracker()
+    tracker = LoadTracker()
     settled = BundleAverages(
         Average(10, 10, Rates(9.0, 0, 0, 0)), Average(1000, 500, Rates(9.0, 0, 0, 0))
     )
-    tally.seed({inherited: settled})
+    tracker.seed({inherited: settled})
     stats = {live: BundleStats(msgs_in_per_s=3.0), new: BundleStats(msgs_in_per_s=4.0)}
-    tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({live: stats[live]})))
-    tally.sample()
-    tally.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
+    tracker.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of({live: stats[live]})))
+    tracker.sample()
+    tracker.put(BrokerLoad(broker=BrokerId("a:1"), listing=Listing.of(stats)))
     supposed = seeded({one: expected(50.0) for one in (live, inherited, new)}, {})
-    assert tally.suppose(supposed) == 1
-    averages = tally.averages()
+    assert tracker.suppose(supposed) == 1
+    averages = tracker.averages()
     assert averages[live].short.rates.msgs_in_per_s == 3.0
     assert averages[inherited] == settled
     assert averages[new].short.rates.msgs_in_per_s == 50.0

@@ -31,14 +31,14 @@ WHERE = "cluster.json"
 
 def leader_at_work() -> tuple[LoadTracker, dict[BrokerId, LoadReport]]:
     """Return a tally after two samples of differing reports, and the last reports."""
-    tally = LoadTracker()
+    tracker = LoadTracker()
     reports: dict[BrokerId, LoadReport] = {}
     for grown_by in (1.0, 1.3):
         for broker in synthetic_brokers(6, "spread"):
             reports[broker.name] = broker.report(grown_by=grown_by)
-            tally.report(reports[broker.name], 50.0 + grown_by)
-        tally.sample()
-    return tally, reports
+            tracker.report(reports[broker.name], 50.0 + grown_by)
+        tracker.sample()
+    return tracker, reports
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def leader_at_work() -> tuple[LoadTracker, dict[BrokerId, LoadReport]]:
     ],
 )
 def test_the_planner_decides_on_a_snapshot_as_on_the_live_view(planner: Planner) -> None:
-    tally, reports = leader_at_work()
+    tracker, reports = leader_at_work()
     now_s = 1_000_000.0 + 60.0
-    live = tally.view(60.0)
+    live = tracker.view(60.0)
     snapshot = Snapshot(
         reports=reports,
         taken_at_ms=int(now_s * 1000),
         age_s=dict(zip(live.brokers.names, live.age_s.tolist(), strict=True)),
-        averages=tally.averages(),
+        averages=tracker.averages(),
         running={
             name: RunningLoad(load, volume)
             for name, load, volume in zip(

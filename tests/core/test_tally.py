@@ -56,7 +56,7 @@ steps = st.lists(
 def test_averages_are_those_of_each_bundle_sampled_by_itself(
     done: list[tuple[str, BrokerId, dict[int, float]]],
 ) -> None:
-    tally = LoadTracker()
+    tracker = LoadTracker()
     newest: dict[BundleId, BundleStats] = {}
     listed: dict[BrokerId, LoadReport] = {}
     slowly: dict[BundleId, BundleAverages] = {}
@@ -64,42 +64,42 @@ def test_averages_are_those_of_each_bundle_sampled_by_itself(
         if kind == "report":
             listed[broker] = report(broker, rates)
             newest.update(listed[broker].bundles)
-            tally.report(listed[broker], 0.0)
+            tracker.report(listed[broker], 0.0)
         elif kind == "forget":
             listed.pop(broker, None)
-            tally.forget(broker, 0.0)
+            tracker.forget(broker, 0.0)
         else:
             for bundle in {name for load in listed.values() for name in load.bundles}:
                 before = slowly.get(bundle, BundleAverages.supposed())
                 slowly[bundle] = before.add(newest[bundle])
-            tally.sample()
-    assert tally.averages() == slowly
-    assert tally.brokers == listed.keys()
-    view = tally.view(0.0)
+            tracker.sample()
+    assert tracker.averages() == slowly
+    assert tracker.brokers == listed.keys()
+    view = tracker.view(0.0)
     for broker, load in listed.items():
         assert set(view.bundles_of(broker)) == load.bundles.keys()
 
 
 def test_a_view_stays_as_it_was_whatever_is_reported_later() -> None:
-    tally = LoadTracker()
-    tally.report(report(A, {1: 10.0}), 0.0)
-    tally.sample()
-    before = tally.view(1.0)
+    tracker = LoadTracker()
+    tracker.report(report(A, {1: 10.0}), 0.0)
+    tracker.sample()
+    before = tracker.view(1.0)
     short = before.bundles.short.copy()
-    tally.report(report(A, {1: 99.0, **dict.fromkeys(range(2, 200), 5.0)}), 2.0)
-    tally.sample()
-    tally.seed({one(1): BundleAverages.supposed(Rates(7.0))})
+    tracker.report(report(A, {1: 99.0, **dict.fromkeys(range(2, 200), 5.0)}), 2.0)
+    tracker.sample()
+    tracker.seed({one(1): BundleAverages.supposed(Rates(7.0))})
     assert before.bundles.short.tolist() == short.tolist()
     assert before.bundles_of(A) == (one(1),)
     assert before.long_rates(one(50)) is None
 
 
 def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
-    tally = LoadTracker()
-    tally.report(report(A, {1: 10.0, 2: 10.0}), 0.0)
-    tally.report(report(B, {3: 10.0}), 0.0)
+    tracker = LoadTracker()
+    tracker.report(report(A, {1: 10.0, 2: 10.0}), 0.0)
+    tracker.report(report(B, {3: 10.0}), 0.0)
     gone = BrokerId("gone:1")
-    view = tally.view(0.0, in_flight={one(1): B, one(3): B, one(9): A, one(2): gone})
+    view = tracker.view(0.0, in_flight={one(1): B, one(3): B, one(9): A, one(2): gone})
     assert view.moved == {one(1): B, one(9): A}
     assert (view.owner_of(one(1)), view.listed_owner(one(1))) == (B, A)
     assert (view.owner_of(one(2)), view.owner_of(one(8))) == (A, None)
@@ -110,29 +110,29 @@ def test_a_bundle_that_arrived_is_not_under_way_any_more() -> None:
 
 
 def test_membership_and_departures_are_told_with_their_times() -> None:
-    tally = LoadTracker()
-    tally.report(report(A, {}), 5.0)
-    tally.report(report(A, {}), 9.0)
-    assert tally.view(10.0).membership_changed_s == 5.0
-    tally.forget(A, 11.0)
-    tally.forget(A, 12.0)
-    view = tally.view(12.0)
+    tracker = LoadTracker()
+    tracker.report(report(A, {}), 5.0)
+    tracker.report(report(A, {}), 9.0)
+    assert tracker.view(10.0).membership_changed_s == 5.0
+    tracker.forget(A, 11.0)
+    tracker.forget(A, 12.0)
+    view = tracker.view(12.0)
     assert (view.membership_changed_s, view.departures_s) == (11.0, (11.0,))
-    tally.report(report(B, {}), 20.0)
-    tally.forget(B, 5000.0)
-    assert tally.view(5000.0).departures_s == (5000.0,)
+    tracker.report(report(B, {}), 20.0)
+    tracker.forget(B, 5000.0)
+    assert tracker.view(5000.0).departures_s == (5000.0,)
 
 
 def test_a_restarted_broker_starts_its_average_afresh() -> None:
-    tally = LoadTracker(history_fraction=0.5)
-    tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
-    tally.sample()
-    tally.report(report(A, {}), 1.0)
-    assert tally.view(1.0).brokers.load_ema.tolist() == [1.0]
-    tally.sample()
-    assert tally.view(1.0).brokers.load_ema.tolist() == pytest.approx([0.55])
-    tally.report(report(A, {}, started_at_ms=2), 2.0)
-    assert np.isnan(tally.view(2.0).brokers.load_ema[0])
+    tracker = LoadTracker(history_fraction=0.5)
+    tracker.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
+    tracker.sample()
+    tracker.report(report(A, {}), 1.0)
+    assert tracker.view(1.0).brokers.load_ema.tolist() == [1.0]
+    tracker.sample()
+    assert tracker.view(1.0).brokers.load_ema.tolist() == pytest.approx([0.55])
+    tracker.report(report(A, {}, started_at_ms=2), 2.0)
+    assert np.isnan(tracker.view(2.0).brokers.load_ema[0])
     assert ema(float("nan"), 3.0, 0.9) == 3.0
 
 
@@ -156,22 +156,22 @@ def test_the_next_leader_goes_on_with_the_averages_of_brokers_that_live_on() -> 
 
 
 def test_samples_to_come_are_weighed_anew() -> None:
-    tally = LoadTracker(history_fraction=0.0)
-    tally.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
-    tally.sample()
-    assert tally.view(0.0).brokers.load_ema.tolist() == [1.0]
-    tally.weigh(ResourceWeights(cpu=0.5))
-    tally.sample()
-    assert tally.view(0.0).brokers.load_ema.tolist() == [0.5]
+    tracker = LoadTracker(history_fraction=0.0)
+    tracker.report(report(A, {}, cpu=ResourceUsage(800.0, 800.0)), 0.0)
+    tracker.sample()
+    assert tracker.view(0.0).brokers.load_ema.tolist() == [1.0]
+    tracker.weigh(ResourceWeights(cpu=0.5))
+    tracker.sample()
+    assert tracker.view(0.0).brokers.load_ema.tolist() == [0.5]
 
 
 def test_the_heaviest_bundles_are_picked_unless_given() -> None:
     stats = {one(n): BundleStats(bytes_in_per_s=n * 1e6) for n in range(1, 4)}
     given = (TopBundle(one(1), 5.0),)
-    tally = LoadTracker(top_k=2)
-    tally.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
-    tally.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
-    tops = tally.view(0.0).top_bundles
+    tracker = LoadTracker(top_k=2)
+    tracker.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
+    tracker.put(BrokerLoad(broker=B, listing=Listing.of(stats), top=given))
+    tops = tracker.view(0.0).top_bundles
     assert len(tops) == 2
     assert tops == {A: (TopBundle(one(2), 2e6), TopBundle(one(3), 3e6)), B: given}
 
@@ -182,10 +182,12 @@ def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
     by_name, in_columns = LoadTracker(), LoadTracker()
     by_name.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
     in_columns.put(BrokerLoad(broker=A, listing=Listing.of(stats)))
-    for tally in (by_name, in_columns):
-        tally.sample()
+    for tracker in (by_name, in_columns):
+        tracker.sample()
     assert in_columns.averages() == by_name.averages()
-    views = [tally.view(0.0, in_flight={one(1): A, one(7): A}) for tally in (by_name, in_columns)]
+    views = [
+        tracker.view(0.0, in_flight={one(1): A, one(7): A}) for tracker in (by_name, in_columns)
+    ]
     for view in views:
         assert view.moved == {one(7): A}
         assert view.bundles_of(A) == (*sorted(stats), one(7))
@@ -193,10 +195,10 @@ def test_columns_are_taken_like_the_statistics_they_are_of() -> None:
 
 
 def test_an_empty_cluster_has_a_view() -> None:
-    tally = LoadTracker()
-    tally.sample()
-    tally.seed({})
-    view = tally.view(0.0)
+    tracker = LoadTracker()
+    tracker.sample()
+    tracker.seed({})
+    view = tracker.view(0.0)
     assert view.brokers.names == ()
     with pytest.raises(UnknownBroker, match="broker a:1 has no load report in this view"):
         view.row(A)
@@ -205,20 +207,20 @@ def test_an_empty_cluster_has_a_view() -> None:
 def test_bundles_long_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle_table, "_COMPACT_ABOVE", 8)
     monkeypatch.setattr(bundle_table, "_KEPT_SAMPLES", 3)
-    tally = LoadTracker()
-    tally.report(report(A, dict.fromkeys(range(20), 1.0)), 0.0)
-    tally.sample()
-    old = tally.view(0.0)
-    tally.report(report(A, {15: 3.0, 16: 3.0}), 1.0)
+    tracker = LoadTracker()
+    tracker.report(report(A, dict.fromkeys(range(20), 1.0)), 0.0)
+    tracker.sample()
+    old = tracker.view(0.0)
+    tracker.report(report(A, {15: 3.0, 16: 3.0}), 1.0)
     for _ in range(4):
-        tally.sample()
-    assert tally.averages().keys() == {one(15), one(16)}
-    view = tally.view(2.0)
+        tracker.sample()
+    assert tracker.averages().keys() == {one(15), one(16)}
+    view = tracker.view(2.0)
     assert view.bundles_of(A) == (one(15), one(16))
     assert view.long_rates(one(15)) == Rates((1.0 + 4 * 3.0) / 5)
     assert old.bundles_of(A) == tuple(one(number) for number in range(20))
-    tally.sample()
-    assert tally.averages()[one(15)].long.samples == 6
+    tracker.sample()
+    assert tracker.averages()[one(15)].long.samples == 6
 
 
 def test_a_move_takes_load_from_one_and_gives_it_to_the_other(make_view: MakeView) -> None:
@@ -241,22 +243,22 @@ def test_an_unowned_bundle_only_adds(make_view: MakeView) -> None:
 
 def test_supposed_rates_stand_for_a_bundle_without_a_sample() -> None:
     average = BundleAverages(Average(10, 0, Rates(5.0)), Average(1000, 0, Rates(6.0)))
-    tally = LoadTracker()
-    tally.report(report(A, {1: 1.0}), 0.0)
-    tally.seed({one(1): average})
-    view = tally.view(0.0)
+    tracker = LoadTracker()
+    tracker.report(report(A, {1: 1.0}), 0.0)
+    tracker.seed({one(1): average})
+    view = tracker.view(0.0)
     assert (view.long_rates(one(1)), view.long_msgs_per_s(one(1))) == (None, 6.0)
     assert not view.selectable.any()
 
 
 def test_the_last_load_of_each_broker_is_kept_until_it_leaves() -> None:
-    tally = LoadTracker()
-    tally.report(report(A, {1: 10.0}), 1.0)
-    tally.report(report(B, {2: 20.0}), 2.0)
-    tally.report(report(A, {1: 30.0}), 3.0)
-    assert {name: load.totals.msgs_in_per_s for name, load in tally.loads.items()} == {
+    tracker = LoadTracker()
+    tracker.report(report(A, {1: 10.0}), 1.0)
+    tracker.report(report(B, {2: 20.0}), 2.0)
+    tracker.report(report(A, {1: 30.0}), 3.0)
+    assert {name: load.totals.msgs_in_per_s for name, load in tracker.loads.items()} == {
         A: 30.0,
         B: 20.0,
     }
-    tally.forget(A, 4.0)
-    assert list(tally.loads) == [B]
+    tracker.forget(A, 4.0)
+    assert list(tracker.loads) == [B]

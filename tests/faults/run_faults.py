@@ -88,7 +88,7 @@ def plan(
 
 async def run_all(clusters: Iterator[tuple[Surroundings, list[Run]]], folder: Path) -> Tally:
     """Let the faults happen."""
-    tally = Tally()
+    tracker = Tally()
     for number, (place, runs) in enumerate(clusters, start=1):
         data_dir = folder / f"cluster-{number}"
         data_dir.mkdir()
@@ -99,12 +99,12 @@ async def run_all(clusters: Iterator[tuple[Surroundings, list[Run]]], folder: Pa
                 fault = ALL_FAULTS[run.fault]
                 for outcome in await observe_until_sure(cluster, run.fault, fault, rng):
                     say(f"seed {run.seed:4} {outcome}")
-                tally.outcomes.append(outcome)
+                tracker.outcomes.append(outcome)
             for report in await cluster.finish():
-                tally.never_taken += report.publish_errors
+                tracker.never_taken += report.publish_errors
                 if report.publish_errors:
                     say(f"  {report.publish_errors} never taken: {report.last_publish_error}")
-    return tally
+    return tracker
 
 
 def say(line: str) -> None:
@@ -139,23 +139,23 @@ def tell_table(kinds: Mapping[str, Mapping[str, float | int]]) -> None:
         say(f"{name:46} " + " ".join(f"{figures[one]:>10}" for one in head))
 
 
-def figures(tally: Tally, seed: int) -> Mapping[str, object]:
+def figures(tracker: Tally, seed: int) -> Mapping[str, object]:
     """Return what is printed last."""
-    verdicts = [one.verdict for one in tally.outcomes]
+    verdicts = [one.verdict for one in tracker.outcomes]
     return {
-        "runs": len(tally.outcomes),
+        "runs": len(tracker.outcomes),
         "seed": seed,
         "session_timeout_s": SESSION_S,
         "zookeeper_tick_s": TICK_S,
         "margin_s": MARGIN_S,
-        "broken": tally.broken,
-        "left_open": tally.left_open,
+        "broken": tracker.broken,
+        "left_open": tracker.left_open,
         "overlaps": sum(len(one.overlaps) for one in verdicts),
         "misplaced": sum(len(one.misplaced) for one in verdicts),
         "token_faults": sum(len(one.token_faults) for one in verdicts),
         "unserved": sum(len(one.unserved) for one in verdicts),
-        "messages_never_taken": tally.never_taken,
-        "faults": by_kind(tally.outcomes),
+        "messages_never_taken": tracker.never_taken,
+        "faults": by_kind(tracker.outcomes),
     }
 
 
@@ -186,13 +186,13 @@ def main() -> int:
     folder = asked.folder or Path(tempfile.mkdtemp(prefix="loadmanager-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     clusters = plan(kinds, asked.runs, asked.seed, apart=asked.apart)
-    tally = asyncio.run(run_all(clusters, folder))
-    told = figures(tally, asked.seed)
-    tell_table(by_kind(tally.outcomes))
+    tracker = asyncio.run(run_all(clusters, folder))
+    told = figures(tracker, asked.seed)
+    tell_table(by_kind(tracker.outcomes))
     say(json.dumps(told))
-    if tally.broken or tally.never_taken:
+    if tracker.broken or tracker.never_taken:
         return 1
-    return 2 if tally.left_open else 0
+    return 2 if tracker.left_open else 0
 
 
 if __name__ == "__main__":

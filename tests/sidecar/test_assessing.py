@@ -15,7 +15,7 @@ from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.leader import optimality as assessing
+from loadmanager.leader import optimality as optimality_watch
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -48,7 +48,9 @@ def shown(sidecar: LeaderAtWork, figure: str) -> float:
 
 async def assessed(sidecar: LeaderAtWork) -> None:
     sidecar.lead()
-    await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.assessing.last)
+    await eventually(
+        lambda: sidecar.leading.leader_term and sidecar.leader_term.optimality_watch.last
+    )
 
 
 async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
@@ -78,7 +80,7 @@ async def test_it_is_left_out_where_it_would_take_too_much_of_the_leaders_time(
         time.sleep(0.01)
 
     # It may take place again after 10,000 s: no machine is so slow that a round comes then.
-    monkeypatch.setattr(assessing, "_SHARE_OF_TIME", 1e-6)
+    monkeypatch.setattr(optimality_watch, "_SHARE_OF_TIME", 1e-6)
     monkeypatch.setattr(Planner, "optimality", slow)
     sidecar.lead()
     await sidecar.rounds(5)

@@ -41,8 +41,8 @@ async def test_another_strategy_and_rhythm_are_used_from_the_next_round(cluster:
 @story()
 async def test_a_leader_that_waits_for_an_hour_follows_within_seconds(cluster: Cluster) -> None:
     await configured(cluster, leader__round_interval_s="3600")
-    tuning = cluster.leader.app.tuning
-    await cluster.until(lambda: tuning.now.rhythm.round_interval_s == 3600.0)
+    settings = cluster.leader.app.settings
+    await cluster.until(lambda: settings.now.rhythm.round_interval_s == 3600.0)
     await asyncio.sleep(30.0)
     before = rounds_of(cluster.leader)
     await asyncio.sleep(30.0)
@@ -60,7 +60,7 @@ def rounds_of(agent: Agent) -> float:
 @story()
 async def test_every_sidecar_follows_and_goes_back_to_its_own(cluster: Cluster) -> None:
     await configured(cluster, lookup__wait_s="1.5", ownership__drain_deadline_s="7")
-    tunings = [agent.app.tuning for agent in cluster.living]
+    tunings = [agent.app.settings for agent in cluster.living]
     await cluster.until(lambda: all(one.now.lookup_wait_s == 1.5 for one in tunings))
     assert {one.now.drain_deadline_s for one in tunings} == {7.0}
     await configured(cluster)
@@ -72,7 +72,7 @@ async def test_a_setting_that_means_nothing_is_told_once_and_stops_no_other(
     cluster: Cluster,
 ) -> None:
     await configured(cluster, leader__round_interval_s="often", lookup__wait_s="2")
-    tunings = [agent.app.tuning for agent in cluster.living]
+    tunings = [agent.app.settings for agent in cluster.living]
     await cluster.until(lambda: all(one.now.lookup_wait_s == 2.0 for one in tunings))
     await configured(cluster, leader__round_interval_s="often", lookup__wait_s="3")
     await cluster.until(lambda: all(one.now.lookup_wait_s == 3.0 for one in tunings))
@@ -87,12 +87,12 @@ async def test_a_node_that_cannot_be_read_leaves_the_settings_as_they_were(
     cluster: Cluster,
 ) -> None:
     await configured(cluster, lookup__wait_s="2")
-    tuning = cluster.living[0].app.tuning
-    await cluster.until(lambda: tuning.now.lookup_wait_s == 2.0)
+    settings = cluster.living[0].app.settings
+    await cluster.until(lambda: settings.now.lookup_wait_s == 2.0)
     operator = await cluster.operator()
     await operator.set(znodes.CONFIGURATION, b"{nonsense")
     await cluster.until(lambda: cluster.warnings("znode.content.refused"))
-    assert tuning.now.lookup_wait_s == 2.0
+    assert settings.now.lookup_wait_s == 2.0
 
 
 @story()

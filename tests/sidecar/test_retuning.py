@@ -76,17 +76,17 @@ def config() -> Config:
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config: Config) -> None:
-    tuning = RuntimeSettings(tuned_by(config))
-    before = repr(tuning.now)
-    retuning = SettingsWatch(config, tuning)
+    settings = RuntimeSettings(tuned_by(config))
+    before = repr(settings.now)
+    retuning = SettingsWatch(config, settings)
     told: list[Config] = []
     retuning.follow(told.append)
     retuning.changed({name: OTHERWISE[name]})
     section, _, key = name.partition(".")
     assert getattr(getattr(told[-1], section), key) != getattr(getattr(config, section), key)
-    assert (repr(tuning.now) != before) is (name not in OF_THE_DOOR_AND_THE_LOG)
+    assert (repr(settings.now) != before) is (name not in OF_THE_DOOR_AND_THE_LOG)
     retuning.changed({})
-    assert (repr(tuning.now), told[-1]) == (before, config)
+    assert (repr(settings.now), told[-1]) == (before, config)
 
 
 class Naps:

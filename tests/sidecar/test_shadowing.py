@@ -16,8 +16,8 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shadow import Shadow, after_round
 from loadmanager.core.shedding import AvgShedder, ThresholdShedder
-from loadmanager.leader import optimality as assessing
-from loadmanager.leader import shadows as shadowing
+from loadmanager.leader import optimality as optimality_watch
+from loadmanager.leader import shadows
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -35,7 +35,7 @@ HOT = (
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every round looked at, however slow the machine is."""
-    monkeypatch.setattr(assessing, "_SHARE_OF_TIME", 1e9)
+    monkeypatch.setattr(optimality_watch, "_SHARE_OF_TIME", 1e9)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def sidecar() -> AsyncIterator[LeaderAtWork]:
 
 
 def beside(sidecar: LeaderAtWork, **planners: Planner) -> None:
-    sidecar.tuning.now = replace(sidecar.tuning.now, shadows=planners)
+    sidecar.settings.now = replace(sidecar.settings.now, shadows=planners)
 
 
 def shown(sidecar: LeaderAtWork, figure: str) -> float | None:
@@ -59,7 +59,7 @@ async def shadowed(sidecar: LeaderAtWork, rounds: int) -> Shadow:
     def there() -> Shadow | None:
         if sidecar.leading.leader_term is None:
             return None
-        found = sidecar.leader_term.shadowing.shadows.get("ThresholdShedder")
+        found = sidecar.leader_term.shadows.shadows.get("ThresholdShedder")
         return found if found is not None and len(found.rounds) >= rounds else None
 
     await eventually(there)
@@ -115,7 +115,7 @@ async def test_an_error_of_one_strategy_is_counted_and_stops_nothing_else(
         strategy = type(planner.shedder).__name__
         return {"ThresholdShedder": told}[strategy]
 
-    monkeypatch.setattr(shadowing, "after_round", fails)
+    monkeypatch.setattr(shadows, "after_round", fails)
     beside(sidecar, AvgShedder=IDLE, ThresholdShedder=THRESHOLD)
     sidecar.lead()
     await shadowed(sidecar, 2)

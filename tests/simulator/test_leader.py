@@ -18,7 +18,7 @@ class Reference:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.tally = LoadTracker(weights=cluster.planner.weights)
+        self.tracker = LoadTracker(weights=cluster.planner.weights)
         self.unseen: list[tuple[float, Reported | BrokerId]] = []
         self.stood = [False] * 4
 
@@ -34,9 +34,9 @@ class Reference:
         self.unseen = [one for one in self.unseen if one[0] > cluster.now_s]
         for seen_s, news in sorted(due, key=lambda one: one[0]):
             if isinstance(news, Reported):
-                self.tally.report(news.report(), seen_s)
+                self.tracker.report(news.report(), seen_s)
             else:
-                self.tally.forget(news, seen_s)
+                self.tracker.forget(news, seen_s)
 
     def view(self) -> ClusterView:
         """Return the cluster as a live leader would see it."""
@@ -44,7 +44,7 @@ class Reference:
         book = {
             BUNDLES[row]: BROKERS[owner] for row, owner in enumerate(cluster.owner) if owner >= 0
         }
-        return self.tally.view(cluster.now_s, in_flight={**book, **cluster.in_flight})
+        return self.tracker.view(cluster.now_s, in_flight={**book, **cluster.in_flight})
 
 
 def assert_same(got: ClusterView, want: ClusterView) -> None:
@@ -119,11 +119,11 @@ def test_the_view_is_that_of_a_live_leader(mode: str, story: list[tuple[str, obj
     for kind, what in [*story, ("look", None)]:
         if kind == "tick":
             cluster.leader.tick(cluster.now_s)
-            reference.tally.sample()
+            reference.tracker.sample()
         elif kind == "look":
             cluster.leader.round(cluster.now_s, cluster.in_flight)
             assert_same(cluster.leader.view, reference.view())
-            assert cluster.leader.averages == reference.tally.averages()
+            assert cluster.leader.averages == reference.tracker.averages()
         else:
             happen(cluster, kind, what)
             reference.step(cluster.step())

@@ -92,7 +92,7 @@ def used_by(of: Mapping[BundleId, BundleStats]) -> dict[str, float]:
 
 def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
     """Return how a leader sees the broker."""
-    tally = LoadTracker()
+    tracker = LoadTracker()
     load = BrokerLoad(
         broker=BROKER,
         usage=tuple(used_by(of).get(name, 0.0) for name in RESOURCES),
@@ -102,9 +102,9 @@ def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
         broker_class="plain",
         topics=sum(one.topics for one in of.values()),
     )
-    tally.put(load)
-    tally.sample()
-    return tally.view(1.0)
+    tracker.put(load)
+    tracker.sample()
+    return tracker.view(1.0)
 
 
 def document() -> CostDocument:

@@ -85,14 +85,14 @@ class ControllerAtWork:
     def of(cls, line: Line, hand: MemoryCoordination, context: Context, epoch: int) -> Self:
         """Return one whose term is not opened yet."""
         term = Term(epoch, line.session.session_id)
-        tuning = RuntimeSettings(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
+        settings = RuntimeSettings(tuned_by(Config.model_validate({"broker": {"id": BROKERS[0]}})))
         told: list[BundleTask] = []
         controller = TaskController(
             term.epoch,
             OrderBook(context, term),
             context.cluster_state,
             context.clock,
-            bounds=lambda: tuning.now.task_bounds,
+            bounds=lambda: settings.now.task_bounds,
             listener=told.append,
             caught=context.unexpected.caught,
         )

@@ -54,7 +54,7 @@ class LeaderAtWork:
     leading: Leadership
     accounting: Explainer
     registry: CollectorRegistry
-    tuning: RuntimeSettings
+    settings: RuntimeSettings
     term: Term | None = None
     working: asyncio.Task[None] | None = None
 
@@ -143,7 +143,7 @@ async def leader_at_work(
     )
     context = build(context)
     usual = tuned_by(Config.model_validate({"broker": {"id": "b1:8080"}}))
-    tuning = RuntimeSettings(
+    settings = RuntimeSettings(
         replace(
             usual,
             planner=planner,
@@ -157,7 +157,7 @@ async def leader_at_work(
     )
 
     def open_term(term: Term) -> LeaderTerm:
-        return LeaderTerm(context, term, tuning, cluster="east", rng=np.random.default_rng(0))
+        return LeaderTerm(context, term, settings, cluster="east", rng=np.random.default_rng(0))
 
     leading = Leadership(open_term, context)
     await coordination.start()
@@ -172,7 +172,7 @@ async def leader_at_work(
         leading=leading,
         accounting=Explainer(context, leading, "east"),
         registry=registry,
-        tuning=tuning,
+        settings=settings,
         term=Term(stat.version, coordination.session.session_id),
     )
     try:

@@ -67,13 +67,13 @@ class LeaderRounds:
 
     def __init__(self, brokers: Iterable[SyntheticBroker], planner: Planner = THRESHOLD) -> None:
         self.planner = planner
-        self.tally = LoadTracker(weights=self.planner.weights)
+        self.tracker = LoadTracker(weights=self.planner.weights)
         self._changing: list[SyntheticBroker] = []
         for number, broker in enumerate(brokers):
-            self.tally.report(broker.report(), 0.0)
+            self.tracker.report(broker.report(), 0.0)
             if number % CHANGED_EVERY == 0:
                 self._changing.append(broker)
-        self.tally.sample()
+        self.tracker.sample()
 
     def round(self, grown_by: float) -> tuple[RoundTimes, ClusterView, Plan]:
         """Do one round in which the changed reports tell of ``grown_by`` times the traffic.
@@ -91,7 +91,7 @@ class LeaderRounds:
         cpu_s = time.thread_time()
         self._take(reports)
         clock_s.append(time.perf_counter())
-        view = self.tally.view(NOW_S)
+        view = self.tracker.view(NOW_S)
         clock_s.append(time.perf_counter())
         plan = self.planner.round(view, RoundMemory(), np.random.default_rng(1))
         clock_s.append(time.perf_counter())
@@ -104,7 +104,7 @@ class LeaderRounds:
 
     def _take(self, reports: Sequence[LoadReport]) -> None:
         for report in reports:
-            self.tally.report(report, NOW_S / 2)
+            self.tracker.report(report, NOW_S / 2)
 
 
 def _peak_bytes() -> int:

@@ -113,11 +113,11 @@ def synthetic_brokers(count: int, shape: Shape) -> Iterator[SyntheticBroker]:
 
 def synthetic_view(brokers: int, shape: Shape, *, top_k: int = 10) -> ClusterView:
     """Return such a cluster as a leader sees it after one sample of each bundle."""
-    tally = LoadTracker()
+    tracker = LoadTracker()
     for broker in synthetic_brokers(brokers, shape):
-        tally.put(broker.load(top_k))
-    tally.sample()
-    return tally.view(NOW_S)
+        tracker.put(broker.load(top_k))
+    tracker.sample()
+    return tracker.view(NOW_S)
 
 
 def _draws() -> Iterator[float]:

@@ -51,16 +51,16 @@ def check_resource_usage(scenario: Json, count: Count) -> None:
 def check_broker_load_data(scenario: Json, count: Count) -> None:
     """Compare the exponential averages of a broker."""
     config = scenario["config"]
-    tally = LoadTracker(
+    tracker = LoadTracker(
         weights=with_arithmetic(from_pulsar(ResourceWeights, config), like_java=True),
         history_fraction=config.get("loadBalancerHistoryResourcePercentage", 0.9),
     )
     for number, one in enumerate(scenario["rounds"]):
         if one.get("clear"):
-            tally.forget(BrokerId("b:1"), float(number))
-        tally.put(broker_load("b:1", one))
-        tally.sample()
-        brokers = tally.view(float(number)).brokers
+            tracker.forget(BrokerId("b:1"), float(number))
+        tracker.put(broker_load("b:1", one))
+        tracker.sample()
+        brokers = tracker.view(float(number)).brokers
         unweighted = ResourceWeights(direct_memory=1.0, like_java=True)
         got = {
             "maxResourceUsage": float(
