@@ -131,7 +131,8 @@ class Observation:
     def verdict(self) -> str:
         """How even it is, in one sentence."""
         if self.plan is None:
-            return "nothing to judge yet: no traffic was counted"
+            why = "no traffic was counted" if self.samples else "no broker has figures"
+            return f"nothing to judge yet: {why}"
         if not self.proposals:
             return f"nothing would be moved: {self._why_nothing(self.plan)}"
         count = len(self.proposals)

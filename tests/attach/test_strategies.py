@@ -207,6 +207,7 @@ def test_a_broker_that_has_not_measured_its_cpu_yet_is_waited_for(busy: FakePuls
     assert told["proposals"] == []
     why = "what it uses of its CPU is not known: its load manager has not measured its CPU yet"
     assert told["missing"] == {one.name: why for one in busy.brokers}
+    assert told["verdict"] == "nothing to judge yet: no broker has figures"
     for broker, fraction in zip(busy.brokers[:2], (0.9, 0.1), strict=True):
         broker.load_report = load_report(fraction)
     told = seen(busy, "--strategy", "joint")
