@@ -34,6 +34,7 @@ NAMESPACE = Namespace("shop/orders")
 BOUNDARIES = Boundaries.even(NAMESPACE, 8)
 SETTINGS: Mapping[str, Any] = {
     "cluster": {"name": "east"},
+    "zookeeper": {"chroot": "/lm"},
     "report": {"sample_interval_s": 0.3, "min_interval_s": 0.3, "max_interval_s": 2},
     "leader": {"tick_interval_s": 0.3, "round_interval_s": 0.6, "settle_s": 0.5},
     "shedding": {"strategy": "transfer", "grace_period_s": 2},
@@ -155,7 +156,7 @@ class LiveSidecars:
                 **settings,
             }
         )
-        coordination = MemoryCoordination(self.service, timeout_s=6.0)
+        coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
         clock, metrics = SystemClock(), Metrics(CollectorRegistry())
         broker = BusyBroker(name, self.traffic)
         context = Context(

@@ -1,6 +1,7 @@
 """The events of the live page: read once for all viewers, and only while there are any."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -62,8 +63,12 @@ class Feed:
         """How many streams are open."""
         return self._viewers
 
-    async def stream(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def stream(
+        self, request: web.BaseRequest, left_s: float = math.inf
+    ) -> web.StreamResponse:
         """Answer a request with events until its time is over or the viewer is gone.
+
+        ``left_s`` is for how long the viewer may watch, at most.
 
         A viewer that reads slowly misses events and gets the newest; one that does not take
         an event in time is dropped.
@@ -81,7 +86,7 @@ class Feed:
             if self._reading is None:
                 self._reading = asyncio.create_task(self._read_on(), name="live page")
             await response.prepare(request)
-            await self._send(response)
+            await self._send(response, left_s)
         except (ConnectionError, TimeoutError):
             # Gone, or too slow: what is left unwritten is not sent after all.
             if request.transport is not None:
@@ -99,9 +104,9 @@ class Feed:
         async with self._news:
             self._news.notify_all()
 
-    async def _send(self, response: web.StreamResponse) -> None:
+    async def _send(self, response: web.StreamResponse, left_s: float) -> None:
         clock_s = asyncio.get_running_loop().time
-        until_s, sent = clock_s() + self._limits.lasts_s, -1
+        until_s, sent = clock_s() + min(self._limits.lasts_s, left_s), -1
         while not self._closed and clock_s() < until_s:
             if self._number != sent and self._event:
                 sent, event = self._number, self._event

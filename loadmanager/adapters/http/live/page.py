@@ -1,5 +1,7 @@
 """The live page at ``/``: files that say nothing of the cluster, and the stream of events."""
 
+import math
+import time
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -10,6 +12,7 @@ from aiohttp import web
 from loadmanager.adapters.http.live.feed import Feed
 from loadmanager.adapters.http.replies import Refused, bytes_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.security.guard import ADMITTED_UNTIL
 
 EVENTS_PATH: Final = "/live/events"
 _CONTENT_TYPES: Final = {
@@ -49,7 +52,8 @@ class LivePage:
             raise Refused(403, f"Sec-Fetch-Site: {site}; pages of other sites may not watch")
         if request.method == "HEAD":
             return bytes_reply(b"", "text/event-stream")
-        return await self.feed.stream(request)
+        left_s = request.get(ADMITTED_UNTIL, math.inf) - time.perf_counter()
+        return await self.feed.stream(request, left_s)
 
 
 def page_routes() -> list[Route]:

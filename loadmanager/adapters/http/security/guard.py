@@ -25,6 +25,9 @@ from loadmanager.core.errors import LoadManagerError
 log = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
 
 ANONYMOUS: Final = ""
+ADMITTED_UNTIL: Final = web.RequestKey("admitted_until", float)
+"""In an admitted request: `Caller.until_s`, for what answers for long."""
+
 _EVERYONE: Final = "*"
 _SETTINGS: Final = "/admin/v2/brokers/configuration/"
 _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)}
@@ -130,6 +133,7 @@ class Guard:
             caller = self.caller(request)
             name = caller.name
             _allow(caller, role)
+            request[ADMITTED_UNTIL] = caller.until_s
             reply = await self._handled(caller, role, handle)
         except LoadManagerError as error:
             status = refusal_of(error).status

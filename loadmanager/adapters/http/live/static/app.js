@@ -1,4 +1,5 @@
 // The live page: joins the stream, the sections and the search.
+import { actionsFor, button } from "./actions.js";
 import { byId, setText, span } from "./dom.js";
 import { follow, hasToken, useToken } from "./stream.js";
 import { search } from "./search.js";
@@ -18,7 +19,7 @@ const stream = follow({
       seenAt = performance.now();
       overview = value.overview;
       byId("trouble").hidden = true;
-      render(overview);
+      render(overview, button);
     } else {
       trouble(value.reason);
     }
@@ -34,6 +35,10 @@ const stream = follow({
     connection();
   },
 });
+
+function explain(name) {
+  search(name, (told) => actionsFor(told, overview?.actions ?? []));
+}
 
 function trouble(reason) {
   setText("trouble", `No overview now: ${reason}`);
@@ -68,12 +73,12 @@ byId("token-form").addEventListener("submit", (event) => {
 });
 byId("search").addEventListener("submit", (event) => {
   event.preventDefault();
-  search(byId("subject").value, () => []);
+  explain(byId("subject").value);
 });
 document.addEventListener("click", (event) => {
   const name = event.target.closest?.("[data-subject]")?.dataset.subject;
   if (!name) return;
   byId("search").scrollIntoView({ block: "start" });
-  search(name, () => []);
+  explain(name);
 });
 setInterval(connection, 1000);

@@ -81,12 +81,12 @@ async function explained(name, actionsFor) {
   ];
 }
 
-export function candidates(rows) {
+export function candidates(rows, named = (one) => subject(one.broker)) {
   return table("Brokers that might take it", [
-    ["broker", "", (one) => subject(one.broker)],
+    ["broker", "", named],
     ["score", "figure", (one) => percent(one.score)],
     ["with it", "figure", (one) => percent(one.scoreWith)],
-    ["", "", (one) => (one.refused ? h("span", {}, tag("no", "fair"), ` ${one.meaning}`) : tag("may take it", "good"))],
+    ["verdict", "", (one) => (one.refused ? h("span", {}, tag("no", "fair"), ` ${one.meaning}`) : tag("may take it", "good"))],
   ], rows.slice(0, 50));
 }
 

@@ -10,12 +10,12 @@ const STATES = { serving: "good", failed: "bad", timed_out: "bad", landed_elsewh
 export const subject = (name) =>
   h("button", { type: "button", class: "link", "data-subject": name, "data-key": `subject ${name}` }, name);
 
-export function render(seen) {
+export function render(seen, button) {
   setText("cluster", seen.cluster);
   document.title = `${seen.cluster} · loadmanager`;
   setText("leader", `led by ${seen.leader}, term ${seen.epoch}`);
   remember(seen.course, seen.atMs);
-  balance(seen);
+  balance(seen, button);
   brokers(seen);
   tasks(seen);
   refusals(seen);
@@ -23,7 +23,7 @@ export function render(seen) {
   decisions(seen);
 }
 
-function balance(seen) {
+function balance(seen, button) {
   const point = latest();
   const number = byId("number");
   if (!point) {
@@ -43,10 +43,15 @@ function balance(seen) {
   }
   setText("why", why(seen));
   const { mode, by, reason } = seen.balancing;
-  show(byId("steering"), [mode, by, reason, seen.held], () => {
+  show(byId("steering"), [mode, by, reason, seen.held, seen.actions], () => {
     const said = mode === "active" ? tag("active", "good") : tag(mode, "fair");
     const who = mode === "active" || !(by || reason) ? "" : ` by ${by || "somebody"}${reason ? `: ${reason}` : ""}`;
-    return h("p", {}, "Rounds: ", said, who, seen.held ? ` Held: ${seen.held}.` : "");
+    const modes = { pause: "paused", observe: "observing", resume: "active" };
+    const others = Object.keys(modes).filter((one) => modes[one] !== mode && seen.actions.includes(one));
+    return [
+      h("p", {}, "Rounds: ", said, who, seen.held ? ` Held: ${seen.held}.` : ""),
+      h("div", { class: "actions" }, ...others.map((one) => button(one, ""))),
+    ];
   });
 }
 

@@ -1,0 +1,119 @@
+// What people may have done: each with what would come of it before, and what came of it after.
+import { amount, byId, h, percent, span, table } from "./dom.js";
+import { candidates } from "./search.js";
+import { ask } from "./stream.js";
+
+const ADMIN = "/admin/v2/loadmanager";
+const WAIT_MS = 2000;
+const MOST_MOVES = 50;
+
+const WORDS = {
+  pause: ["Pause rounds", "Rounds move and split nothing until somebody resumes them. Bundles without an owner are still placed, and draining brokers emptied."],
+  observe: ["Only observe", "Rounds decide and record, and order nothing."],
+  resume: ["Resume rounds", "Rounds move bundles again."],
+  unload: ["Unload", "The bundle moves to the broker that the leader chooses, or to the one named below; its clients wait a moment."],
+  split: ["Split", "The bundle is cut in two where the configured algorithm says. Its parts are placed anew."],
+  drain: ["Drain", "The leader moves all bundles off this broker, a few at a time, and gives it none until the drain ends."],
+  undrain: ["End the drain", "The broker takes bundles again."],
+};
+
+const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");
+
+export function button(action, subject, dangerous = false) {
+  return h("button", {
+    type: "button", class: dangerous ? "danger" : "", "data-key": `${action} ${subject}`,
+    onclick: () => open(action, subject),
+  }, WORDS[action][0]);
+}
+
+// The buttons for what an explanation is about, as far as this cluster can be asked for them.
+export function actionsFor(told, allowed) {
+  const names = told.kind === "bundle" ? ["unload", "split"] : ["drain", "undrain"];
+  return names.filter((name) => allowed.includes(name)).map((name) => button(name, told.subject, name === "drain"));
+}
+
+function open(action, subject) {
+  const [title, text] = WORDS[action];
+  const dialog = byId("action");
+  const before = h("div", {}, h("p", { class: "quiet" }, "Asking what would come of it"));
+  const outcome = h("div", { role: "status" });
+  const reason = h("input", { id: "reason", maxlength: 200, autocomplete: "off" });
+  const target = h("input", { id: "target", autocomplete: "off", spellcheck: "false" });
+  const go = h("button", { type: "submit" }, title);
+  const form = h("form", { method: "dialog" },
+    ...(action === "unload" ? [h("p", {}, h("label", { for: "target" }, "Target broker, empty for the leader's choice "), target)] : []),
+    ...(["pause", "observe", "resume", "drain"].includes(action)
+      ? [h("p", {}, h("label", { for: "reason" }, "Reason, for those who ask later "), reason)] : []),
+    h("div", { class: "actions" }, go, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    outcome.replaceChildren(h("p", {}, "Asked; waiting for the outcome"));
+    try {
+      outcome.replaceChildren(...await carryOut(action, subject, { reason: reason.value, target: target.value.trim() }, outcome));
+    } catch (error) {
+      go.disabled = false;
+      outcome.replaceChildren(h("p", { role: "alert" }, `Not done: ${error.message}`));
+    }
+  });
+  dialog.replaceChildren(h("h2", { id: "action-title" }, subject ? `${title}: ${subject}` : title), h("p", {}, text), before, form, outcome);
+  dialog.showModal();
+  plan(action, subject).then((parts) => before.replaceChildren(...parts))
+    .catch((error) => before.replaceChildren(h("p", { class: "quiet" }, `What would come of it is not known: ${error.message}`)));
+}
+
+async function plan(action, subject) {
+  if (["pause", "observe", "resume"].includes(action)) {
+    const told = await ask(`${ADMIN}/plan?limit=1`);
+    const moves = told.moves.slice(0, MOST_MOVES);
+    const gain = told.optimality && told.withMoves
+      ? ` The fullest broker is at ${percent(told.optimality.largest)}, and would be at ${percent(told.withMoves.largest)} with them.` : "";
+    return [h("p", {}, `A round would now make ${told.moves.length} moves.${told.moves.length ? gain : ""}`),
+      ...(moves.length ? [table("Moves of a round now", [
+        ["bundle", "", (one) => one.bundle], ["from and to", "", (one) => `${one.source} → ${one.target}`], ["why", "wide", (one) => one.meaning],
+      ], moves)] : [])];
+  }
+  if (["drain", "undrain"].includes(action)) {
+    const state = await ask(`${ADMIN}/brokers/${encodeURIComponent(subject)}`);
+    return [h("p", {}, `${subject} has ${amount(state.bundlesLeft)} bundles${state.marked ? `; it is draining since ${new Date(state.marked.sinceMs).toLocaleString()}` : ""}.`)];
+  }
+  const told = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(subject)}`);
+  return [h("p", {}, `${told.owner ? `${told.owner} owns it` : "Nobody owns it"}; ${amount(told.msgsPerS ?? 0)} msg/s, ${amount(told.bytesPerS ?? 0)} B/s.`),
+    ...(action === "unload" && told.candidates.length ? [candidates(told.candidates, (one) => one.broker)] : [])];
+}
+
+async function carryOut(action, subject, { reason, target }, outcome) {
+  const note = new URLSearchParams({ by: "live page", reason });
+  if (["pause", "observe", "resume"].includes(action)) {
+    await ask(`${ADMIN}/balancing/${action}?${note}`, "PUT");
+    const { mode } = await ask(`${ADMIN}/balancing`);
+    return [h("p", {}, `Rounds are ${mode} now, for this and every later leader.`)];
+  }
+  if (action === "unload") {
+    const query = target ? `?${new URLSearchParams({ destinationBroker: target })}` : "";
+    const told = await ask(`${ADMIN}/namespaces/${encoded(subject)}/unload${query}`, "PUT");
+    return [h("p", {}, told.target ? `${told.source ?? "Nobody"} → ${told.target}, in ${told.tookS.toFixed(1)} s.` : "It has no owner now.")];
+  }
+  if (action === "split") {
+    await ask(`/admin/v2/namespaces/${encoded(subject)}/split`, "PUT");
+    const [low, high] = subject.split("/")[2].split("_");
+    const { boundaries } = await ask(`/admin/v2/namespaces/${encoded(subject.split("/").slice(0, 2).join("/"))}/bundles`);
+    const parts = boundaries.slice(boundaries.indexOf(low), boundaries.indexOf(high) + 1);
+    return [h("p", {}, `It is cut: ${parts.slice(0, -1).map((edge, row) => `${edge}_${parts[row + 1]}`).join(", ")}.`)];
+  }
+  const path = `${ADMIN}/brokers/${encodeURIComponent(subject)}`;
+  if (action === "undrain") {
+    await ask(`${path}/drain`, "DELETE");
+    return [h("p", {}, "It takes bundles again.")];
+  }
+  await ask(`${path}/drain?${note}`, "PUT");
+  const began = performance.now();
+  for (;;) {
+    const state = await ask(path);
+    const after = span((performance.now() - began) / 1000);
+    if (!state.bundlesLeft) return [h("p", {}, `It is empty, after ${after}.`)];
+    if (!byId("action").open) return [];
+    outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}. It goes on if this is closed.`));
+    await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
+  }
+}

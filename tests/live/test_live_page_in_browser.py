@@ -1,0 +1,243 @@
+"""The live page in a real Chromium, on sidecars at work."""
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import jwt
+import pytest
+from chromium import PATIENCE_MS, chromium
+from live_sidecars import BOUNDARIES, LiveSidecars, LoopThread, live_sidecars, loop_thread
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+HERE = Path(__file__).parent
+STATIC = HERE.parents[1] / "loadmanager" / "adapters" / "http" / "live" / "static"
+BROKERS = [f"127.0.0.1:{port}" for port in (8101, 8102, 8103)]
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the npm packages that the page is built from and checked with."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("no npm on the path: Debian has it in its package npm, others with Node.js")
+    folder = tmp_path_factory.mktemp("npm")
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / name, folder)
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=200)
+    return folder / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@contextmanager
+def cluster_of(*names: str, **settings: Any) -> Iterator[tuple[LiveSidecars, LoopThread]]:
+    with loop_thread() as loop:
+        context = live_sidecars()
+        cluster = loop.run(context.__aenter__())
+        try:
+            for name in names:
+                loop.run(cluster.start(name, **settings))
+            loop.run(cluster.ready())
+            loop.run(cluster.create_namespace())
+            yield cluster, loop
+        finally:
+            loop.run(context.__aexit__(None, None, None))
+
+
+@contextmanager
+def page_at(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
+    """Open the page; at the end it asked for nothing from elsewhere, and had no error."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000}, **options)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(url) else wrong.append(request.url),
+    )
+    page.on(
+        "console",
+        lambda said: wrong.append(said.text) if "Content Security" in said.text else None,
+    )
+    try:
+        page.goto(url)
+        yield page
+        assert wrong == []
+    finally:
+        context.close()
+
+
+def is_accessible(page: Page, packages: Path) -> None:
+    """Hold the page to the rules of WCAG 2.2 AA that axe checks."""
+    source = (packages / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    page.evaluate(source)
+    tags = ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]
+    found = page.evaluate("(tags) => axe.run({runOnly: tags})", tags)
+    told = [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]]
+    assert told == [], json.dumps(told, indent=2)
+
+
+def fits(page: Page) -> None:
+    """Wait until nothing is wider than the window: a chart follows it a moment later."""
+    for _ in range(PATIENCE_MS // 100):
+        if page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("the page is wider than its window")
+
+
+def looks_well_everywhere(page: Page, packages: Path) -> None:
+    schemes: tuple[Literal["dark", "light"], ...] = ("dark", "light")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        for width in (360, 1400):
+            page.set_viewport_size({"width": width, "height": 900})
+            is_accessible(page, packages)
+            fits(page)
+
+
+def a_hot_broker_is_balanced(page: Page, cluster: LiveSidecars) -> None:
+    """Rounds are paused until the page has shown the broker."""
+    hot = max(cluster.living, key=lambda one: len(one.broker.serving))
+    cluster.traffic.update(dict.fromkeys(BOUNDARIES.bundles, 30.0))
+    cluster.traffic.update(dict.fromkeys(hot.broker.serving, 200.0))
+    expect(page.locator("#number")).to_have_attribute("data-level", "bad")
+    expect(page.locator("#brokers tbody tr").first).to_contain_text(hot.name)
+    page.get_by_role("button", name="Resume rounds").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("A round would now make")
+    dialog.get_by_role("button", name="Resume rounds").click()
+    expect(dialog.get_by_role("status")).to_contain_text("Rounds are active now")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator("#tasks")).to_contain_text("expected")
+    expect(page.locator("#number")).not_to_have_attribute("data-level", "bad")
+    moves = page.locator("#decisions li.moved").filter(has_text=f"{hot.name} →")
+    expect(moves).not_to_have_count(0)
+    expect(page.locator("#course canvas")).to_have_count(1)
+
+
+def answers_the_keyboard(page: Page) -> None:
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.locator("#subject").focus()
+    page.keyboard.type(BOUNDARIES.bundles[0])
+    page.keyboard.press("Enter")
+    expect(page.locator("#found h3").first).to_contain_text(BOUNDARIES.bundles[0])
+    page.locator("#subject").fill("shop/orders")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found ul li button")).to_have_count(8)
+    page.locator("#subject").fill("persistent://shop/orders/one")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found p").first).to_contain_text("is in the bundle shop/orders/0x")
+    page.locator("#subject").fill("nonsense")
+    page.keyboard.press("Enter")
+    expect(page.locator("#found [role=alert]")).to_contain_text("nonsense")
+
+
+def does_what_it_is_asked(page: Page, cluster: LiveSidecars) -> None:
+    page.get_by_role("button", name="Pause rounds").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("A round would now make")
+    dialog.get_by_label("Reason").fill("the night watch")
+    dialog.get_by_role("button", name="Pause rounds").click()
+    expect(dialog.get_by_role("status")).to_contain_text("Rounds are paused now")
+    page.keyboard.press("Escape")
+    expect(page.locator("#steering")).to_contain_text("paused by live page: the night watch")
+    bundle = BOUNDARIES.bundles[0]
+    source = next(one for one in cluster.living if bundle in one.broker.serving)
+    target = next(one for one in cluster.living if one is not source)
+    page.locator("#subject").fill(bundle)
+    page.locator("#search button").click()
+    page.get_by_role("button", name="Unload").click()
+    expect(dialog).to_contain_text(f"{source.name} owns it")
+    dialog.get_by_label("Target broker").fill(target.name)
+    dialog.get_by_role("button", name="Unload").click()
+    expect(dialog.get_by_role("status")).to_contain_text(f"{source.name} → {target.name}, in")
+    assert bundle in target.broker.serving
+    dialog.get_by_role("button", name="Close").click()
+
+
+def goes_on_when_the_leader_is_killed(page: Page, cluster: LiveSidecars, loop: LoopThread) -> None:
+    killed = cluster.leader
+    loop.run(cluster.crash(killed))
+    expect(page.locator("#leader")).to_contain_text("term 2")
+    expect(page.locator("#missing")).to_contain_text(killed.name)
+    expect(page.locator("#connection")).to_have_text("Live")
+
+
+def test_the_page_of_a_follower_shows_the_cluster_and_changes_it(
+    browser: Browser, packages: Path
+) -> None:
+    with cluster_of(*BROKERS) as (cluster, loop):
+        follower = next(one for one in cluster.living if not one.leads)
+        with page_at(browser, follower.url) as page:
+            expect(page.locator("#served-by")).to_have_text(follower.name)
+            answers_the_keyboard(page)
+            does_what_it_is_asked(page, cluster)
+            a_hot_broker_is_balanced(page, cluster)
+            looks_well_everywhere(page, packages)
+            goes_on_when_the_leader_is_killed(page, cluster, loop)
+
+
+def test_a_token_is_asked_for_and_asked_for_again_when_it_ends(
+    browser: Browser, packages: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    security = {
+        "token_secret_key_file": str(tmp_path / "secret.key"),
+        "readers": ["reader"],
+        "anonymous": "none",
+    }
+
+    def token(valid_s: float) -> str:
+        ends_s = time.time_ns() // 10**9 + valid_s
+        return jwt.encode({"sub": "reader", "exp": ends_s}, SECRET, "HS256")
+
+    def use(page: Page, text: str) -> None:
+        page.get_by_label("Token", exact=True).fill(text)
+        page.get_by_role("button", name="Use", exact=True).click()
+
+    with (
+        cluster_of(BROKERS[0], security=security) as (cluster, _loop),
+        page_at(browser, cluster.leader.url) as page,
+    ):
+        expect(page.locator("#token-form")).to_be_visible()
+        expect(page.locator("#number")).to_have_text("…")
+        is_accessible(page, packages)
+        use(page, "nonsense")
+        expect(page.locator("#token-reason")).to_contain_text("not accepted")
+        use(page, token(8))
+        expect(page.locator("#connection")).to_have_text("Live")
+        expect(page.locator("#token-form")).to_be_hidden()
+        expect(page.locator("#token-reason")).to_contain_text("expired")
+        expect(page.locator("#token-form")).to_be_visible()
+        expect(page.locator("#cluster")).to_have_text("east")
+        use(page, token(600))
+        expect(page.locator("#connection")).to_have_text("Live")
+        page.get_by_role("button", name="Pause rounds").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Pause rounds").click()
+        expect(dialog.get_by_role("status")).to_contain_text("needs the role admin")
+
+
+def test_the_library_is_that_of_its_package(packages: Path) -> None:
+    for own, theirs in (
+        ("uplot.js", "dist/uPlot.iife.min.js"),
+        ("uplot.css", "dist/uPlot.min.css"),
+        ("uplot.LICENSE", "LICENSE"),
+    ):
+        assert (STATIC / own).read_bytes() == (packages / "uplot" / theirs).read_bytes()
