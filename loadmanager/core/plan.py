@@ -43,6 +43,7 @@ class Reason(StrEnum):
     HITS_PENDING = "hits_pending"
     LOAD_UNKNOWN = "load_unknown"
     LOAD_OUTDATED = "load_outdated"
+    ROLLING_RESTART = "rolling_restart"
     # Brokers that cannot take a bundle.
     DRAINING = "draining"
     REPORT_STALE = "report_stale"

@@ -92,6 +92,10 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
             "The load data is too old to decide on.",
             "Fresh load reports.",
         ),
+        Reason.ROLLING_RESTART: Telling(
+            "Brokers restart one after the other: what is moved now is moved again within minutes.",
+            "The end of the rolling restart, or more than 0.9 of a resource in use.",
+        ),
         Reason.DRAINING: Telling(
             "The broker is draining (marked, stopping, unhealthy) or takes no locks: it gets none.",
             "No mark, good health for a while, and locks taken in time.",

@@ -19,6 +19,7 @@ from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
 from loadmanager.core.joint.learning import measured_error
 from loadmanager.core.joint.level import water_level
+from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.standing import Standing
 from loadmanager.core.joint.state import JointState
@@ -327,7 +328,11 @@ def test_no_cluster_makes_it_too_large() -> None:
         covariance=rng.random(unknown.covariance.shape),
     )
     state = learned(four())
-    large = replace(state, learned=replace(state.learned, brokers=figures))
+    large = replace(
+        state,
+        learned=replace(state.learned, brokers=figures),
+        restarts=Restarts(back_s={one: rng.random() for one in names}),
+    )
     data = encode_joint(large)
     assert len(data) <= MOST_BYTES
     assert len(decode_joint("/m", data, 0.0).learned.brokers.names) == MOST_BROKERS
@@ -349,6 +354,9 @@ FAULTS = [
     ("brokers", {"a:1": [-5, *[0.0] * 25]}),
     ("brokers", {"a:1": [5, *["x"] * 25]}),
     ("brokers", {"no broker": [5, *[0.0] * 25]}),
+    ("restarted_ago_s", []),
+    ("restarted_ago_s", {"a:1": -1.0}),
+    ("restarted_ago_s", {"no broker": 1.0}),
 ]
 
 

@@ -1,13 +1,16 @@
 """One round of the joint strategy: learn, see where the brokers stand, choose moves, say why."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Mask
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import EVEN, Search, Stuck
 from loadmanager.core.joint.standing import URGENT, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
@@ -30,7 +33,11 @@ def learned_from(
     persistence = former.persistence if former else Persistence()
     short, long = shares(view, learned)
     persistence = persistence.after(view.now_s, view.bundles.names, short, long)
-    return JointState(learned=learned, persistence=persistence)
+    brokers = view.brokers
+    restarts = (former.restarts if former else Restarts()).after(
+        view.now_s, brokers.names, brokers.started_at_ms
+    )
+    return JointState(learned=learned, persistence=persistence, restarts=restarts)
 
 
 def decided(
@@ -41,6 +48,9 @@ def decided(
     if not counted.any():
         return (), ()
     at = standing(view, state, weights, counted)
+    held = limits.gives & (at.low.max(axis=1, initial=0.0) * at.level <= URGENT)
+    held &= state.restarts.under_way(view.now_s)
+    limits = replace(limits, gives=limits.gives & ~held)
     search = Search(
         at=at,
         limits=limits,
@@ -54,7 +64,8 @@ def decided(
               names[one.target])
         for one in search.found
     )  # fmt: skip
-    return offers, tuple(_refusals(view, limits, search))
+    refusals = (*_held(view, at, held), *_refusals(view, limits, search))
+    return offers, refusals
 
 
 def _budget(at: Standing, limits: Limits) -> float:
@@ -68,6 +79,13 @@ def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
     if swap:
         return Cause.SWAP
     return Cause.OVERLOADED if at.low[source].max() * at.level > URGENT else Cause.IMBALANCE
+
+
+def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
+    """Say which brokers give nothing because a rolling restart is under way."""
+    for row in np.flatnonzero(held).tolist():
+        why = "brokers restart one after the other, and some have yet to"
+        yield Refusal(view.brokers.names[row], Reason.ROLLING_RESTART, f"{_told(at, row)}; {why}")
 
 
 def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Refusal]:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.core.bounds import TIME_MS, Bound
+from loadmanager.core.bounds import DURATION_S, TIME_MS, Bound
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, packed, unpacked_object
-from loadmanager.core.ids import parse_broker
+from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.served import KINDS
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import CostSums
@@ -26,6 +27,7 @@ MOST_BYTES: Final = 256 * 1024
 MOST_BROKERS: Final = 2000
 """So many always fit; the others of a larger cluster are learned again."""
 
+_MOST_RESTARTS: Final = 500
 _MOST_UNPACKED: Final = 4 * 1024 * 1024
 _FIGURE: Final = Bound(-1e30, 1e30, "a finite number")
 _DIGITS: Final = 4
@@ -51,6 +53,10 @@ def encode_joint(state: JointState) -> bytes:
         "shown": _listed(learned.sums.shown),
         "noise": _listed(learned.noise),
         "looks": _listed(learned.looks),
+        "restarted_ago_s": {
+            name: round(learned.at_s - back_s, 3)
+            for name, back_s in list(state.restarts.back_s.items())[-_MOST_RESTARTS:]
+        },
         "persistence": [persistence.lasted, persistence.looked_at, persistence.lasting],
         "brokers": {
             name: [began, *_listed(row, _DIGITS)]
@@ -92,7 +98,12 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
         brokers=_brokers(where, found),
     )
     known = Persistence(lasted=lasted, looked_at=looked_at, lasting=min(max(lasting, 0.0), 1.0))
-    return JointState(learned=learned, persistence=known)
+    figures = learned.brokers
+    restarts = Restarts(
+        lives=dict(zip(figures.names, figures.started_at_ms, strict=True)),
+        back_s=_restarted(where, found, now_s),
+    )
+    return JointState(learned=learned, persistence=known, restarts=restarts)
 
 
 def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
@@ -100,10 +111,7 @@ def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
     if not isinstance(brokers, dict):
         raise MalformedContent(where, "brokers", "an object of lists of figures")
     rows = [_figures(where, name, row) for name, row in brokers.items()]
-    try:
-        names = tuple(parse_broker(name) for name in brokers)
-    except InvalidName as problem:
-        raise MalformedContent(where, str(problem), problem.expected) from None
+    names = tuple(_broker(where, name) for name in brokers)
     figures = BrokerFigures.unknown(names, tuple(int(row[0]) for row in rows))
     values = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), _FIGURES)
     figures.background[:] = values[:, :_R]
@@ -112,6 +120,21 @@ def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
     figures.least[:] = figures.background
     figures.most[:] = figures.background
     return figures
+
+
+def _restarted(where: str, found: dict[str, Any], now_s: float) -> dict[BrokerId, float]:
+    """Return when brokers restarted, none where an older version wrote nothing of it."""
+    ago_s = found.get("restarted_ago_s", {})
+    if not isinstance(ago_s, dict) or not all(map(DURATION_S.holds, ago_s.values())):
+        raise MalformedContent(where, "restarted_ago_s", "an object of seconds")
+    return {_broker(where, name): now_s - ago for name, ago in ago_s.items()}
+
+
+def _broker(where: str, name: str) -> BrokerId:
+    try:
+        return parse_broker(name)
+    except InvalidName as problem:
+        raise MalformedContent(where, str(problem), problem.expected) from None
 
 
 def _figures(where: str, name: str, row: object) -> Sequence[float]:

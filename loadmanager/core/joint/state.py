@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
+from loadmanager.core.joint.restarts import Restarts
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class JointState:
-    """What traffic costs, and how much of a change of it lasts."""
+    """What traffic costs, how much of a change of it lasts, and who restarted lately."""
 
     learned: Learned
     persistence: Persistence = field(default_factory=Persistence)
+    restarts: Restarts = field(default_factory=Restarts)
