@@ -8,6 +8,7 @@ are requests that were sent, so there is nothing to read and nothing that others
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
@@ -31,6 +32,19 @@ _EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
     "timed_out": TaskEvent.EXPIRED,
     "landed_elsewhere": TaskEvent.SERVED_ELSEWHERE,
 }
+
+
+CutOf = Callable[[BundleId, SplitOrder, BrokerId], Awaitable[int | None]]
+
+UNFINISHED_S: Final = 60.0
+"""How long nothing is split after a split of which no parts were seen."""
+
+
+async def ordered_cut(bundle: BundleId, split: SplitOrder, _broker: BrokerId) -> int | None:
+    """Return where a bundle is to be cut in two, None if the order does not say that."""
+    positions = even_cuts(bundle, 2) if split.algorithm == CUT_EVENLY else split.positions
+    known = split.algorithm in {CUT_EVENLY, CUT_AT} and len(positions) == 1
+    return positions[0] if known else None
 
 
 class FoundOwners(OwnerView, Protocol):
@@ -92,6 +106,7 @@ class PulsarOrders:
         mandate: by what right orders are sent.
         failed: is called with an error that is not of one bundle alone: a missing right, or a
             fault of this program.
+        cut_of: returns where a bundle is to be cut at its broker, None if it cannot be.
     """
 
     def __init__(
@@ -105,6 +120,7 @@ class PulsarOrders:
         topic_of: Callable[[BundleId], Awaitable[TopicName | None]],
         mandate: Mandate,
         failed: Callable[[Exception], None],
+        cut_of: CutOf = ordered_cut,
     ) -> None:
         self._admin = admin
         self._address = address
@@ -113,8 +129,11 @@ class PulsarOrders:
         self._topic_of = topic_of
         self._mandate = mandate
         self._failed = failed
+        self._cut_of = cut_of
         self._mover = BundleMover(admin, address, cluster, self._brokers, claims)
         self._splitting = asyncio.Lock()
+        self._unfinished_until_s = float("-inf")
+        self._parts: dict[BundleId, tuple[BundleId, ...]] = {}
         self._under_way: dict[BundleId, _Order] = {}
         self._working: dict[BundleId, asyncio.Task[None]] = {}
         self._closed = False
@@ -122,7 +141,7 @@ class PulsarOrders:
         self.assigned: Mapping[BundleId, BrokerId] = _Assigned(self._under_way, owners)
         self.known = True
         self.uncut: set[BundleId] = set()
-        """What Pulsar refused to split."""
+        """What Pulsar did not split when it was told to."""
 
     @property
     def waiting(self) -> int:
@@ -208,8 +227,11 @@ class PulsarOrders:
         if self._under_way.get(bundle) is order:
             del self._under_way[bundle]
             self._reported(bundle, _EVENTS[outcome.state], outcome.reason)
-        if outcome.owner is not None:
-            self._owners.found(_found(bundle, order, outcome))
+        parts = self._parts.pop(bundle, None)
+        if parts is not None:
+            self._owners.found({bundle: None, **dict.fromkeys(parts, outcome.owner)})
+        elif outcome.owner is not None:
+            self._owners.found({bundle: outcome.owner})
 
     async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
         source = self._owners.listed_owner(bundle)
@@ -241,31 +263,25 @@ class PulsarOrders:
     ) -> Outcome:
         """Split a bundle where it is.
 
-        One at a time: two at once of a namespace write the same node. After such a lost race a
-        modular 4.0.7 broker may answer nothing that needs metadata any more.
+        One at a time, and none for a while after one that did not finish: two at once of a
+        namespace write the same node. After such a lost race a modular 4.0.7 broker may answer
+        nothing that needs metadata any more.
         """
-        cut = _cut(bundle, split)
-        if cut is None:
-            why = f"Pulsar is not asked for {split.algorithm}; expected one cut at a position"
-            return Outcome(state="failed", reason=why, owner=broker)
-        splitter = BundleSplitter(self._admin, self._address(broker), self._cluster, broker)
         async with self._splitting:
+            if monotonic() < self._unfinished_until_s:
+                why = "a split before it is not finished"
+                return Outcome(state="superseded", reason=why, owner=broker)
+            cut = await self._cut_of(bundle, split, broker)
+            if cut is None:
+                why = f"{split.algorithm}: Pulsar is asked for one cut, with topics on both sides"
+                return Outcome(state="failed", reason=why, owner=broker)
+            splitter = BundleSplitter(self._admin, self._address(broker), self._cluster, broker)
             outcome = await splitter.split(bundle, cut, ordered)
-        if outcome.state == "failed" and outcome.attempts:
+        if outcome.state == "timed_out":
+            self._unfinished_until_s = monotonic() + UNFINISHED_S
+        if outcome.attempts and outcome.state != "serving":
             # A version that cannot, or a namespace that may not, does not later either.
             self.uncut.add(bundle)
+        elif outcome.state == "serving":
+            self._parts[bundle] = parts_at(bundle, cut)
         return outcome
-
-
-def _found(bundle: BundleId, order: _Order, outcome: Outcome) -> dict[BundleId, BrokerId | None]:
-    cut = None if order.split is None else _cut(bundle, order.split)
-    if cut is None or outcome.state != "serving":
-        return {bundle: outcome.owner}
-    return {bundle: None, **dict.fromkeys(parts_at(bundle, cut), outcome.owner)}
-
-
-def _cut(bundle: BundleId, split: SplitOrder) -> int | None:
-    """Return where a bundle is to be cut in two, None if that is not what is ordered."""
-    positions = even_cuts(bundle, 2) if split.algorithm == CUT_EVENLY else split.positions
-    known = split.algorithm in {CUT_EVENLY, CUT_AT} and len(positions) == 1
-    return positions[0] if known else None

@@ -41,7 +41,7 @@ def proposed_splits(
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
             if bundle in stays or not worth_cutting(share, plan.planned_max_over_mean):
                 continue
-            cut = evenest_cut(range_of(bundle)[1], _loads(sample, bundle, msgs, size))
+            cut = evenest_cut(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
             if cut is not None:
                 found.append(
                     SplitProposal(bundle=bundle, broker=broker, cut=cut, share_of_mean=share)
@@ -49,10 +49,10 @@ def proposed_splits(
     return tuple(sorted(found, key=lambda one: (-one.share_of_mean, one.bundle)))
 
 
-def _loads(
+def topic_loads(
     sample: BrokerSample, bundle: BundleId, msgs: float, size: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield position and load of each topic in a bundle."""
+    """Yield position and load of each topic in a bundle, relative to these rates."""
     namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
     for name, rates in sample.topics.items():
         try:

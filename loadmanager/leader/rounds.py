@@ -34,8 +34,8 @@ MOST_FAILED_ROUNDS: Final = 3
 class Rounds:
     """The ticks and rounds of one term.
 
-    ``brokers_own`` says that brokers own bundles by themselves: their bundles are not cut here,
-    and nothing of them is repaired.
+    ``brokers_own`` says that brokers own bundles by themselves: what became of splits is seen by
+    what they list, and nothing of them is repaired.
     """
 
     context: Context
@@ -150,7 +150,7 @@ class Rounds:
         tell_plan(self.context.metrics, strategy, plan, self.term.epoch)
         state = self.leader_state.write(plan.memory)
         cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
-        if cuts and not (doubtful or self.brokers_own):
+        if cuts and not doubtful:
             await self.splits.look()
         found: Dispatched | None = None
         if plan.moves:

@@ -1,6 +1,6 @@
 """Which bundles are to be split or merged: proposals, and why others stay as they are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loadmanager.common.context import Context
@@ -22,7 +22,10 @@ _REST_S = 600.0
 
 @dataclass(slots=True, eq=False)
 class Splits:
-    """Proposes splits and merges, and takes up what came of them, for one term."""
+    """Proposes splits and merges, and takes up what came of them, for one term.
+
+    ``uncut`` are bundles that are left whole, because they could not be split.
+    """
 
     context: Context
     tasks: TaskController
@@ -30,6 +33,7 @@ class Splits:
     settings: RuntimeSettings
     adoption: Adoption
     decider: Decider
+    uncut: Collection[BundleId] = ()
     _resting_until_s: dict[BundleId, float] = field(default_factory=dict, init=False)
 
     @property
@@ -203,7 +207,8 @@ class Splits:
         holding = self.context.cluster_state.owners.get(bundle)
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
         rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)
-        return settled and rested and self.tasks.tasks.of(bundle) is None
+        free = self.tasks.tasks.of(bundle) is None
+        return settled and rested and free and bundle not in self.uncut
 
     def _rest(self, bundles: Iterable[BundleId]) -> None:
         until_s = self.context.clock.monotonic_s() + _REST_S

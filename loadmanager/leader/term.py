@@ -1,7 +1,7 @@
 """One term of a leader: what others may ask of it, and its parts at work."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +58,10 @@ class ForeignTerm(Protocol):
     def owners(self) -> OwnerView:
         """What is seen of who owns bundles."""
 
+    @property
+    def uncut(self) -> Collection[BundleId]:
+        """The bundles that were not split when that was ordered, and are left whole."""
+
     def held(self) -> str:
         """Return why nothing may move now, "" if it may."""
 
@@ -74,7 +78,7 @@ class ForeignTerm(Protocol):
 class LeaderTerm:
     """One term of leadership at work.
 
-    With a ``foreign`` term nothing is placed, cut or repaired here: brokers do that themselves.
+    With a ``foreign`` term nothing is placed or repaired here: brokers do that themselves.
     """
 
     def __init__(
@@ -136,7 +140,13 @@ class LeaderTerm:
             context, self._decider, self._recorder, self.shadows
         )
         self.splits = Splits(
-            context, self.tasks, self._tracker, settings, self._adoption, self._decider
+            context,
+            self.tasks,
+            self._tracker,
+            settings,
+            self._adoption,
+            self._decider,
+            uncut=() if foreign is None else foreign.uncut,
         )
         self._leader_state = LeaderState(context, term, self._tracker, self.splits)
         self._placement_worker = self._new_placement_worker()

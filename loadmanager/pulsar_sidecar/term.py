@@ -1,7 +1,8 @@
 """One term of leadership over Pulsar's brokers: what is done beside the rounds."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 import structlog
@@ -13,8 +14,10 @@ from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.common.context import Context
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BundleId
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
+from loadmanager.pulsar_sidecar.cutting import find_cut
 from loadmanager.pulsar_sidecar.importing import Importing
 from loadmanager.pulsar_sidecar.owners import ObservedOwners
 
@@ -54,8 +57,14 @@ class PulsarTerm:
             topic_of=broker.topic_of,
             mandate=self._mandate,
             failed=self._failed,
+            cut_of=partial(find_cut, broker),
         )
         self._context.metrics.moves_awaiting_clients.set_function(lambda: self.orders.waiting)
+
+    @property
+    def uncut(self) -> Collection[BundleId]:
+        """The bundles that Pulsar did not split when it was told to."""
+        return self.orders.uncut
 
     def held(self) -> str:
         """Return why nothing may move now, "" if it may."""

@@ -13,6 +13,8 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
+from loadmanager.adapters.pulsar_admin.moves import Outcome
+from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampled_owners import SampledOwners
 from loadmanager.attach.sampling import BrokerSample
@@ -315,6 +317,26 @@ async def test_a_split_leaves_its_parts_at_their_broker(term: Term, order: Split
     served = {one for one in term.pulsar.brokers[0].owned if one.startswith("bench/")}
     assert dict(term.orders.assigned) == dict.fromkeys(map(parse_bundle, served), first)
     assert len(served) == 9
+
+
+async def test_nothing_is_split_after_a_split_that_did_not_finish(
+    term: Term, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(*_: Any) -> Outcome:
+        return Outcome(state="timed_out", reason="no parts", attempts=1)
+
+    monkeypatch.setattr(BundleSplitter, "split", lost)
+    first, second = term.bundle(0), term.bundle(1)
+    for bundle in (first, second):
+        split: dict[str, Any] = {"kind": TaskKind.SPLIT, "splits": {bundle: SplitOrder(CUT_EVENLY)}}
+        assert await term.order(bundle, term.brokers[0], **split) == ""
+    await term.orders.settled()
+    assert (term.states(first), term.states(second)) == (
+        ["ordered", "timed_out"],
+        ["ordered", "superseded"],
+    )
+    assert term.last.note == "a split before it is not finished"
+    assert term.orders.uncut == {first}
 
 
 @pytest.mark.parametrize("algorithm", [MERGE_WITH_NEXT, "topic_count_equally_divide"])

@@ -14,6 +14,7 @@ from loadmanager.attach.quiet import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.wire import decode_standby
 from loadmanager.core.wire.balancing import encode_balancing
@@ -282,6 +283,64 @@ async def test_a_broker_that_does_not_answer_is_taken_out_until_it_does(
     mute.beside.instead.clear()
     await eventually(lambda: mute.beside.name in cluster_state.brokers)
     assert not list(mute.application.member.unready())
+
+
+def topic_beside(topic: str, bundle: str) -> str:
+    """Return another topic of a bundle."""
+    return next(
+        name for n in range(1000) if lies_in(name := f"{topic}-{n}", bundle) and name != topic
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["flow_or_qps_equally_divide", "topic_count_equally_divide"])
+async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
+    pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.cutting.WINDOW_S", 0.3)
+    first = pulsar.brokers[0]
+    whole = first.owned[0]
+    topic = next(one for one in first.topics if lies_in(one, whole))
+    other = topic_beside(topic, whole)
+    first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
+    await start_all(sidecars, split={"max_msgs_per_s": 1, "algorithm": algorithm})
+    await eventually(lambda: all(whole not in one.owned for one in pulsar.brokers))
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    await eventually(lambda: not pulsar.unserved and not pulsar.unloaded)
+    bundles = [one for broker in pulsar.brokers for one in broker.owned]
+    halves = [one for one in bundles if lies_in(topic, one) or lies_in(other, one)]
+    assert len(halves) == 2
+    assert len(bundles) == 8 + 2
+    await eventually(lambda: whole not in leader_term.tasks.assigned)
+    ended = [one for one in leader_term.tasks.ended if one.bundle == whole]
+    assert ("split", "serving") in {(one.kind.value, one.state.value) for one in ended}
+
+
+async def test_a_split_that_pulsar_refuses_is_not_ordered_again(
+    pulsar: FakePulsar, sidecars: PulsarSidecars
+) -> None:
+    pulsar.older = True
+    first = pulsar.brokers[0]
+    whole = first.owned[0]
+    topic = next(one for one in first.topics if lies_in(one, whole))
+    other = topic_beside(topic, whole)
+    first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
+    await start_all(sidecars, split={"max_msgs_per_s": 1})
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+
+    def splits() -> list[str]:
+        return [one.state.value for one in leader_term.tasks.ended if one.kind is TaskKind.SPLIT]
+
+    await eventually(splits)
+    rounds = leader.context.metrics.rounds.labels("quiet")
+    seen = rounds._value.get()
+    await eventually(lambda: rounds._value.get() >= seen + 2)
+    assert splits() == ["failed"]
 
 
 async def test_boundaries_follow_a_split_that_somebody_makes(
