@@ -9,7 +9,7 @@ log = structlog.get_logger()
 
 
 class DrainIntent:
-    """Draining because somebody marked the broker, its sidecar stops, or it is unhealthy.
+    """Draining because the broker is marked, its sidecar stops, or it is unhealthy.
 
     What the mark says is for people: that it stands is enough, so a mark with spoilt
     content drains too.
@@ -32,17 +32,17 @@ class DrainIntent:
         before, self._marked = self._marked, node is not None
         if self._marked is not before:
             log.info("broker.mark.read", draining=self._marked)
-            self.changes.tell()
+            self.changes.notify()
 
     def health_found(self, *, healthy: bool, let_off: bool) -> None:
         """Take up the broker's health, and whether it is to give its bundles away for it."""
         before = self.healthy, self._let_off
         self.healthy, self._let_off = healthy, let_off
         if before != (healthy, let_off):
-            self.changes.tell()
+            self.changes.notify()
 
     def stop(self) -> None:
         """Drain until the end of this process."""
         if not self._stopping:
             self._stopping = True
-            self.changes.tell()
+            self.changes.notify()

@@ -106,7 +106,7 @@ class LockCommits:
         """Take and drop the locks that can be, in one commit; return what became of each.
 
         Raises:
-            SessionLost: the owned list is gone or somebody else's: so is the session.
+            SessionLost: the owned list is gone or another's: so is the session.
         """
         found = LockOutcomes()
         while takes or drops:
@@ -129,7 +129,7 @@ class LockCommits:
         Return the fencing token of the new locks, None if nothing was changed.
 
         Raises:
-            SessionLost: the owned list is gone or somebody else's: so is the session.
+            SessionLost: the owned list is gone or another's: so is the session.
         """
         content = self._lock_content()
         operations: list[Operation] = [

@@ -42,7 +42,7 @@ class LockWorker:
         """Take and drop what is to be, until cancelled.
 
         Raises:
-            SessionLost: the owned list is gone or somebody else's: so is the session.
+            SessionLost: the owned list is gone or another's: so is the session.
         """
         own = self._ownerships
         while True:
@@ -108,7 +108,7 @@ class LockWorker:
                 self._ownerships.lock_refused(alone)
 
     async def _write_list(self) -> None:
-        """Tell lookups what the broker serves by now: the one write that nothing waits for.
+        """Publish to lookups what the broker serves by now: the one write that nothing waits for.
 
         Whatever changes locks says it too; alone it goes only when there is nothing else.
         """

@@ -71,7 +71,7 @@ class OwnershipEffects:
         for record in self.records:
             if record.phase is not Phase.FREE:
                 self.fire(record, event)
-        self.lock_work.tell()
+        self.lock_work.notify()
 
     def fire(self, record: Ownership, event: Event) -> None:
         """Feed an event of one bundle, and carry out what follows.
@@ -85,14 +85,14 @@ class OwnershipEffects:
         if after is not before:
             log.debug("bundle.phase.changed", bundle=record.bundle, was=before, now=after, by=event)
             self._metrics.phase_changed(before, after)
-            self.serving_changes.tell()
+            self.serving_changes.notify()
         for effect in effects:
             if effect is Effect.LOAD_ON_BROKER:
                 self._command(record, effect, self._load)
             elif effect is Effect.UNLOAD_FROM_BROKER:
                 self.unload(record)
             else:
-                self.lock_work.tell()
+                self.lock_work.notify()
 
     def unload(self, record: Ownership) -> None:
         """Have the broker stop a bundle, after the loads of the parts that it was split into."""
@@ -104,8 +104,8 @@ class OwnershipEffects:
         if record.loading:
             record.loading = False
             self.records.file(record)
-            self.serving_changes.tell()
-            self.lock_work.tell()
+            self.serving_changes.notify()
+            self.lock_work.notify()
 
     def _command(
         self,

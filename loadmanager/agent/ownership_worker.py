@@ -84,7 +84,7 @@ class OwnershipWorker:
         """Compare with new standing orders."""
         former = self.orders.bundles if self.orders else frozenset()
         self.orders, self.doubting = orders, False
-        self.lock_work.tell()
+        self.lock_work.notify()
         # Sorted, so that a run from a seed repeats in every process.
         for bundle in sorted(former ^ orders.bundles):
             record = self.records.of(bundle)
@@ -190,7 +190,7 @@ class OwnershipWorker:
             # Not served, or under an earlier lock: that load did not come through.
             record.loading = True
             self._effects.fire(record, Event.BROKER_FORGOT)
-            self.changes.tell()
+            self.changes.notify()
         elif may_serve(record.phase) or (record.broker_token and not self._is_wanted(record)):
             # That it is not served now is not proof enough: a load of it may still be on its
             # way to the broker, and only an unload that was confirmed keeps it from being
@@ -236,7 +236,7 @@ class OwnershipWorker:
     def begin_split(self, change: RangeChange) -> None:
         """Have the lock worker replace a bundle by its parts."""
         self.range_changes.begin(change)
-        self.lock_work.tell()
+        self.lock_work.notify()
 
     def was_split(self, change: RangeChange, fencing_token: int) -> None:
         """A commit replaced the lock and the range of a bundle by those of its parts.

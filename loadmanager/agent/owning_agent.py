@@ -152,7 +152,7 @@ class OwningAgent:
             self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
-        """Tell the leader that this broker stops, and wait while it hands everything over."""
+        """Report to the leader that this broker stops, and wait while it hands everything over."""
         self._intention.stop()
         if self._membership is not None:
             await self._leaving.drain()
@@ -212,7 +212,7 @@ class OwningAgent:
             self._unleased.leased()
             await self._former_locks.clear(membership, serving)
             self._membership = membership
-            context.cluster_state.changes.tell()  # This sidecar may be eligible to lead now.
+            context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
             await self._tasks.run(membership, report, lease)
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale

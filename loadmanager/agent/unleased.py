@@ -1,4 +1,4 @@
-"""A broker that holds no lease: why, what is told of it, and how its agent asks again.
+"""A broker that holds no lease: why, what is reported of it, and how its agent asks again.
 
 The broker may refuse the agent: it obeys a higher agent epoch than this agent has, which
 a stranger may have sent it, or which comes from before the service's data were replaced.
@@ -61,7 +61,7 @@ class Unleased:
         self._refusals += 1
 
     def ended(self, why: str, *, no_contract: bool) -> None:
-        """Tell why the broker has no registration now: at once, then once a minute.
+        """Report why the broker has no registration now: at once, then once a minute.
 
         That it does not speak the contract is told at once, whatever was told before: a
         broker that is being started answers nothing first.
@@ -76,7 +76,7 @@ class Unleased:
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
 
     def standing_by(self, why: str) -> None:
-        """Tell that another agent has the broker, at once and then twice a minute."""
+        """Report that another agent has the broker, at once and then twice a minute."""
         now_s = self._context.clock.monotonic_s()
         self.why = why
         self._context.metrics.standing_by.set(1)

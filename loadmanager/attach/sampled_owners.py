@@ -27,7 +27,7 @@ class SampledOwners:
             for bundle, traffic in sample.bundles.items():
                 self.owners[bundle] = Holding(broker, 0)
                 self._topics[bundle] = traffic.topic
-        self.owner_changes.tell()
+        self.owner_changes.notify()
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
         """Note which brokers serve bundles now, None for none."""
@@ -36,7 +36,7 @@ class SampledOwners:
                 self.owners.pop(bundle, None)
             else:
                 self.owners[bundle] = Holding(broker, 0)
-        self.owner_changes.tell()
+        self.owner_changes.notify()
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that serves a bundle, None for none that is known."""

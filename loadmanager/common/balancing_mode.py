@@ -84,7 +84,7 @@ class BalancingModeWatch:
         self._metrics.balancing_changed(None)
 
     async def read(self) -> None:
-        """Return once the mode was read: nobody may decide without."""
+        """Return once the mode was read: no decision is made without."""
         while self._read is None:
             await self._changes.wait(_READ_POLL_S)
 
@@ -102,7 +102,7 @@ class BalancingModeWatch:
         if before is None or before.mode is not self._read.mode:
             log.info("balancing.mode.read", mode=self._read.mode.value)
         self._metrics.balancing_changed(self._read.mode.value)
-        self._changes.tell()
+        self._changes.notify()
 
 
 def _mode_in(data: bytes | None) -> BalancingMode | None:

@@ -95,7 +95,7 @@ class ClusterKey:
             self.value = None if node is None else _decoded(node)
         except MalformedContent as error:
             log.warning("znode.content.refused", path=znodes.KEY, error=str(error))
-        self._changes.tell()
+        self._changes.notify()
 
 
 async def _create(coordination: Coordination, key: bytes) -> None:

@@ -1,7 +1,7 @@
 """What this sidecar knows of the cluster, kept current by watches.
 
 Every list in it may be stale: that costs a client one more hop, never a second owner,
-because only the lock in ZooKeeper decides who serves.
+because only the lock in ZooKeeper decides which broker serves.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,7 +39,7 @@ class KnownBroker:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Who lists a bundle as owned, with the fencing token of the lock.
+    """The broker that lists a bundle as owned, with the fencing token of the lock.
 
     ``serving`` is False while the broker has the lock and not loaded the bundle yet.
     """
@@ -62,7 +62,7 @@ class OwnerView(Protocol):
 
     @property
     def owner_changes(self) -> Subscriptions:
-        """Tells that owners changed."""
+        """Notifies that owners changed."""
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that lists ``bundle`` as owned, registered or not."""
@@ -93,14 +93,14 @@ class ClusterState:
             read=self._read_registration,
             changed=self._broker_changed,
             malformed=lambda: metrics.malformed("registration"),
-            completed=self.changes.tell,
+            completed=self.changes.notify,
         )
         self.loads = ClusterLoads(
             coordination,
             clock,
             metrics,
             registered=self._registration,
-            changed=self.changes.tell,
+            changed=self.changes.notify,
         )
         self._owned = WatchedFolder(
             coordination,
@@ -110,7 +110,7 @@ class ClusterState:
             ),
             changed=self._owned_changed,
             malformed=lambda: metrics.malformed("owned"),
-            completed=self.changes.tell,
+            completed=self.changes.notify,
         )
 
     def open(self) -> None:
@@ -152,13 +152,13 @@ class ClusterState:
 
     @property
     def successors(self) -> frozenset[BrokerId]:
-        """Who keeps ready to lead when the leader is gone."""
+        """The sidecars that are ready to lead when the leader is gone."""
         leader = self.leader.broker if self.leader else None
         return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """Who lists each bundle as owned."""
+        """The broker that lists each bundle as owned."""
         return self._owners
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
@@ -237,7 +237,7 @@ class ClusterState:
         self.loads.registration_changed(BrokerId(name))
         if before is None or after is None or _address(before) != _address(after):
             self._answers_changed()
-        self.changes.tell()
+        self.changes.notify()
 
     def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
         broker = BrokerId(name)
@@ -256,8 +256,8 @@ class ClusterState:
             if holding is None or holding.broker == broker or holding.fencing_token < token:
                 self._owners[bundle] = Holding(broker, token, not loading)
         self._answers_changed()
-        self.owner_changes.tell()
-        self.changes.tell()
+        self.owner_changes.notify()
+        self.changes.notify()
 
     def _take_from_other_lists(self, bundle: BundleId) -> None:
         claims = [
@@ -290,7 +290,7 @@ class ClusterState:
                     epoch=record.epoch,
                 )
         self._answers_changed()
-        self.changes.tell()
+        self.changes.notify()
 
     def _boundaries_changed(self, namespace: Namespace, node: Node | None) -> None:
         path = znodes.local_policies(namespace)
@@ -308,11 +308,11 @@ class ClusterState:
                 self._metrics.malformed("boundaries")
                 return
         self._answers_changed()
-        self.changes.tell()
+        self.changes.notify()
 
     def _session_changed(self, _state: SessionState) -> None:
         self.connected_at_s = self._clock.monotonic_s()
-        self.changes.tell()
+        self.changes.notify()
 
     def _answers_changed(self) -> None:
         self.version += 1

@@ -68,7 +68,7 @@ class Constraints:
         return self._isolation_read and self._domains.complete and self._groups.complete
 
     async def read(self) -> None:
-        """Return once everything was read: nobody may decide without."""
+        """Return once everything was read: no decision is made without."""
         while not self.complete:
             await self._changes.wait(_READ_POLL_S)
 
@@ -89,7 +89,7 @@ class Constraints:
 
     def _anything_changed(self, *_: object) -> None:
         self._policies = None
-        self._changes.tell()
+        self._changes.notify()
 
     def _isolation_told(self, node: Node | None) -> None:
         self._isolation_read = True

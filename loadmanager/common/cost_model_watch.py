@@ -124,4 +124,4 @@ class CostModelWatch:
             log.info("cost_model.document.read", made_at_ms=made_at_ms)
         self._unusable, self._read = unusable, True
         self._show()
-        self._changes.tell()
+        self._changes.notify()

@@ -95,7 +95,7 @@ class Documents:
 
         Raises:
             Unfit: they hold too much.
-            Unavailable: they cannot be applied now, or nobody can tell whether they were.
+            Unavailable: they cannot be applied now, or it is not known whether they were.
         """
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)

@@ -1,4 +1,4 @@
-"""Who this sidecar is to the rest of the cluster."""
+"""The identity of this sidecar in the cluster."""
 
 from dataclasses import dataclass
 

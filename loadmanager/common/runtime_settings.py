@@ -79,7 +79,7 @@ class RuntimeValues:
 
 
 class RuntimeSettings:
-    """Holds what is so now. Who decides by it looks here each time, and keeps no copy."""
+    """Holds the settings as they are now; deciders read them here and keep no copy."""
 
     def __init__(self, tuned: RuntimeValues) -> None:
         self.now = tuned
@@ -90,7 +90,7 @@ async def wait_out(
 ) -> None:
     """Return when ``interval_s`` has passed, as long as that is by then.
 
-    Who waits for an hour follows within seconds when the hour is made a minute. ``nap``
+    A wait of an hour that is made a minute ends within seconds. ``nap``
     waits for so many seconds at most; when it returns True the wait is over.
     """
     begun_s = clock.monotonic_s()

@@ -28,7 +28,7 @@ class Subscriptions:
         """Call ``callback`` no more."""
         self._callbacks.remove(callback)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Say that something changed."""
         self.version += 1
         waiting, self._waiting = self._waiting, {}

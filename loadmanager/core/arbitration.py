@@ -1,4 +1,4 @@
-"""Which proposals become tasks now: by what stands at this instant, and by who has more right."""
+"""Which proposals become tasks now: by what stands at this instant, and by precedence."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ from loadmanager.core.planner import Planner
 class BalancingMode(StrEnum):
     """What becomes of a round's moves, and of splits that nobody asked for.
 
-    Bundles that nobody owns are placed, draining brokers emptied and requests carried
+    Bundles that no broker owns are placed, draining brokers emptied and requests carried
     out in every mode.
     """
 
@@ -22,7 +22,7 @@ class BalancingMode(StrEnum):
 class Balancing:
     """The mode, since when, who wants it and why; for people to read but for the mode.
 
-    ``since_ms`` is the wall clock of the sidecar that was asked, 0 if nobody ever was.
+    ``since_ms`` is the wall clock of the sidecar that was asked, 0 if it never was.
     """
 
     mode: BalancingMode = BalancingMode.ACTIVE

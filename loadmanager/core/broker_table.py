@@ -1,4 +1,4 @@
-"""The brokers of a tally: what is kept of each one's report, and all of them as columns."""
+"""The brokers of a load tracker: what is kept of each one's report, and all of them as columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ _NO_TRAFFIC: Final = Rates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """What the tally keeps of one broker's report.
+    """What the load tracker keeps of one broker's report.
 
-    ``usage``, ``limit`` and ``variance`` (of usage, NaN if not told) are in the order of
+    ``usage``, ``limit`` and ``variance`` (of usage, NaN if not reported) are in the order of
     `scores.RESOURCES`; ``totals`` is the broker's own traffic. ``long_msgs_per_s`` and
     ``preallocated_msgs_per_s`` are computed from the bundles unless given. ``load_ema`` and
-    ``bytes_ema`` are kept by the tally unless given, and ``top`` (the heaviest bundles,
+    ``bytes_ema`` are kept by the load tracker unless given, and ``top`` (the heaviest bundles,
     ascending) is picked by it.
     """
 
@@ -72,7 +72,7 @@ class BrokerLoad:
 
 @dataclass(slots=True)
 class BrokerEntry:
-    """One broker in the tally: its load, the rows of its bundles, and what is kept over time."""
+    """One broker in the load tracker: its load, its bundles' rows, and what is kept over time."""
 
     load: BrokerLoad
     rows: Indices

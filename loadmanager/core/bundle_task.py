@@ -28,10 +28,10 @@ class TaskKind(StrEnum):
 
 
 class AskedBy(IntEnum):
-    """Who proposes a task; the lower number goes first where two want the same bundle."""
+    """What proposes a task; the lower number goes first where two want the same bundle."""
 
     UNOWNED = 0
-    """Nobody serves the bundle: a lookup waits, or its broker left."""
+    """No broker serves the bundle: a lookup waits, or its broker left."""
 
     PEOPLE = 1
     """The admin API."""
@@ -78,7 +78,7 @@ class TaskEvent(StrEnum):
     ORDER_WRITTEN = "order_written"
     ORDER_REFUSED = "order_refused"
     WITHDRAWN = "withdrawn"
-    """The one who proposed it does not want it ordered now."""
+    """Its decider does not want it ordered now."""
 
     REPLY_LOST = "reply_lost"
     REPEATED = "repeated"
@@ -87,7 +87,7 @@ class TaskEvent(StrEnum):
     """The target serves the bundle, or the boundaries show the split or merge."""
 
     GAVE_UP = "gave_up"
-    """The one who carries it out reports that it cannot."""
+    """The agent that carries it out reports that it cannot."""
 
     SERVED_ELSEWHERE = "served_elsewhere"
     EXPIRED = "expired"
@@ -126,13 +126,13 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.UNCONFIRMED, _E.ORDER_REFUSED): _S.FAILED,
     # The next leader reads the orders, and follows those that stand as tasks of its own.
     (_S.UNCONFIRMED, _E.TERM_ENDED): _S.SUPERSEDED,
-    # The source dropped the lock; nobody serves the bundle until the target does.
+    # The source dropped the lock; no broker serves the bundle until the target does.
     (_S.ORDERED, _E.SOURCE_RELEASED): _S.RELEASED,
     # A placement has no source; and owners may be seen only after the target serves.
     (_S.ORDERED, _E.DONE): _S.SERVING,
-    # Somebody deleted or spoilt the order; writing it again changes nothing that stands.
+    # Somebody deleted or damaged the order; writing it again changes nothing that stands.
     (_S.ORDERED, _E.REPEATED): _S.ORDERED,
-    # The one who carries it out says that it cannot.
+    # The agent that carries it out says that it cannot.
     (_S.ORDERED, _E.GAVE_UP): _S.FAILED,
     # Another broker than the target took the bundle.
     (_S.ORDERED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
@@ -180,7 +180,7 @@ class BundleTask:
         source: broker that owned the bundle when it was ordered, None for none.
         target: broker that is to own it; for a split the one that is to carry it out.
         cause: why.
-        asked_by: who proposed it.
+        asked_by: what proposed it.
         planned: the orders for its bundles that stood when it was decided. If others stand by
             the time it could be written, it was decided on what is no longer so; only a move
             that people ask for is ordered all the same.
@@ -240,7 +240,7 @@ class BundleTask:
 
     @property
     def pause_s(self) -> float | None:
-        """For how long nobody served the bundle; None if that is not known."""
+        """For how long no broker served the bundle; None if that is not known."""
         since_s = self.ordered_at_s if self.source is None else self.released_at_s
         if since_s is None or self.ended_at_s is None or self.state is not TaskState.SERVING:
             return None

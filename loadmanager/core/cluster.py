@@ -109,7 +109,7 @@ class ClusterView:
         return free
 
     def owner_of(self, bundle: BundleId) -> BrokerId | None:
-        """Return who owns ``bundle`` or is about to; None if no report lists it."""
+        """Return the owner of ``bundle``, present or next; None if no report lists it."""
         return self.moved.get(bundle) or self.listed_owner(bundle)
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
@@ -171,7 +171,7 @@ class ClusterView:
         and the units of load reports: it leaves the source and is added to the target,
         where it may be a larger or smaller fraction, for brokers differ in size. Where
         they differ in speed, too, ``gained`` is what it is to cost the target instead.
-        ``source`` None is for a bundle nobody owns.
+        ``source`` None is for a bundle no broker owns.
         """
         brokers = self.brokers
         traffic, used = brokers.traffic.copy(), brokers.usage.copy()

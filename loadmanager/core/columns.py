@@ -60,7 +60,7 @@ class BrokerColumns:
     """The brokers of a cluster at one instant; row ``i`` is the broker ``names[i]``.
 
     ``names`` is sorted. ``usage`` and ``limit`` are (brokers, `RESOURCES`) in the units
-    of load reports, ``variance`` that of usage, NaN where no report tells it; ``traffic``
+    of load reports, ``variance`` that of usage, NaN where no report has it; ``traffic``
     is (brokers, 4): messages and bytes per second, in and out. ``long_msgs_per_s`` is the sum
     of the bundles' long-term message rates, and ``preallocated_msgs_per_s`` that of bundles
     under way to the broker. ``load_ema`` (a fraction) and ``bytes_ema`` are exponential
@@ -178,7 +178,7 @@ class OwnedRows:
 
     @cached_property
     def listed_by(self) -> Indices:
-        """The broker whose report lists each bundle row, -1 for nobody."""
+        """The broker whose report lists each bundle row, -1 for none."""
         broker = np.full(self.bundle_count, -1, dtype=np.intp)
         broker[self.rows] = self.broker_of_entry
         return broker

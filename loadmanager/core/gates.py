@@ -14,7 +14,7 @@ def closed_gate(
 ) -> Refusal | None:
     """Return why no bundle may be shed in this round, None if it may.
 
-    Placing bundles that nobody owns is never held back by these: an unserved bundle
+    Placing bundles that no broker owns is never held back by these: an unserved bundle
     is worse than a badly placed one.
     """
     if not settings.shedding:

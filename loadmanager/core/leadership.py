@@ -1,4 +1,4 @@
-"""Who leads, judged from the election node alone.
+"""Which sidecar leads, by the election node alone.
 
 The node at ``/loadbalance/leader`` is one ephemeral; the sidecar that created it leads as
 long as its session lives. Each creation raises the version of ``/loadbalance/epoch``
@@ -22,13 +22,13 @@ class Standing(StrEnum):
     """What an agent has to do about the leadership, as far as it can know."""
 
     CAMPAIGN = "campaign"
-    """Nobody leads: try to create the election node."""
+    """No sidecar leads: try to create the election node."""
 
     LEAD = "lead"
     """The node is ours, of this session: decide."""
 
     FOLLOW = "follow"
-    """Somebody else leads."""
+    """Another sidecar leads."""
 
     CLEAR = "clear"
     """The node is of an earlier life of this very broker: delete it, then campaign.
@@ -83,7 +83,7 @@ def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool)
 def successors(
     registered_as: Mapping[BrokerId, int], leader: BrokerId | None
 ) -> frozenset[BrokerId]:
-    """Return who keeps ready to lead: those registered longest, without the leader.
+    """Return the sidecars that are ready to lead: those registered longest, without the leader.
 
     ``registered_as`` are the czxids of the registrations, so all sidecars name the same
     brokers. The others let them go first in an election, and read no loads until then.

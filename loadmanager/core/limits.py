@@ -7,7 +7,7 @@ from loadmanager.core.columns import Mask
 
 
 class Restricted(Protocol):
-    """Who may take a bundle whose namespace has policies, given the moves chosen so far."""
+    """Which brokers may take a bundle of a namespace with policies, after the moves so far."""
 
     def targets(self, bundle: int) -> Mask:
         """Return which broker rows may take the bundle of that row."""

@@ -9,7 +9,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 
 _BOUNDED = frozenset({AskedBy.DRAIN, AskedBy.BALANCING})
-"""Who keeps to the budget: what nobody serves, and what people ask for, does not wait."""
+"""Who keeps to the budget: what no broker serves, and what people ask for, does not wait."""
 
 
 class BrokenInvariant(LoadManagerError):

@@ -4,14 +4,14 @@ Pulsar answers 200 for an owned bundle wherever it is asked, and redirects only 
 the assignment of an unowned one: to the leader, and from the leader, once it has
 decided, with ``authoritative=true`` to the planned owner. In answer mode we make
 these hops ourselves; in redirect mode the client makes them. Either way the flag
-ends the chain: who is asked authoritatively never sends the client on.
+ends the chain: a sidecar that is asked authoritatively never sends the client on.
 """
 
 from enum import StrEnum
 
 
 class LookupMode(StrEnum):
-    """Who walks the chain for an unowned bundle: this sidecar, or the client."""
+    """What walks the chain for an unowned bundle: this sidecar, or the client."""
 
     ANSWER = "answer"
     REDIRECT = "redirect"

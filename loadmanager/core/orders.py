@@ -74,7 +74,7 @@ class OrderChanges:
     def apply(
         self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, SplitOrder]]:
-        """Return who is to own what, and what is to be split, after these changes."""
+        """Return which broker is to own what, and what is to be split, after these changes."""
         whole = {**assigned, **self.assigned}
         after = {bundle: broker for bundle, broker in whole.items() if bundle not in self.gone}
         cuts = {
@@ -87,7 +87,7 @@ class OrderChanges:
     def less(self, full: Collection[BrokerId], assigned: Mapping[BundleId, BrokerId]) -> Self:
         """Return half of the bundles for brokers whose orders do not fit, all for the others.
 
-        ``assigned`` is who was to own what before: what is split there stays whole, too.
+        ``assigned`` is which broker was to own what before: what is split there stays whole, too.
         """
         fitting = {b: broker for b, broker in self.assigned.items() if broker not in full}
         for broker in sorted(full):

@@ -9,7 +9,7 @@ at any time and any number of times; where a phase has something to finish first
 they change nothing, and the comparison that follows every return to FREE or OWNED
 sends them again if they still hold.
 
-The lock decides who may serve. A bundle is loaded on the broker only after the lock
+The lock decides which broker may serve. A bundle is loaded on the broker only after the lock
 was taken, and the lock is dropped only after the broker said that it stopped (or can
 no longer serve, because its lease ran out). What is under way when the session ends
 belongs to the old session: its outcome is not reported as an event.
@@ -84,7 +84,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.ACQUIRING, _E.LOCK_TAKEN): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     # The reply was lost, and orders that name the part came before the split was seen.
     (_P.ACQUIRING, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
-    # Somebody still holds the lock; the comparison with the orders tries again.
+    # Another broker still holds the lock; the comparison with the orders tries again.
     (_P.ACQUIRING, _E.LOCK_REFUSED): (_P.FREE, ()),
     # The create is under way and may succeed: only its outcome leads out.
     (_P.ACQUIRING, _E.RECALLED): (_P.ABANDONING, ()),

@@ -86,7 +86,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle and its next owner. ``source`` is None for a bundle nobody owns."""
+    """A bundle and its next owner. ``source`` is None for a bundle no broker owns."""
 
     bundle: BundleId
     source: BrokerId | None

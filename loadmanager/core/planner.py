@@ -163,7 +163,7 @@ class Planner:
         leaving: BrokerId | None = None,
         cause: Cause = Cause.UNOWNED,
     ) -> Placed:
-        """Return who is to own a bundle that nobody owns, asked for between two rounds.
+        """Return which broker is to own a bundle that no broker owns, asked for between two rounds.
 
         Or, for ``cause``, a bundle that is ``leaving`` its owner, who cannot be chosen.
         A bundle that is on its way already stays with the broker it was given to.

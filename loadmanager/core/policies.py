@@ -1,4 +1,4 @@
-"""What operators decreed about who may serve which namespace."""
+"""Which brokers may serve which namespaces, as operators have set it."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ DEFAULT_DOMAIN: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationPolicy:
-    """Namespaces that only certain brokers may serve, and nobody else's there.
+    """Namespaces that only certain brokers may serve, and no others there.
 
     All are regular expressions that must match as a whole: namespaces the name, brokers
     the host without its port. Secondary brokers help while fewer than ``min_limit``

@@ -23,7 +23,7 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.IMBALANCE: "Its broker carried more than the one it went to.",
         Cause.SWAP: "It went back in exchange for a larger bundle, to even a pair of brokers out.",
         Cause.DRAINING: "Its broker is draining: everything is taken off it.",
-        Cause.UNOWNED: "Nobody owned it, and it was asked for or its broker had left.",
+        Cause.UNOWNED: "No broker owned it, and it was asked for or its broker had left.",
         Cause.REQUESTED: "Somebody asked for it to be unloaded from its broker.",
         Cause.OVERSIZED: "It has more traffic, topics or sessions than one bundle may have.",
         Cause.INHERITED: "A former leader ordered it, and it is not carried out yet.",

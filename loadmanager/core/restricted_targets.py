@@ -1,4 +1,4 @@
-"""Who may take bundles that policies tell apart, while a strategy chooses its moves."""
+"""Which brokers may take bundles with policies, while a strategy chooses its moves."""
 
 from dataclasses import dataclass, replace
 

@@ -169,7 +169,7 @@ def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
 
 
 def report_variance(report: LoadReport) -> list[float]:
-    """Return the variances of usage in one report, in the order of `RESOURCES`; NaN if not told."""
+    """Return the variances of usage in one report, in the order of `RESOURCES`, NaN if unknown."""
     return [_variance(getattr(report, name)) for name in RESOURCES]
 
 

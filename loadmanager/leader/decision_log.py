@@ -89,7 +89,7 @@ class DecisionLog:
             self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:
-        """Remember why bundles that nobody owns found no place; they are tried again soon."""
+        """Remember why bundles that no broker owns found no place; they are tried again soon."""
         at_ms = self._clock.wall_ms()
         for one in refusals:
             self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))

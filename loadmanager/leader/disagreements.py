@@ -1,4 +1,4 @@
-"""What was found not to agree, told to the log, the metrics and the accounts."""
+"""What was found not to agree: reported to the log, the metrics and the decision log."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ class Kind(StrEnum):
     """In which way orders, locks, lists, reports and boundaries do not agree."""
 
     STRAY_LOCK = "stray_lock"
-    """A lock that no broker lists: nobody will drop it."""
+    """A lock that no broker lists: none will drop it."""
 
     LOCKS_UNTAKEN = "locks_untaken"
     """A broker that takes no lock of what it is ordered to own: it gets nothing for a while."""
@@ -50,8 +50,8 @@ class Disagreement:
     repaired: bool
 
 
-def tell(found: Iterable[Disagreement], metrics: Metrics, decision_log: DecisionLog) -> None:
-    """Tell of everything that one look found, and of nothing that is over."""
+def report(found: Iterable[Disagreement], metrics: Metrics, decision_log: DecisionLog) -> None:
+    """Report everything that one look found, and nothing that is over."""
     found = list(found)
     for one in found:
         event = "cluster.state.repaired" if one.repaired else "cluster.state.doubted"

@@ -51,7 +51,7 @@ class Term:
 
 
 class Deposed(LoadManagerError):
-    """The epoch has moved on: somebody else leads."""
+    """The epoch has moved on: another sidecar leads."""
 
 
 class TermGivenUp(LoadManagerError):
@@ -63,7 +63,7 @@ class Elector(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """Who it is."""
+        """The sidecar that takes part."""
 
     @property
     def coordination(self) -> Coordination:
@@ -225,7 +225,7 @@ class Election:
         await self._cluster_state.changes.wait(_RETRY_S)
 
     async def _until_seen(self) -> None:
-        """Wait until the picture shows our own election node, or somebody else's.
+        """Wait until the cluster state shows an election node, of this sidecar or another.
 
         A node that vanishes before it is read changes nothing that a watch would tell: so
         it is read here, too, and if it is gone there is another turn.

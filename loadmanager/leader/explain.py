@@ -1,4 +1,4 @@
-"""Telling why: the leader's view, decisions and settings, for those who ask."""
+"""Explanations: the leader's view, decisions and settings, for users."""
 
 import asyncio
 from collections.abc import Sequence

@@ -60,7 +60,7 @@ class HarmfulReports:
         return {broker: one.why for broker, one in self._left_out.items()}
 
     def current(self) -> frozenset[BrokerId]:
-        """Return who is left out now: not who reported something else, or is gone."""
+        """Return the brokers left out now: not those that reported anew, or are gone."""
         known = self.context.cluster_state.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:

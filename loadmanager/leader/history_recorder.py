@@ -1,4 +1,4 @@
-"""What one leader tells history of its term: what it saw, decided, and what came of it."""
+"""What one leader writes to history of its term: what it saw, decided, and what came of it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -248,7 +248,7 @@ class HistoryRecorder:
         self._tell(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
-        """Tell that a bundle was split into parts, or made of them."""
+        """Record that a bundle was split into parts, or made of them."""
         if not self.on:
             return
         # Averages were shared out or added up: a replay has to begin anew.

@@ -59,7 +59,7 @@ class LeaderState:
         """Store this leader's state for the next one.
 
         Raises:
-            Deposed: somebody else leads.
+            Deposed: another sidecar leads.
             Disconnected: it may or may not be stored.
         """
         epoch = Check(znodes.EPOCH, self.term.epoch)
@@ -70,7 +70,7 @@ class LeaderState:
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self.term.epoch} is over") from rejected
-            # Somebody deleted it by hand: the next round stores again.
+            # It was deleted by hand: the next round stores again.
             await self.context.coordination.ensure(znodes.STATE)
 
     def write(self, memory: RoundMemory) -> SetData:

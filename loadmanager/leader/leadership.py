@@ -68,7 +68,7 @@ class Leadership:
     async def _read_loads(self) -> None:
         """Watch the loads, and wait until all were read: nothing is decided without them.
 
-        Not for ever: with some of them, a leader can place what nobody serves.
+        Not for ever: with some of them, a leader can place what no broker serves.
         """
         loads = self._cluster_state.loads
         loads.open()
@@ -80,7 +80,7 @@ class Leadership:
             await self._cluster_state.changes.wait(_LOOK_S)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide who is to own ``bundle``.
+        """Decide which broker is to own ``bundle``.
 
         Raises:
             NotLeader: this agent does not lead.

@@ -65,7 +65,7 @@ class OrderBook:
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """Who should own each bundle that was ever placed."""
+        """Which broker should own each bundle that was ever placed."""
         return self._assigned
 
     @property
@@ -91,7 +91,7 @@ class OrderBook:
         several: not if that has no room for it, or its node is not there.
 
         Raises:
-            Deposed: somebody else leads; nothing was changed.
+            Deposed: another sidecar leads; nothing was changed.
             Disconnected: the reply was lost; nothing is known until `read`.
             TooLarge: orders of a broker do not fit its node; those that fit are written.
         """

@@ -1,4 +1,4 @@
-"""Placing what nobody owns and what has to leave, between the rounds."""
+"""Placing what no broker owns and what has to leave, between the rounds."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -58,19 +58,19 @@ class PlacementWorker:
         )
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide who is to own ``bundle``; see `LeaderTerm.assign`."""
+        """Decide which broker is to own ``bundle``; see `LeaderTerm.assign`."""
         answer, new = self.wanted.ask(bundle)
         if new:
-            self._work.tell()
+            self._work.notify()
         return await asyncio.shield(answer)
 
     async def run(self) -> None:
         """Place what lookups ask for, and what the brokers that left have left behind.
 
         Raises:
-            Deposed: somebody else leads.
+            Deposed: another sidecar leads.
         """
-        self.context.cluster_state.changes.subscribe(self._work.tell)
+        self.context.cluster_state.changes.subscribe(self._work.notify)
         try:
             while True:
                 try:
@@ -82,10 +82,10 @@ class PlacementWorker:
                     self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
                     await self.context.clock.sleep(_AFTER_ERROR_S)
         finally:
-            self.context.cluster_state.changes.unsubscribe(self._work.tell)
+            self.context.cluster_state.changes.unsubscribe(self._work.notify)
 
     def end(self, epoch: int) -> None:
-        """Tell all who wait that this leader is none any more."""
+        """Refuse all that wait: this term is over."""
         self.wanted.end(epoch)
 
     async def _turn(self) -> None:

@@ -16,7 +16,7 @@ Refusals = Mapping[BundleId, tuple[Refusal, ...]]
 
 
 class PlacementQueue:
-    """Bundles to be placed because somebody asked, for one term."""
+    """Bundles to be placed because lookups wait for them, for one term."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -60,12 +60,12 @@ class PlacementQueue:
             self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
 
     def refuse_all(self, reason: str) -> None:
-        """Tell all who wait that it is not to be had now."""
+        """Refuse all that wait, for the time being."""
         for bundle in list(self._answers):
             self._refuse(bundle, Unavailable(reason))
 
     def end(self, epoch: int) -> None:
-        """Tell all who wait that this leader is none any more."""
+        """Refuse all that wait: this term is over."""
         for bundle in list(self._answers):
             self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
 

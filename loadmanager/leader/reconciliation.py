@@ -1,8 +1,8 @@
 """Comparing, round by round, what was ordered with what is: nothing is left behind.
 
 Orders, boundaries, locks, lists and reports have one writer each and agree in the end;
-what does not agree is repaired here or told, within one round, so that a fault nobody
-thought of shows in a log, a metric and the accounts, and not as a bundle that is served
+what does not agree is repaired or reported here, within one round, so that an
+unforeseen fault shows in a log, a metric and the accounts, and not as a bundle that is served
 nowhere.
 """
 
@@ -19,7 +19,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, pa
 from loadmanager.core.orders import OrderChanges
 from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.leader.disagreements import Disagreement, Kind, tell
+from loadmanager.leader.disagreements import Disagreement, Kind, report
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.untaken_orders import UntakenOrders
 
@@ -40,7 +40,7 @@ class Reconciler:
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
-        """Mend or tell what does not agree.
+        """Repair or report what does not agree.
 
         Raises:
             CoordinationError: it cannot be read, or the orders not be written, now.
@@ -61,7 +61,7 @@ class Reconciler:
             for bundle in sorted(await self._strays())
         ]
         found += self._served_unlocked()
-        tell(found, self.context.metrics, self.decision_log)
+        report(found, self.context.metrics, self.decision_log)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
@@ -94,7 +94,7 @@ class Reconciler:
         return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
 
     async def _strays(self) -> set[BundleId]:
-        """Return the locks that no broker lists, at two looks: nobody would ever drop them.
+        """Return the locks that no broker lists, at two looks: no broker would ever drop them.
 
         Lock and list change in one commit and reach the picture by two watches, so at a
         first look they may differ for a moment.

@@ -1,4 +1,4 @@
-"""What a round decided, told to the log and the metrics."""
+"""What a round decided, reported to the log and the metrics."""
 
 import structlog
 
@@ -8,8 +8,8 @@ from loadmanager.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-def tell_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
-    """Tell each move, and each thing that was left alone with its reason."""
+def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
+    """Report each move, and each thing that was left alone with its reason."""
     for move in (*plan.moves, *plan.observed):
         metrics.moves.labels(strategy, move.cause.value).inc()
         log.info(

@@ -20,7 +20,7 @@ from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.placement import PlacementWorker
 from loadmanager.leader.reconciliation import Reconciler
-from loadmanager.leader.round_log import tell_plan
+from loadmanager.leader.round_log import report_plan
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports import Connection, CoordinationError
@@ -80,7 +80,7 @@ class Rounds:
         """Look for moves, and for what does not agree, for ever.
 
         Raises:
-            Deposed: somebody else leads.
+            Deposed: another sidecar leads.
             TermGivenUp: rounds fail, and nobody knows why.
         """
         failed_in_a_row = 0
@@ -147,7 +147,7 @@ class Rounds:
         plan = self.decider.round(view, session_doubtful=doubtful)
         self.optimality_watch.decided(view, plan)
         strategy = type(self.decider.planner.shedder).__name__
-        tell_plan(self.context.metrics, strategy, plan, self.term.epoch)
+        report_plan(self.context.metrics, strategy, plan, self.term.epoch)
         state = self.leader_state.write(plan.memory)
         cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not doubtful:

@@ -106,7 +106,7 @@ class Splits:
         """Have one bundle split by its owner, because somebody asked.
 
         Raises:
-            SplitRefused: nobody owns it, or it is about to be merged with another.
+            SplitRefused: no broker owns it, or it is about to be merged with another.
             CoordinationError, Deposed: as `TaskController.dispatch`.
         """
         await self.adopt_parts()
@@ -123,7 +123,7 @@ class Splits:
 
         Raises:
             Conflict: something else is under way with one of them.
-            MergeRefused: nobody owns one of them, or neither owner may have both.
+            MergeRefused: no broker owns one of them, or neither owner may have both.
         """
         await self.adopt_parts()
         owner_of = self._owners(both)
@@ -168,7 +168,7 @@ class Splits:
             if planned not in {None, owner}:
                 raise Conflict(f"{half} is on its way to {planned}; wait until it is there")
             if owner is None:
-                raise MergeRefused(f"nobody owns {half} now; look one of its topics up first")
+                raise MergeRefused(f"no broker owns {half} now; look one of its topics up first")
             owners[half] = owner
         return owners
 
@@ -186,7 +186,7 @@ class Splits:
         holding = self.context.cluster_state.live_owner(bundle)
         owner = planned.get(bundle) or (holding.broker if holding else None)
         if owner is None:
-            raise SplitRefused(f"nobody owns {bundle} now; look one of its topics up first")
+            raise SplitRefused(f"no broker owns {bundle} now; look one of its topics up first")
         return BundleTask(
             kind=TaskKind.SPLIT,
             bundles=(bundle,),

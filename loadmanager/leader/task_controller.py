@@ -111,7 +111,7 @@ class TaskController:
 
         Raises:
             Disconnected: they cannot be read now.
-            Deposed: somebody else leads.
+            Deposed: another sidecar leads.
         """
         await self.change(OrderChanges)
 
@@ -142,7 +142,7 @@ class TaskController:
                 after a lost reply once the standing orders were read again.
 
         Raises:
-            Deposed: somebody else leads; nothing was changed.
+            Deposed: another sidecar leads; nothing was changed.
             Disconnected: the reply was lost, and the tasks are unconfirmed.
         """
         request = _Request(proposals, rider, known, asyncio.get_running_loop().create_future())

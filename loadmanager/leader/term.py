@@ -56,7 +56,7 @@ class ForeignTerm(Protocol):
 
     @property
     def owners(self) -> OwnerView:
-        """What is seen of who owns bundles."""
+        """Which brokers are seen to own bundles."""
 
     @property
     def uncut(self) -> Collection[BundleId]:
@@ -241,7 +241,7 @@ class LeaderTerm:
         """Work until cancelled.
 
         Raises:
-            Deposed: somebody else leads (in an exception group).
+            Deposed: another sidecar leads (in an exception group).
             TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
@@ -278,7 +278,7 @@ class LeaderTerm:
         return active and not self._decider.planner.settings.observe
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide who is to own ``bundle``; a bundle under way keeps its plan.
+        """Decide which broker is to own ``bundle``; a bundle under way keeps its plan.
 
         Raises:
             Unavailable: no broker can take it, or the order could not be written.

@@ -94,7 +94,7 @@ class UntakenOrders:
         ]
 
     async def look(self) -> None:
-        """Compare orders and owners, and pass over who has let too much time go by.
+        """Compare orders and owners, and pass over brokers that let too much time go by.
 
         Raises:
             CoordinationError: a lock cannot be read now.

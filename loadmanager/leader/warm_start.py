@@ -19,13 +19,13 @@ from loadmanager.ports import CoordinationError, SeedUnreadable
 log = structlog.get_logger()
 
 WITHIN_S: Final = 10.0
-"""A leader waits no longer: bundles that nobody owns wait with it."""
+"""A leader waits no longer: bundles that no broker owns wait with it."""
 
 _AT_ONCE: Final = 100
 
 
 class WarmStart:
-    """Fills the tally of a new term with what history says, where nobody knows better.
+    """Fills the load tracker of a new term from history, where nothing better is known.
 
     Args:
         parts: the sidecar's, with the source of seeds.

@@ -1,1 +1,1 @@
-"""Who owns a topic: the owner resolver and the lookup service."""
+"""Which broker owns a topic: the owner resolver and the lookup service."""

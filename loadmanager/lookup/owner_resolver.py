@@ -1,6 +1,6 @@
-"""Whom a lookup may name for a bundle: its owner once that serves it, and nobody before.
+"""The broker that a lookup may name for a bundle: its owner, once that serves it.
 
-The owned lists say who holds which lock, and which of those bundles the broker has not
+The owned lists say which broker holds which lock, and which of those bundles the broker has not
 loaded yet. Of its own broker a sidecar knows better: it commands it. But not one that
 waits because another sidecar has registered that broker: it is told as everybody is.
 """
@@ -19,11 +19,11 @@ class OwnBundles(Protocol):
 
     @property
     def changes(self) -> Subscriptions:
-        """Is told when the set of bundles that the broker serves has changed."""
+        """Is called when the set of bundles that the broker serves has changed."""
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
-        """Who gets those that the broker is to let go."""
+        """The next owner of each bundle that the broker is to release."""
 
     def serves(self, bundle: BundleId) -> bool:
         """Say whether the broker serves ``bundle`` and is to go on."""
@@ -40,8 +40,8 @@ class OwnerResolver:
         self._me = context.identity
         self._own = own
         self.changes = Subscriptions()
-        context.cluster_state.changes.subscribe(self.changes.tell)
-        own.changes.subscribe(self.changes.tell)
+        context.cluster_state.changes.subscribe(self.changes.notify)
+        own.changes.subscribe(self.changes.notify)
 
     @property
     def version(self) -> int:
@@ -69,7 +69,7 @@ class OwnerResolver:
         """Return the broker that ``bundle`` is on its way to, as far as it is known here.
 
         It is known once that broker holds the lock; and before, where the bundle comes
-        from: the orders of the former owner say who is next.
+        from: the orders of the former owner name the next.
         """
         holding = self._cluster_state.live_owner(bundle)
         if holding is not None and not self._commands(holding.broker):

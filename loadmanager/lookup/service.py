@@ -1,4 +1,4 @@
-"""Answering who owns a topic: from the picture at once, else by way of the leader."""
+"""Answering which broker owns a topic: from the cluster state, else through the leader."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -147,10 +147,10 @@ class LookupService:
         return boundaries
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide, as the leader, who is to own ``bundle``."""
+        """Decide, as the leader, which broker is to own ``bundle``."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
-            # Who asks may know of a split that this picture does not show yet.
+            # The requester may know of a split that this sidecar does not see yet.
             try:
                 await self._cluster_state.reread_boundaries(namespace_of(bundle))
             except (CoordinationError, MalformedContent) as error:
@@ -207,7 +207,7 @@ class LookupService:
         begun_s = self._clock.monotonic_s()
         deadline_s = begun_s + self._settings.now.lookup_wait_s
         ask_again_at_s = 0.0
-        why = "nobody owns it yet"
+        why = "no broker owns it yet"
         while True:
             owner = self._naming.owner(bundle)
             if owner is not None:

@@ -50,7 +50,7 @@ class NamespaceService(Protocol):
         """
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and return when nobody owns a bundle of it, or soon after.
+        """Delete a namespace, and return when no broker owns a bundle of it, or soon after.
 
         Raises:
             LeaderElsewhere: another sidecar leads.

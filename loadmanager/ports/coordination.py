@@ -147,10 +147,10 @@ class SessionState:
 
 
 class Watch(Protocol):
-    """A standing wish to be told of changes."""
+    """A subscription to changes."""
 
     def close(self) -> None:
-        """Stop telling. Calling it twice is fine."""
+        """End the subscription. Calling it twice is fine."""
 
 
 class Coordination(Protocol):
@@ -225,7 +225,7 @@ class Coordination(Protocol):
 
         Raises:
             NodeExists: somebody else (or an earlier session) holds it.
-            Disconnected: it was not created, or it is persistent and nobody can tell.
+            Disconnected: it was not created; of a persistent one that is not known.
         """
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
@@ -262,8 +262,8 @@ class Coordination(Protocol):
     def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
         """Call ``callback`` with the node now, after each change and after a reconnect.
 
-        Changes that follow one another closely may be told as one: the last state is
-        always told, not every state. None: the node does not exist.
+        Changes that follow one another closely may be reported as one: the last
+        state is always reported, not every state. None: the node does not exist.
         """
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:

@@ -1,4 +1,4 @@
-"""What a live leader tells about its decisions."""
+"""What a live leader reports about its decisions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class PreviewService(Protocol):
 
         Raises:
             LeaderElsewhere: another sidecar leads.
-            Unavailable: nobody leads, or no broker has reported yet.
+            Unavailable: no sidecar leads, or no broker has reported yet.
             Unfit: a strategy or a setting is none, or has a value it cannot have.
         """
 
@@ -203,7 +203,7 @@ class LeaderQueries(Protocol):
     """What can be asked of a leader about its decisions.
 
     All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while
-    nobody does.
+    no sidecar does.
     """
 
     async def snapshot(self) -> bytes:

@@ -12,7 +12,7 @@ from loadmanager.core.load import BrokerUrls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who serves a bundle, and what a client needs to reach it.
+    """The broker that serves a bundle, and what a client needs to reach it.
 
     ``fencing_token`` is the czxid of the ownership lock; it grows with every change
     of owner. ``epoch`` is that of the leader this sidecar follows, 0 for none.
@@ -30,7 +30,7 @@ class Owner:
 class Redirection:
     """Ask the sidecar at ``sidecar_url`` instead.
 
-    ``authoritative`` says that the leader has decided: the one who is asked then
+    ``authoritative`` says that the leader has decided: the sidecar that is asked then
     answers by itself and never redirects again.
     """
 
@@ -40,7 +40,7 @@ class Redirection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderInfo:
-    """The elected leader, as its election node tells."""
+    """The elected leader, as its election node names it."""
 
     broker: BrokerId
     service_url: str
@@ -106,13 +106,13 @@ class LookupService(Protocol):
         """Return the owner from the picture alone: no waiting, no request to anyone."""
 
     async def find_owner(self, topic: TopicName) -> Owner:
-        """Return the owner; have the leader place the bundle if nobody owns it.
+        """Return the owner; have the leader place the bundle if no broker owns it.
 
         Waits, up to the configured time, for a bundle that is under way.
 
         Raises:
             NamespaceUnknown: the topic's namespace does not exist.
-            Unavailable: nobody owns the bundle, and nobody could be made to in time.
+            Unavailable: no broker owns the bundle, and nobody could be made to in time.
         """
 
     async def find_owner_or_redirect(
@@ -141,7 +141,7 @@ class LookupService(Protocol):
         """
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide, as the leader, who is to own ``bundle``; a bundle under way keeps its plan.
+        """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.
 
         Raises:
             NotLeader: this sidecar does not lead.
@@ -154,7 +154,7 @@ class LeaderLine(Protocol):
     """How a sidecar reaches the leader's sidecar."""
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """Have the leader decide on ``bundle`` and return who is to own it.
+        """Have the leader decide on ``bundle`` and return which broker is to own it.
 
         Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
         """

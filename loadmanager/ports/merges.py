@@ -22,7 +22,7 @@ class MergeService(Protocol):
             LeaderElsewhere: this sidecar does not lead; another does.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle.
-            MergeRefused: they are not adjacent, nobody owns one of them, the whole would
+            MergeRefused: they are not adjacent, no broker owns one of them, the whole would
                 be cut again at once, or neither owner may have both.
             Conflict: one of them is being split or merged, or is on its way.
             Unavailable: it was not done in time; they stay as they were.

@@ -40,7 +40,7 @@ class StandingOrders(Protocol):
         nodes and it fits; else it is False, and the rider is the caller's to write.
 
         Raises:
-            Deposed: somebody else leads; nothing was changed.
+            Deposed: another sidecar leads; nothing was changed.
             CoordinationError: not all of it is ordered. What is, stands if that is `known`;
                 if the reply was lost, nothing is known until `read`.
         """

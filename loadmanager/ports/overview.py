@@ -141,5 +141,5 @@ class OverviewService(Protocol):
 
         Raises:
             LeaderElsewhere: another sidecar leads.
-            Unavailable: nobody leads, or nothing was seen yet.
+            Unavailable: no sidecar leads, or nothing was seen yet.
         """

@@ -28,6 +28,6 @@ class SplitService(Protocol):
             LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle, or none that anybody reports.
-            SplitRefused: the algorithm or its positions do not fit, or nobody owns the bundle.
+            SplitRefused: the algorithm or its positions do not fit, or no broker owns the bundle.
             Unavailable: no leader is at work, or it was not cut in time.
         """

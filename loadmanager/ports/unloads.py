@@ -44,6 +44,6 @@ class UnloadService(Protocol):
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle.
             UnloadRefused: the destination is not registered, or is to take nothing now.
-            Unavailable: nobody leads; no other broker can take the bundle, which is then
+            Unavailable: no sidecar leads; no other broker can take the bundle, which is then
                 not interrupted; or it did not arrive in time.
         """

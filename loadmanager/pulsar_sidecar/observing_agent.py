@@ -139,7 +139,7 @@ class ObservingAgent:
             await lists.publish(owned)
             self._membership = membership
             context.metrics.broker_leased.set(1)
-            context.cluster_state.changes.tell()  # This sidecar may be eligible to lead now.
+            context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
             watch = context.coordination.watch(
                 znodes.draining(broker), self._publisher.sampler.intention.mark_read
             )

@@ -67,7 +67,7 @@ class ObservedOwners:
 
     def _changed(self) -> None:
         self._current = False
-        self.owner_changes.tell()
+        self.owner_changes.notify()
 
     def _look(self) -> Mapping[BundleId, Holding]:
         listed, now_s = self._picture.owners, self._clock.monotonic_s()

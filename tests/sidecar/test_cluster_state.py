@@ -93,11 +93,11 @@ def test_a_change_wakes_waiters_and_calls_subscribers() -> None:
         given_up = asyncio.ensure_future(changes.wait(10.0))
         await asyncio.sleep(1.0)
         given_up.cancel()
-        changes.tell()
+        changes.notify()
         assert await first
         assert not await changes.wait(1.0)
         changes.unsubscribe(count)
-        changes.tell()
+        changes.notify()
         assert called == [1]
 
     run(program())
@@ -108,7 +108,7 @@ def test_who_is_cancelled_together_with_a_change_is_cancelled() -> None:
         changes = Subscriptions()
         waiting = asyncio.ensure_future(changes.wait(10.0))
         await asyncio.sleep(1.0)
-        changes.tell()
+        changes.notify()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -200,7 +200,7 @@ async def test_who_is_asked_authoritatively_waits_and_never_sends_on(cluster: Cl
     boundaries = await cluster.make_namespace(1)
     follower = next(agent for agent in cluster.agents if not agent.leads)
     topic = topic_in(boundaries, boundaries.bundles[0])
-    with pytest.raises(Unavailable, match="nobody owns it yet"):
+    with pytest.raises(Unavailable, match="no broker owns it yet"):
         await follower.app.answering.find_owner_or_redirect(topic, authoritative=True)
 
 

@@ -176,7 +176,7 @@ async def test_what_cannot_be_one_is_refused_with_the_reason(cluster: Cluster) -
     boundaries = await cluster.make_namespace(4)
     first, second, third, last = boundaries.bundles
     requests = cluster.leader.app.merge_requests
-    with pytest.raises(MergeRefused, match="nobody owns"):
+    with pytest.raises(MergeRefused, match="no broker owns"):
         await merge(cluster, first, second)
     await place_all(cluster, boundaries)
     with pytest.raises(MergeRefused, match="are not adjacent"):

@@ -92,7 +92,7 @@ class LearnedCost:
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, never more than what its broker uses.
 
-        For a bundle that nobody serves it is the mean of what all brokers would use.
+        For a bundle that no broker serves it is the mean of what all brokers would use.
         """
         otherwise = self.fallback.usage(view, bundle, source)
         rates = _rates_of(view.bundles, bundle)

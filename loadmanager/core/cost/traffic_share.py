@@ -25,7 +25,7 @@ class CostModel(Protocol):
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
 
-        ``source`` is who serves it now, None for nobody.
+        ``source`` is who serves it now, None for no broker.
         """
 
     def elsewhere(
@@ -47,7 +47,7 @@ class TrafficShare:
     """A bundle uses of each resource what its traffic is of its broker's traffic.
 
     CPU goes half by messages and half by bytes, network by bytes of its direction,
-    direct memory by bytes. Heap stays where it is. For a bundle that nobody serves,
+    direct memory by bytes. Heap stays where it is. For a bundle that no broker serves,
     the whole cluster's usage and traffic stand in for the broker's; one that was never
     measured costs as much as the mean of all bundles, because what is supposed of its
     traffic may be a multiple of everything a small cluster does.

@@ -281,7 +281,7 @@ HAND_OVER: Final = Kind(
         time("released_at_ms", "When the leader saw that the source let go.", nullable=True),
         time("acquired_at_ms", "When it saw that the target serves.", nullable=True),
         rate("took_s", "From order to the target serving, monotonic clock.", nullable=True),
-        rate("pause_s", "For how long nobody served, monotonic clock.", nullable=True),
+        rate("pause_s", "For how long no broker served, monotonic clock.", nullable=True),
     ),
     "An order that was written came to its end.",
 )

@@ -1,4 +1,4 @@
-"""Reading lines of history strictly: every fault is told with its place and what was expected."""
+"""Reading lines of history strictly: every fault names its place and what was expected."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast

@@ -31,7 +31,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who writes: a sidecar's broker, and the ``instance`` that its start drew."""
+    """The writer: a sidecar's broker, and the ``instance`` that its start drew."""
 
     cluster: str
     writer: BrokerId

@@ -73,7 +73,7 @@ def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> boo
 
 
 class _Told:
-    """Raises the first fault, or tells each and leaves its entry out."""
+    """Raises the first fault, or lists each and leaves its entry out."""
 
     def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
         self._where = where

@@ -1,4 +1,4 @@
-"""From JSON to a snapshot: every fault is told with its place and what was expected."""
+"""From JSON to a snapshot: every fault names its place and what was expected."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     Ours keep their loads apart, so a dump of their registrations alone is refused.
 
     With ``lenient``, entries that cannot be read or do not agree with the others are
-    left out and told in ``left_out``.
+    left out and listed in ``left_out``.
 
     Raises:
         MalformedContent: the first fault, with its place and what was expected.

@@ -1,4 +1,4 @@
-"""The mark of an agent: who commands a broker, for those who register the same one."""
+"""The mark of an agent: which sidecar commands a broker, for others that register it."""
 
 from dataclasses import dataclass
 

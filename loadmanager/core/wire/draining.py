@@ -8,7 +8,7 @@ from loadmanager.core.fields import parse_fields, to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainMark:
-    """Since when a broker is to be emptied, who wants it and why; for people to read.
+    """Since when a broker is to be emptied, by whom and why; for people to read.
 
     ``since_ms`` is the wall clock of the sidecar that wrote the mark.
     """

@@ -188,7 +188,7 @@ def _usage_from(resource: Fields) -> ResourceUsage | None:
 
 
 def _told(resource: Fields, name: str, bound: Bound) -> float | None:
-    """Return a figure that not every agent tells, None where it is not there."""
+    """Return a figure that not every agent reports, None where it is not there."""
     if resource.values().get(name) is None:
         return None
     return resource.rate(name, bound=bound)
