@@ -20,7 +20,7 @@ keys, `loadmanager config import broker.conf` one with what Pulsar's file says.
 (`/admin/configuration`, as Pulsar's): `loadmanager config set leader.round_interval_s 120`, or
 `POST /admin/v2/brokers/configuration/{name}/{value}`. The name is `section.key` as here, or
 Pulsar's, and then the value is in Pulsar's unit. They count over file, environment and `--set`.
-One that means nothing, or contradicts a sidecar's other settings, is left out there and told.
+One that means nothing, or contradicts a sidecar's other settings, is left out there and logged.
 """
 
 
