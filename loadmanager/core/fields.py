@@ -42,11 +42,6 @@ class Fields:
         self._found = found
         self._prefix = prefix
 
-    @property
-    def where(self) -> str:
-        """The znode, URL or file the content came from."""
-        return self._where
-
     def refuse(self, name: str, expected: str) -> NoReturn:
         """Raise `MalformedContent` for the field ``name``."""
         if name in self._found:

@@ -4,6 +4,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
+from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.core.topic_counters import Window
 
@@ -37,6 +38,11 @@ def test_a_bundle_without_topics_has_no_traffic() -> None:
     found, _ = traffic(TOPIC)
     idle = [bundle for bundle in BOUNDARIES.bundles if bundle != home(TOPIC)]
     assert {found[bundle] for bundle in idle} == {BundleTraffic()}
+
+
+def test_statistics_of_a_bundle_are_its_rates_and_topics() -> None:
+    one = BundleTraffic(1.0, 2.0, 3.0, 4.0, topics=5, partial=True)
+    assert one.stats() == BundleStats(1.0, 2.0, 3.0, 4.0, topics=5)
 
 
 def test_a_partial_rate_and_a_non_persistent_topic_mark_their_bundle() -> None:
