@@ -118,6 +118,11 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     help="Write every report, round, move and split there, for loadmanager pipeline.",
 )
 @option(
+    "--page",
+    type=click.IntRange(1, 65_535),
+    help="Serve the live page to this host, at this port of 127.0.0.1.",
+)
+@option(
     "--metrics-port",
     type=click.IntRange(1, 65_535),
     help="Serve metrics for Prometheus at /metrics of this port.",

@@ -20,6 +20,7 @@ from loadmanager.attach.sampling import Sampler
 from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
+from loadmanager.cli.attach_page import AttachOverviews, ShownLog, served_page
 from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.ports import CoordinationError
@@ -40,6 +41,7 @@ class Attached:
         self._access = access
         self._options = options
         self._url: str = options["url"]
+        self._overviews = AttachOverviews(balances=False)
 
     async def run(self) -> int:
         """Do what the options ask for; return the exit code.
@@ -53,8 +55,12 @@ class Attached:
                 return await self._restore(admin)
             if self._options["pause"] or self._options["resume"]:
                 return await self._pause(admin)
-            async with served_metrics(self._options["metrics_port"]) as metrics:
-                if self._options["balance"]:
+            balances = self._options["balance"]
+            async with (
+                served_metrics(self._options["metrics_port"]) as metrics,
+                served_page(self._options["page"], balances=balances) as self._overviews,
+            ):
+                if balances:
                     return await self._balance(admin, metrics)
                 return await self._observe(admin, metrics)
         finally:
@@ -85,6 +91,7 @@ class Attached:
                 if doctor:
                     return int(print_findings(seen))
                 show_window(metrics, seen, "")
+                self._overviews.round(seen, "")
                 print_window(
                     seen,
                     admin.cost,
@@ -226,7 +233,10 @@ class Attached:
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
                 log=FollowedLog(
-                    MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
+                    ShownLog(
+                        MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
+                        self._overviews,
+                    ),
                     strategy,
                 ),
                 stopping=stopping,

@@ -32,7 +32,7 @@ from loadmanager.ports import (
 
 _HOUR_MS: Final = 3_600_000
 _MOST_POINTS: Final = 240
-_ACTIONS: Final = ("pause", "observe", "resume", "unload", "drain", "undrain")
+_ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
 _SPLIT: Final = "split"
 
 

@@ -15,6 +15,7 @@ export function render(seen, button) {
   document.title = `${seen.cluster} · loadmanager`;
   setText("leader", `led by ${seen.leader}, term ${seen.epoch}`);
   remember(seen.course, seen.atMs);
+  byId("search").closest("section").hidden = !seen.actions.includes("explain");
   balance(seen, button);
   brokers(seen);
   tasks(seen);

@@ -1,0 +1,206 @@
+"""What ``loadmanager attach --page`` serves: the live page, to this host alone."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.http.live import Feed, LivePage, OverviewReader
+from loadmanager.adapters.http.replies import Refused, refusal_reply
+from loadmanager.adapters.http.routes import Route, target_of
+from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_host
+from loadmanager.admin.overview import overview_document
+from loadmanager.attach.balancing import Log
+from loadmanager.attach.observation import Observation
+from loadmanager.common.overview import (
+    MOST_BROKERS,
+    MOST_DECISIONS,
+    MOST_TASKS,
+    most_refused,
+    scarcest_first,
+)
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.explaining import Decision, Outcome
+from loadmanager.ports import (
+    BalancePoint,
+    BrokerUse,
+    MissingBroker,
+    Overview,
+    TaskList,
+    Unavailable,
+)
+
+_NAME: Final = "attach"
+_MOST_POINTS: Final = 360
+
+
+class PagePortUnusable(LoadManagerError):
+    """The page cannot be served where it is asked for."""
+
+
+@dataclass(slots=True)
+class AttachOverviews:
+    """Keeps what the page shows; ``balances`` says whether moves are made."""
+
+    balances: bool
+    _clock: SystemClock = field(default_factory=SystemClock)
+    _began_ms: int = 0
+    _seen: Observation | None = None
+    _held: str = ""
+    _rounds: int = 0
+    _epoch: int = 0
+    _course: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
+    _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
+    _tasks: dict[int, BundleTask] = field(default_factory=dict)
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Take note of one look at the cluster."""
+        at_ms = self._clock.wall_ms()
+        self._began_ms = self._began_ms or at_ms
+        self._seen, self._held = seen, held
+        self._rounds += 1
+        plan = seen.plan
+        if plan is not None and plan.least_max_over_mean > 0:
+            largest, bound = plan.max_over_mean, plan.least_max_over_mean
+            gap = max(largest / bound - 1.0, 0.0)
+            self._course.append(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
+        moves = self.balances and not held
+        for one in seen.proposals:
+            self._decisions.appendleft(
+                Decision(
+                    at_ms=at_ms,
+                    epoch=self._epoch,
+                    round=self._rounds,
+                    subject=one.bundle,
+                    outcome=Outcome.MOVED if moves else Outcome.OBSERVED,
+                    code=one.cause,
+                    detail=one.reason(),
+                    source=one.source,
+                    target=one.target,
+                )
+            )
+
+    def task(self, task: BundleTask) -> None:
+        """Take note of a task in a new state."""
+        self._epoch = task.epoch
+        self._tasks.pop(task.number, None)
+        self._tasks[task.number] = task
+        while len(self._tasks) > MOST_TASKS:
+            del self._tasks[next(iter(self._tasks))]
+
+    def overview(self) -> Overview:
+        """Return the cluster at a glance; see `OverviewService`."""
+        seen, at_ms = self._seen, self._clock.wall_ms()
+        if seen is None:
+            raise Unavailable("no window of the cluster is over yet")
+        brokers = scarcest_first(_brokers(seen))
+        tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
+        mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
+        return Overview(
+            cluster=seen.cluster.name,
+            leader=_NAME,
+            epoch=self._epoch,
+            since_ms=self._began_ms,
+            at_ms=at_ms,
+            measure="rate",
+            balancing=Balancing(mode=mode),
+            course=tuple(self._course),
+            brokers=brokers[:MOST_BROKERS],
+            brokers_in_all=len(brokers),
+            resources=(),
+            bundles=sum(one.bundles for one in brokers),
+            unowned=0,
+            missing=[MissingBroker(broker=one, why=why) for one, why in seen.missing.items()],
+            tasks=TaskList(
+                tasks=tasks,
+                found=len(tasks),
+                leader=_NAME,
+                epoch=self._epoch,
+                at_ms=at_ms,
+                now_s=self._clock.monotonic_s(),
+            ),
+            refusals=most_refused(seen.refusals),
+            decisions=tuple(self._decisions),
+            held=self._held,
+        )
+
+
+def _brokers(seen: Observation) -> list[BrokerUse]:
+    return [
+        BrokerUse(
+            broker=broker,
+            bundles=len(sample.bundles),
+            topics=sum(one.topics for one in sample.bundles.values()),
+            msgs_per_s=sum(one.msgs_per_s for one in sample.bundles.values()),
+            bytes_per_s=sum(one.bytes_per_s for one in sample.bundles.values()),
+        )
+        for broker, sample in seen.samples.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLog:
+    """Tells what a balancer sees, decides and does, and has the page show it."""
+
+    log: Log
+    overviews: AttachOverviews
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Report one look at the cluster."""
+        self.overviews.round(seen, held)
+        self.log.round(seen, held)
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Report a task in a new state."""
+        self.overviews.task(task)
+        self.log.task(task, why)
+
+    def event(self, what: str) -> None:
+        """Report anything else."""
+        self.log.event(what)
+
+
+@asynccontextmanager
+async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
+    """Give what the page shows, and serve it on loopback; None serves it to nobody.
+
+    Raises:
+        PagePortUnusable: the port cannot be listened on.
+    """
+    overviews = AttachOverviews(balances)
+    if port is None:
+        yield overviews
+        return
+    feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
+    app = web.Application()
+    for route in LivePage(feed).routes():
+        app.router.add_route(route.method, route.pattern, _handler(route))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise PagePortUnusable(f"--page {port}: {why}; expected a free port") from None
+        yield overviews
+    finally:
+        await feed.close()
+        await runner.cleanup()
+
+
+def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            refuse_foreign_host(request, OwnNames())
+            return await route.handler(request, target_of(request.raw_path))
+        except Refused as refused:
+            return refusal_reply(refused)
+
+    return handle
