@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadmanager.cli.tables import fitted, print_table, terminal_width
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar_admin.client import Cost

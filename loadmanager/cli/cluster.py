@@ -24,7 +24,7 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.tables import print_table, terminal_width
+    from loadmanager.cli.text_tables import print_table, terminal_width
 
     snapshot = snapshot_of(reach)
     leader = leader_of(reach)

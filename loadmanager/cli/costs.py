@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.text_tables import print_table
 from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
 from loadmanager.core.cost.trust import distrust
 from loadmanager.core.durations import HOUR_MS

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import numpy as np
 
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.text_tables import print_table
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Planner

@@ -172,7 +172,7 @@ def plan_command(
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
     from loadmanager.cli.optimality import optimality_line
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
 
     told = reach.json(
         "/admin/v2/loadmanager/plan",

@@ -10,8 +10,8 @@ import click
 
 from loadmanager.cli.decisions import task_of
 from loadmanager.cli.optimality import optimality_line
-from loadmanager.cli.tables import fitted, print_table, terminal_width
 from loadmanager.cli.tasks import age
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.cli.weighing import payback_cells, print_weighing, weighing_line
 
 _CANDIDATES_SHOWN: Final = 20

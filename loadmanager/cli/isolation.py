@@ -30,7 +30,7 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager isolation list --cluster production
     """
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
 
     found = reach.json(_path(cluster, reach))
     if as_json:
@@ -142,7 +142,7 @@ def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None
 
     Example: loadmanager isolation brokers
     """
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
 
     found = reach.json(f"{_path(cluster, reach)}/brokers")
     if as_json:

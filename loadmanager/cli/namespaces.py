@@ -84,7 +84,7 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     from itertools import pairwise
 
     from loadmanager.cli.cluster import snapshot_of
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
     from loadmanager.core.ids import BundleId
 
     told = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")

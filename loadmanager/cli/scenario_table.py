@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.text_tables import print_table
 from loadmanager.simulator.comparing import Compared, modes_of
 from loadmanager.simulator.comparison import Finding
 

@@ -32,7 +32,7 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
 
     told = reach.json("/admin/v2/loadmanager/shadows")
     if as_json:

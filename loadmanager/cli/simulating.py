@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.tables import plain_lines, print_table
+from loadmanager.cli.text_tables import plain_lines, print_table
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import RANKING, Compared, Spread, modes_of
 from loadmanager.simulator.comparison import Finding

@@ -84,7 +84,7 @@ def tasks_command(
 
     Example: loadmanager tasks --all --broker broker-1:8080
     """
-    from loadmanager.cli.tables import print_table
+    from loadmanager.cli.text_tables import print_table
 
     live = not ended_too and not set(states) & set(_STATES[3:])
     told = reach.json(

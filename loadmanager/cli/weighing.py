@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.text_tables import print_table
 
 _SOURCES: Final[Mapping[str, str]] = {
     "reports": "load reports",

@@ -15,7 +15,7 @@ from loadmanager.attach.observation import document as observed
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, Outlook, document, outlook, seen_in
 from loadmanager.cli.pulsar_access import AccessFiles
-from loadmanager.cli.tables import print_table
+from loadmanager.cli.text_tables import print_table
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import Namespace, parse_namespace
 

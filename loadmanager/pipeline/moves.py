@@ -13,14 +13,14 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import COST_MODEL, Work
 from loadmanager.pipeline.moving.effects import Told, effects, summary
-from loadmanager.pipeline.moving.orders import ping_pong
-from loadmanager.pipeline.moving.predictions import errors
-from loadmanager.pipeline.moving.tables import (
+from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
     PING_PONG,
 )
+from loadmanager.pipeline.moving.orders import ping_pong
+from loadmanager.pipeline.moving.predictions import errors
 from loadmanager.pipeline.moving.windows import (
     LONGEST_S,
     Windows,

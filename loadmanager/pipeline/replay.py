@@ -19,16 +19,16 @@ from loadmanager.pipeline.moves import cost_model
 from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.grid import combinations
 from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.results import Found, scored, told
-from loadmanager.pipeline.what_if.segments import Tables, events, index
-from loadmanager.pipeline.what_if.spreading import Spread, replayed, spread, tasks_of
-from loadmanager.pipeline.what_if.tables import (
+from loadmanager.pipeline.what_if.replay_tables import (
     REPLAY_ROUNDS,
     REPLAY_SCORES,
     REPLAY_TRUST,
     score_rows,
     trust_rows,
 )
+from loadmanager.pipeline.what_if.results import Found, scored, told
+from loadmanager.pipeline.what_if.segments import Tables, events, index
+from loadmanager.pipeline.what_if.spreading import Spread, replayed, spread, tasks_of
 
 SEGMENT_H: Final = 6.0
 """How long a segment is: what is decided differently adds up within one."""

@@ -26,7 +26,7 @@ _SEEDS: Final = "seeds"
 
 
 def run(work: Work) -> list[str]:
-    """Make all tables of `rolling.tables`, and the seed for leaders.
+    """Make all tables of `rolling.rollup_tables`, and the seed for leaders.
 
     Raises:
         PipelineError: nothing was ingested.

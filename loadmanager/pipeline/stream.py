@@ -28,7 +28,7 @@ from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.streaming.alerts import BEGAN, Limits, silence
 from loadmanager.pipeline.streaming.memory import Memory
 from loadmanager.pipeline.streaming.micro_batch import Batches
-from loadmanager.pipeline.streaming.tables import STREAM_ALERTS, STREAM_MINUTES
+from loadmanager.pipeline.streaming.stream_tables import STREAM_ALERTS, STREAM_MINUTES
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

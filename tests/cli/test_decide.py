@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from snapshot_samples import B1, B2, hot_and_idle
 
 from loadmanager.cli import main
-from loadmanager.cli.tables import plain_lines
+from loadmanager.cli.text_tables import plain_lines
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.snapshot import encode_snapshot, in_force

@@ -20,14 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
 from loadmanager.pipeline.confidence import NORMAL_95
 from loadmanager.pipeline.moving.effects import Told, effects, summary
-from loadmanager.pipeline.moving.orders import ping_pong, with_hand_overs, with_returns
-from loadmanager.pipeline.moving.predictions import errors
-from loadmanager.pipeline.moving.tables import (
+from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
     PING_PONG,
 )
+from loadmanager.pipeline.moving.orders import ping_pong, with_hand_overs, with_returns
+from loadmanager.pipeline.moving.predictions import errors
 from loadmanager.pipeline.moving.windows import Windows, loads, means, weights_in_force
 
 if TYPE_CHECKING:

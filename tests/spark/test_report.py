@@ -18,7 +18,7 @@ from loadmanager.pipeline import report
 from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.moving.tables import (
+from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
@@ -36,7 +36,7 @@ from loadmanager.pipeline.reporting import (
 )
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
 from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
-from loadmanager.pipeline.rolling.tables import (
+from loadmanager.pipeline.rolling.rollup_tables import (
     BROKER_HOURS,
     BROKER_MINUTES,
     BUNDLE_RANKING,
@@ -44,7 +44,7 @@ from loadmanager.pipeline.rolling.tables import (
 )
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
-from loadmanager.pipeline.what_if.tables import REPLAY_SCORES, REPLAY_TRUST
+from loadmanager.pipeline.what_if.replay_tables import REPLAY_SCORES, REPLAY_TRUST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from loadmanager.pipeline.rolling.leader_averages import (
     average_checks,
     latest_averages,
 )
+from loadmanager.pipeline.rolling.rollup_tables import AVERAGE_CHECKS, AVERAGES
 from loadmanager.pipeline.rolling.scope import Scope
-from loadmanager.pipeline.rolling.tables import AVERAGE_CHECKS, AVERAGES
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rolling.frames import Frames
 from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
-from loadmanager.pipeline.rolling.tables import (
+from loadmanager.pipeline.rolling.rollup_tables import (
     BROKER_MINUTES,
     BUNDLE_DAYS,
     BUNDLE_MINUTES,
     NAMESPACE_MINUTES,
     ROLLUP,
 )
+from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import DOUBLED, INGESTED
 

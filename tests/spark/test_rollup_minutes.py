@@ -14,7 +14,11 @@ from loadmanager.pipeline.rolling.minutes import (
     class_minutes,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.tables import BROKER_MINUTES, BUNDLE_MINUTES, NAMESPACE_MINUTES
+from loadmanager.pipeline.rolling.rollup_tables import (
+    BROKER_MINUTES,
+    BUNDLE_MINUTES,
+    NAMESPACE_MINUTES,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

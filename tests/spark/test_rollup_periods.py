@@ -23,8 +23,7 @@ from loadmanager.pipeline.rolling.minutes import (
 )
 from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
-from loadmanager.pipeline.rolling.seeding import bundle_seeds, seeds_of
-from loadmanager.pipeline.rolling.tables import (
+from loadmanager.pipeline.rolling.rollup_tables import (
     AVERAGES,
     BUNDLE_DAYS,
     BUNDLE_HOURS,
@@ -33,6 +32,7 @@ from loadmanager.pipeline.rolling.tables import (
     CLUSTER_MINUTES,
     NAMESPACE_HOURS,
 )
+from loadmanager.pipeline.rolling.seeding import bundle_seeds, seeds_of
 from loadmanager.pipeline.tables import ROUNDS
 
 if TYPE_CHECKING:

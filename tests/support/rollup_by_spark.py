@@ -23,7 +23,7 @@ from loadmanager.pipeline.rolling.minutes import (
     bundle_slices,
 )
 from loadmanager.pipeline.rolling.periods import days, hours, longer
-from loadmanager.pipeline.rolling.tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
+from loadmanager.pipeline.rolling.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
 

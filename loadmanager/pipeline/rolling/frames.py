@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.rolling import tables as t
+from loadmanager.pipeline.rolling import rollup_tables as t
 from loadmanager.pipeline.rolling.imbalance import cluster_minutes
 from loadmanager.pipeline.rolling.leader_averages import (
     LeaderHistory,

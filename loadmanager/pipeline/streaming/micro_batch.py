@@ -26,7 +26,7 @@ from loadmanager.pipeline.streaming.alerts import (
 )
 from loadmanager.pipeline.streaming.memory import SEEN, Memory, Progress
 from loadmanager.pipeline.streaming.open_minutes import added, minutes, slices, sums
-from loadmanager.pipeline.streaming.tables import STREAM_ALERTS, STREAM_MINUTES
+from loadmanager.pipeline.streaming.stream_tables import STREAM_ALERTS, STREAM_MINUTES
 from loadmanager.pipeline.tables import parsed_schema
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from loadmanager.pipeline.rolling.imbalance import unevenness, usage
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.minutes import broker_slices, bundle_slices
 from loadmanager.pipeline.rolling.weights import MINUTE_S
-from loadmanager.pipeline.streaming.tables import USAGES
+from loadmanager.pipeline.streaming.stream_tables import USAGES
 from loadmanager.pipeline.tables import namespace_of
 
 KEYS: Final = ("level", "cluster", "name", "minute_ms")

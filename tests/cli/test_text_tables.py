@@ -1,6 +1,6 @@
 """Tables keep to the width of a terminal without breaking a name or a figure."""
 
-from loadmanager.cli.tables import fitted, plain_lines
+from loadmanager.cli.text_tables import fitted, plain_lines
 
 COLUMNS = ("bundle", "msg/s>", "because")
 ROWS = [("t/ns/0x00000000_0x20000000", "1,500", "Its broker carried more than is allowed.")]
