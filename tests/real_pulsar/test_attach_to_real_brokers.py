@@ -83,7 +83,7 @@ def test_a_cluster_with_everything_on_one_broker_is_judged_and_nothing_is_change
         # Pulsar itself may still be at work; what a look changed would change each time.
         while True:
             before = [nodes(zookeeper, path) for path in watched]
-            told = seen(cluster, "--interval", "8")
+            told = seen(cluster, "--interval", "4")
             if [nodes(zookeeper, path) for path in watched] == before:
                 break
             assert time.monotonic() < deadline_s, before

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from real_pulsar import RealPulsar
 
+from loadmanager.attach.quiet import SWITCHES
+
 PATIENCE_S: Final = 240.0
 """So long anything may take on a busy machine; a test waits no longer than it needs to."""
 
@@ -47,6 +49,12 @@ def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
         *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", cluster.url),
         *("--state-dir", str(state_dir), "--json", *more),
     ]
+
+
+def overridden(cluster: RealPulsar) -> dict[str, str]:
+    """Return which settings of Pulsar's own balancer are overridden, and with what."""
+    values: dict[str, str] = cluster.json("/admin/v2/brokers/configuration/values")
+    return {key: value for key, value in values.items() if key in SWITCHES}
 
 
 def first(told: list[dict[str, Any]], key: str, value: object) -> dict[str, Any]:
