@@ -20,6 +20,7 @@ from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
 from loadmanager.ports import LeaderInfo, Unavailable
+from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import OpenDoor
@@ -117,25 +118,8 @@ class PulsarSidecars:
             }
         )
         coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
-        clock, metrics = SystemClock(), Metrics(CollectorRegistry())
         broker = make_pulsar_broker(config)
-        context = Context(
-            identity=Identity(
-                broker=config.broker.id,
-                urls=BrokerUrls(http_url=config.broker.http_url),
-                sidecar_url=f"http://sidecar-{beside.name}",
-                instance=f"{beside.name}/{len(self.living)}",
-                started_at_ms=clock.wall_ms(),
-                version="",
-                host="here",
-                process_id=1,
-            ),
-            coordination=coordination,
-            cluster_state=ClusterState(coordination, clock, metrics),
-            broker=broker,
-            clock=clock,
-            metrics=metrics,
-        )
+        context = self._context(config, coordination, broker)
         ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
         stopping = asyncio.Event()
 
@@ -151,28 +135,60 @@ class PulsarSidecars:
                     kind=BesidePulsar(broker, config.cluster.name),
                 )
                 ready.set_result(application)
-                sidecar = Sidecar(
-                    context,
-                    OpenDoor(),
-                    application.member,
-                    application.election,
-                    application.readiness,
-                    dynamic=application.dynamic,
-                    reachability=application.reachability,
-                    close=broker.close,
-                )
-                await sidecar.run(
-                    stopping,
-                    host="127.0.0.1",
-                    port=7750,
-                    conditions=conditions_of(config),
-                    leave_s=self.leave_s,
-                )
+                await self._run(application, config, context, broker, stopping)
 
         task = asyncio.create_task(live())
         one = PulsarSidecar(context, await ready, coordination, beside, stopping, task)
         self.living.append(one)
         return one
+
+    def _context(
+        self, config: Config, coordination: MemoryCoordination, broker: PulsarBroker
+    ) -> Context:
+        clock, metrics = SystemClock(), Metrics(CollectorRegistry())
+        return Context(
+            identity=Identity(
+                broker=config.broker.id,
+                urls=BrokerUrls(http_url=config.broker.http_url),
+                sidecar_url=f"http://sidecar-{config.broker.id}",
+                instance=f"{config.broker.id}/{len(self.living)}",
+                started_at_ms=clock.wall_ms(),
+                version="",
+                host="here",
+                process_id=1,
+            ),
+            coordination=coordination,
+            cluster_state=ClusterState(coordination, clock, metrics),
+            broker=broker,
+            clock=clock,
+            metrics=metrics,
+        )
+
+    async def _run(
+        self,
+        application: Application,
+        config: Config,
+        context: Context,
+        broker: PulsarBroker,
+        stopping: asyncio.Event,
+    ) -> None:
+        sidecar = Sidecar(
+            context,
+            OpenDoor(),
+            application.member,
+            application.election,
+            application.readiness,
+            dynamic=application.dynamic,
+            reachability=application.reachability,
+            close=broker.close,
+        )
+        await sidecar.run(
+            stopping,
+            host="127.0.0.1",
+            port=7750,
+            conditions=conditions_of(config),
+            leave_s=self.leave_s,
+        )
 
     async def stop(self, one: PulsarSidecar) -> None:
         """End one in order."""
