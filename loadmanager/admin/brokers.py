@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
@@ -85,6 +85,8 @@ _NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
 
 class OwnedBundle(Document):
     """Why a broker owns a bundle, as Pulsar has it."""
+
+    model_config = ConfigDict(alias_generator=None)
 
     assignment: Literal["shared", "primary", "secondary"] = Field(
         serialization_alias="broker_assignment"

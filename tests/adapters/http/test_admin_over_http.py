@@ -146,6 +146,8 @@ async def test_brokers_and_what_they_own_are_told(loaded: Api) -> None:
     owned = await loaded.get(f"{V2}/brokers/east/{B2}/ownedNamespaces")
     free = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
     assert owned == dict.fromkeys(FOUR.bundles[2:], free)
+    described = (await loaded.get("/openapi.json"))["components"]["schemas"]["OwnedBundle"]
+    assert set(described["properties"]) == set(described["required"]) == set(free)
     assert (await loaded.send("GET", f"{V2}/brokers/west")).status == 404
     assert (await loaded.send("GET", f"{V2}/brokers/east/b9:1/ownedNamespaces")).status == 404
     assert (await loaded.send("GET", f"{V2}/brokers/east/b9/ownedNamespaces")).status == 412
