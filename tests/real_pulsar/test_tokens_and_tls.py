@@ -1,4 +1,4 @@
-"""`loadmanager attach` at a real broker that speaks TLS alone and wants tokens."""
+"""`loadmanager attach` at a real broker that speaks TLS alone and wants a token or certificate."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from attaching import balancing, command, first, told_until
 from pulsar_processes import NoPulsar
 from real_pulsar import RealPulsar, real_pulsar
-from secured_pulsar import Secured
+from secured_pulsar import SUPERUSER, Secured
 
 from loadmanager.attach.quiet import SWITCHES
 
@@ -59,6 +59,22 @@ def test_a_cluster_is_observed_over_tls_with_a_token(broker: RealPulsar, secured
     found = once(broker, *trusting(secured), "--token-file", str(token))
     assert found.returncode == 0, found.stderr
     assert broker.brokers[0] in found.stdout
+
+
+def test_a_cluster_is_observed_with_a_client_certificate(
+    broker: RealPulsar, secured: Secured
+) -> None:
+    def shown(role: str) -> subprocess.CompletedProcess[str]:
+        certificate, key = secured.files.client(role)
+        files = ("--certificate-file", str(certificate), "--key-file", str(key))
+        return once(broker, *trusting(secured), *files)
+
+    found = shown(SUPERUSER)
+    assert found.returncode == 0, found.stderr
+    assert broker.brokers[0] in found.stdout
+    refused = shown("somebody")
+    assert refused.returncode == 1
+    assert "the right of a superuser" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""TLS with certificates of an authority of our own, and tokens, for real Pulsar brokers."""
+"""TLS with certificates of an authority of our own, and roles by token or certificate."""
 
 import base64
 import secrets
@@ -56,7 +56,7 @@ class Secured:
         return Request(url, headers=headers), context  # noqa: S310 - loopback
 
     def settings(self, web: int, binary: int) -> Mapping[str, object]:
-        """Return a broker's settings: it has ports for TLS alone and wants tokens everywhere."""
+        """Return a broker's settings: TLS ports alone, a token or certificate everywhere."""
         certificates = self.files.authorities
         secret = base64.b64encode(self.secret).decode()
         return {
@@ -70,8 +70,9 @@ class Secured:
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
             "authenticateMetricsEndpoint": "true",
-            "authenticationProviders": (
-                "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
+            "authenticationProviders": ",".join(
+                f"org.apache.pulsar.broker.authentication.AuthenticationProvider{by}"
+                for by in ("Token", "Tls")
             ),
             "tokenSecretKey": f"data:;base64,{secret}",
             "superUserRoles": SUPERUSER,
