@@ -17,20 +17,25 @@ RUN: dict[str, Any] = {
     "failed_sends": 0,
     "cores_of_ours": 0.0202,
     "load_average": 2.25,
+    "commit": "abc1234",
+    "cores": [0.5, 0.25],
+    "cores_used_at_the_end": [0.2, 0.2],
 }
 
 
 def test_a_row_tells_what_was_measured() -> None:
     never = {**RUN, "balancer": "avg", "near_after_s": None, "moves": [], "cores_of_ours": None}
-    del never["load_average"]
+    for unknown in ("load_average", "cores"):
+        del never[unknown]
     never |= {"max_over_mean": [(5.0, 3.0), (60.0, 2.5)], "pause_p50_s": None, "pause_p99_s": None}
     *_, ours, other = table([RUN, never]).splitlines()
     assert ours == (
         "| loadmanager attach | modular | 60 s | 30 s | 1.02 | 2 | under 0.1 s | 1.25 s | 0 "
-        "| 2.0 % of a core | 2.2 |"
+        "| 80 % | 2.0 % of a core | 2.2 | abc1234 |"
     )
     assert other == (
-        "| AvgShedder | modular | 60 s | not | 2.50 | 0 | - | - | 0 | in the broker | not noted |"
+        "| AvgShedder | modular | 60 s | not | 2.50 | 0 | - | - | 0 | not noted | in the broker "
+        "| not noted | abc1234 |"
     )
 
 
