@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
@@ -14,6 +14,7 @@ from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.mandate import Alone, Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
+from loadmanager.attach.placing import NewNamespaces
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
@@ -80,6 +81,7 @@ class Balancer:
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
     _groups: Groups = field(init=False)
+    _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
     _address: Addresses = field(init=False)
 
@@ -87,6 +89,7 @@ class Balancer:
         """Prepare to look."""
         self._address = Addresses.of(self.url)
         self._groups = Groups(self.admin, self.strategy)
+        self._new = NewNamespaces(self.admin)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
         self._urls = (self.url,)
 
@@ -145,6 +148,9 @@ class Balancer:
                 raise Stopped(f"stopped: {switched_on}; two balancers undo each other's moves")
             samples, missing = self._fresh(*await self._sampler.sample(cluster))
             seen = await self._groups.observe(url, cluster, samples, missing, self.rules)
+            if self.rules.place_new and cluster.manager == "modular":
+                placements = await self._new.proposals(url, cluster, samples, self.rules)
+                seen = replace(seen, placements=placements)
         except RightMissing:
             raise
         except PulsarAdminError as error:
@@ -152,7 +158,7 @@ class Balancer:
             return None
         held = await self._held(seen)
         self.log.round(seen, held)
-        if held or not (seen.proposals or seen.splits):
+        if held or not (seen.placements or seen.proposals or seen.splits):
             return None
         return cluster if await self._carried_out(dispatcher, seen) else None
 

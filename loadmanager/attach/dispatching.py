@@ -12,8 +12,9 @@ from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.orders import PulsarOrders
+from loadmanager.attach.placing import name_in
 from loadmanager.attach.sampled_owners import SampledOwners
-from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_split
+from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_placement, proposed_split
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import BundleTask, TaskEvent, TaskKind, TaskState
 from loadmanager.core.ids import BundleId
@@ -40,6 +41,7 @@ class Dispatcher:
     mandate: Mandate
     log: TaskLog
     _why: dict[BundleId, str] = field(default_factory=dict)
+    _placing: frozenset[BundleId] = frozenset()
     _unfinished: BundleId | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: list[BaseException] = field(default_factory=list)
@@ -58,6 +60,7 @@ class Dispatcher:
             topic_of=self._owners.topic_of,
             mandate=self.mandate,
             failed=self._failed,
+            name_in=lambda bundle: name_in(bundle) if bundle in self._placing else None,
         )
         at_once = self.budget.limits.at_once
         self._tasks = TaskController(
@@ -76,7 +79,7 @@ class Dispatcher:
         self._tasks.close()
 
     async def carry_out(self, seen: Observation) -> None:
-        """Split what has to be split; if nothing has, move.
+        """Place what no broker serves, then split what has to be split; if nothing has, move.
 
         Raises:
             Deposed: another one leads.
@@ -84,9 +87,13 @@ class Dispatcher:
         """
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
-        self._why = {one.bundle: one.reason() for one in splits or seen.proposals}
+        proposed = (*seen.placements, *(splits or seen.proposals))
+        self._why = {one.bundle: one.reason() for one in proposed}
+        self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         try:
+            placements = map(proposed_placement, seen.placements)
+            await self._carry_out(placements, at_once=self.budget.limits.at_once)
             if splits:
                 await self._carry_out(map(proposed_split, splits), at_once=1)
             else:
@@ -109,7 +116,7 @@ class Dispatcher:
 
     async def _propose(self, proposal: BundleTask) -> None:
         """Have a proposal carried out, unless something is in its way."""
-        bundle, why = proposal.bundle, self._held(proposal.bundle)
+        bundle, why = proposal.bundle, self._held(proposal)
         if why:
             self._tasks.withdraw(proposal, f"held: {why}")
             return
@@ -117,19 +124,22 @@ class Dispatcher:
         if not found.tasks and bundle in found.refused:
             self._tasks.withdraw(proposal, found.refused[bundle])
 
-    def _held(self, bundle: BundleId) -> str:
+    def _held(self, proposal: BundleTask) -> str:
         if self.stopping.is_set():
             return "asked to stop"
+        if proposal.kind is TaskKind.PLACE:
+            return ""  # No client waits for it: it counts for no limit of moves.
         if self._unfinished is not None:
             return f"the split of {self._unfinished} is not finished"
-        return self.budget.exhausted(bundle, monotonic())
+        return self.budget.exhausted(proposal.bundle, monotonic())
 
     def _task_changed(self, task: BundleTask) -> None:
         self._changed.set()
         begins = task.last_event is TaskEvent.ORDER_WRITTEN
-        if begins:
+        counts = task.kind is not TaskKind.PLACE
+        if begins and counts:
             self.budget.begin(task.bundle, monotonic())
-        elif task.state.ended and task.attempts:
+        elif task.state.ended and task.attempts and counts:
             self.budget.end(task.bundle, monotonic())
         if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
             self._unfinished = task.bundle

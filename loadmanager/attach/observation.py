@@ -37,6 +37,7 @@ class Rules:
         move_partial: whether bundles may move of which a topic was loaded within the window, so
             that their rates are lower bounds.
         split: whether bundles may be cut that are too large to even out by moves.
+        place_new: whether bundles of new namespaces are placed before their first lookup.
     """
 
     exclude: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class Rules:
     most_moves: int = 20
     move_partial: bool = True
     split: bool = False
+    place_new: bool = False
 
     def why_stays(self, bundle: BundleId, traffic: BundleTraffic) -> str:
         """Return why a bundle is never moved, "" if it may be."""
@@ -94,6 +96,18 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementProposal:
+    """A bundle of a new namespace that no broker serves, and the broker that is to."""
+
+    bundle: BundleId
+    target: BrokerId
+
+    def reason(self) -> str:
+        """Return why, in one line."""
+        return f"its namespace is new; {self.target} has the fewest of its bundles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One look at a cluster.
 
@@ -108,6 +122,7 @@ class Observation:
         strategy: the name of what chose the moves.
         refusals: why it left everything else alone, as far as it says so.
         still: bundles that never move, those without traffic, too.
+        placements: what no broker serves yet and would be placed.
     """
 
     cluster: PulsarCluster
@@ -120,6 +135,7 @@ class Observation:
     strategy: str = GREEDY_RATE
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
+    placements: tuple[PlacementProposal, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -281,6 +297,10 @@ def document(
         "splits": [
             {"bundle": one.bundle, "broker": one.broker, "cut": one.cut, "reason": one.reason()}
             for one in seen.splits
+        ],
+        "placements": [
+            {"bundle": one.bundle, "target": one.target, "reason": one.reason()}
+            for one in seen.placements
         ],
         "staying": dict(seen.staying),
         **({"isolation": _isolation(seen.cluster)} if traffic else {}),

@@ -107,6 +107,8 @@ class PulsarOrders:
         failed: is called with an error that is not of one bundle alone: a missing right, or a
             fault of this program.
         cut_of: returns where a bundle is to be cut at its broker, None if it cannot be.
+        name_in: returns the name of a topic in a bundle, for the claim of one that no broker
+            serves; None where such bundles are left to Pulsar.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class PulsarOrders:
         mandate: Mandate,
         failed: Callable[[Exception], None],
         cut_of: CutOf = ordered_cut,
+        name_in: Callable[[BundleId], TopicName | None] = lambda _: None,
     ) -> None:
         self._admin = admin
         self._address = address
@@ -130,6 +133,7 @@ class PulsarOrders:
         self._mandate = mandate
         self._failed = failed
         self._cut_of = cut_of
+        self._name_in = name_in if claims else lambda _: None
         self._mover = BundleMover(admin, address, cluster, self._brokers, claims)
         self._splitting = asyncio.Lock()
         self._unfinished_until_s = float("-inf")
@@ -235,8 +239,6 @@ class PulsarOrders:
 
     async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
         source = self._owners.listed_owner(bundle)
-        if source is None:
-            return Outcome(state="superseded", reason="no broker is seen to serve it")
         if order.split is None and source == order.target:
             return Outcome(state="serving", owner=source)
         sent = 0
@@ -252,6 +254,11 @@ class PulsarOrders:
             if sent > 1:
                 self._reported(bundle, TaskEvent.REPEATED, "")
 
+        if source is None:
+            topic = None if order.split is not None else self._name_in(bundle)
+            if topic is None:
+                return Outcome(state="superseded", reason="no broker is seen to serve it")
+            return await self._mover.place(bundle, order.target, topic, ordered)
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
         topic = await self._topic_of(bundle)

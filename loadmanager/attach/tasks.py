@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, Protocol
 
-from loadmanager.attach.observation import Proposal
+from loadmanager.attach.observation import PlacementProposal, Proposal
 from loadmanager.attach.orders import CUT_AT
 from loadmanager.attach.splitting import SplitProposal
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -30,6 +30,18 @@ def proposed_split(one: SplitProposal) -> BundleTask:
     return replace(task, splits={one.bundle: SplitOrder(CUT_AT, (one.cut,))})
 
 
+def proposed_placement(one: PlacementProposal) -> BundleTask:
+    """Return a placement for the task controller."""
+    return BundleTask(
+        kind=TaskKind.PLACE,
+        bundles=(one.bundle,),
+        source=None,
+        target=one.target,
+        cause=Cause.UNOWNED,
+        asked_by=AskedBy.BALANCING,
+    )
+
+
 def _proposed(
     kind: TaskKind, bundle: BundleId, source: BrokerId, target: BrokerId, cause: Cause
 ) -> BundleTask:
@@ -48,7 +60,8 @@ def line(task: BundleTask, why: str) -> str:
     """Return a task as text for people."""
     tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
     cut = _cut(task)
-    what = f"{task.source} -> {task.target}" if cut is None else f"cut at 0x{cut:08x}"
+    way = f"{task.source or 'no broker'} -> {task.target}"
+    what = way if cut is None else f"cut at 0x{cut:08x}"
     told = task.note if task.state.ended else why
     return f"{task.state}{tries}  {task.bundle}: {what}{f': {told}' if told else ''}"
 

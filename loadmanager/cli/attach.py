@@ -93,6 +93,12 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "back: Pulsar merges no bundles.",
 )
 @option(
+    "--place-new",
+    is_flag=True,
+    help="With --balance, spread the bundles of each new namespace over the brokers before their "
+    "first lookup. On the modular manager alone: the extensible one cannot be told.",
+)
+@option(
     "--take-over",
     is_flag=True,
     help="Balance although shedding was switched off by somebody else.",

@@ -73,6 +73,7 @@ class Attached:
             most_moves=self._options["most_moves"],
             move_partial=move_partial,
             split=self._options["split"],
+            place_new=self._options["place_new"],
         )
 
     async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:

@@ -1,6 +1,7 @@
 """`loadmanager attach --balance` while somebody deletes and splits what it is moving."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attaching import balancing, ended_tasks, even, first, told_until
@@ -45,3 +46,36 @@ def test_a_namespace_deleted_and_one_split_amid_moves(cluster: RealPulsar, tmp_p
     assert sends.failed == []
     left = {bundle for number in range(3) for bundle in cluster.owned(number)}
     assert not any(bundle.startswith(f"{DELETED}/") for bundle in left)
+
+
+def test_a_new_namespace_is_spread_before_its_first_lookup(
+    cluster: RealPulsar, tmp_path: Path
+) -> None:
+    name = "trial/placed"
+
+    def placed() -> list[dict[str, Any]]:
+        return [one["task"] for one in told if one.get("task", {}).get("kind") == "place"]
+
+    def rounds() -> int:
+        return sum("verdict" in line for line in told)
+
+    with balancing(cluster, tmp_path, "--interval", "1", "--place-new") as (process, told):
+        told_until(told, lambda line: "verdict" in line)
+        cluster.create_namespace(name, 16)
+        seen = rounds()
+        if cluster.manager == "modular":
+            told_until(told, lambda _: sum(one["state"] == "serving" for one in placed()) == 16)
+        else:
+            told_until(told, lambda _: rounds() >= seen + 3)
+        process.terminate()
+        assert process.wait(60) == 0
+    served = [
+        sum(one.startswith(f"{name}/") for one in cluster.owned(number)) for number in range(3)
+    ]
+    if cluster.manager == "modular":
+        assert sorted(served) == [5, 5, 6]
+        # Asking where a topic is makes none.
+        assert cluster.json(f"/admin/v2/persistent/{name}") == []
+    else:
+        # Its brokers serve what clients look up, wherever an outside controller would have it.
+        assert (served, placed()) == ([0, 0, 0], [])

@@ -21,6 +21,7 @@ _UNLOAD = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+_0x\w+)/unload")
 _SPLIT = re.compile(r"/admin/v2/namespaces/(.+/.+)/(0x\w+)_(0x\w+)/split")
 _GROUP = re.compile(r"/admin/v2/namespaces/(.+/.+)/antiAffinity")
 _BUNDLES = re.compile(r"/admin/v2/namespaces/(.+/.+)/bundles")
+_NAMESPACES = re.compile(r"/admin/v2/namespaces/([^/]+)")
 _TOPICS = re.compile(r"/admin/v2/persistent/([^/]+/[^/]+)")
 _LOOKUP = re.compile(r"/lookup/v2/topic/(persistent|non-persistent)/(.+/.+)/(.+)")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -157,6 +158,10 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
     }
     if broker.load_report:
         answers["/admin/v2/broker-stats/load-report"] = broker.load_report
+    known = sorted(namespaces(cluster))
+    answers["/admin/v2/tenants"] = sorted({one.partition("/")[0] for one in known})
+    if found := _NAMESPACES.fullmatch(path):
+        answers[path] = [one for one in known if one.startswith(f"{found[1]}/")]
     if path == "/admin/v2/brokers/ready":
         return web.Response(text="ok")
     if found := _GROUP.fullmatch(path):
@@ -173,6 +178,12 @@ def told(cluster: FakePulsar, broker: FakeBroker, path: str) -> web.Response:
     if path not in answers:
         return refused(404, "HTTP 404 Not Found")
     return web.json_response(answers[path])
+
+
+def namespaces(cluster: FakePulsar) -> set[str]:
+    """Return the namespaces of all bundles, served or not."""
+    served = [one for broker in cluster.brokers for one in broker.owned] + cluster.unloaded
+    return {one.rpartition("/")[0] for one in served}
 
 
 def boundaries(cluster: FakePulsar, namespace: str) -> web.Response:

@@ -1,5 +1,6 @@
 """What a Pulsar broker answers about topics: who serves one, how many partitions it has."""
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from loadmanager.core.ids import (
     TopicName,
     namespace_of,
     parse_full_topic,
+    parse_namespace,
     range_of,
 )
 from loadmanager.core.load import BrokerUrls
@@ -93,6 +95,33 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
         raise NotPulsar(
             f"{where}: answered {told!r:.60}; expected the boundaries of bundles"
         ) from None
+
+
+async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
+    """Return the namespaces of all tenants; those of version 1 are left out.
+
+    Raises:
+        PulsarAdminError: as `PulsarAdmin.json`.
+    """
+    found: set[Namespace] = set()
+    for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
+        try:
+            listed = await _names(admin, f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}")
+        except AnswerRefused as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                continue  # It was deleted meanwhile.
+            raise
+        for name in listed:
+            with suppress(InvalidName):
+                found.add(parse_namespace(name))
+    return frozenset(found)
+
+
+async def _names(admin: PulsarAdmin, where: str) -> list[str]:
+    told = await admin.json(where)
+    if not isinstance(told, list) or not all(isinstance(one, str) for one in told):
+        raise NotPulsar(f"{where}: answered {told!r:.60}; expected a list of names")
+    return told
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:

@@ -128,6 +128,27 @@ class BundleMover:
         finally:
             self.waiting.discard(move.bundle)
 
+    async def place(
+        self, bundle: BundleId, target: BrokerId, topic: TopicName, ordered: Callable[[], None]
+    ) -> Outcome:
+        """Have a broker serve a bundle that no broker serves, by the claim alone; as `move`."""
+        move = Move(bundle=bundle, source=target, target=target, topic=topic)
+        async with self._targets.setdefault(target, asyncio.Lock()):
+            if self._over.is_set():
+                return Outcome(state="superseded", reason="the term ended")
+            if why := await self._not_ready(target):
+                return Outcome(state="failed", reason=why)
+            ordered()
+            await self._claim(target, topic)
+            owner = await self._find(move)
+        if owner == target:
+            return Outcome(state="serving", attempts=1, owner=owner)
+        if owner is None:
+            why = "no broker says that it serves it"
+            return Outcome(state="timed_out", reason=why, attempts=1)
+        why = f"{owner} was asked first"
+        return Outcome(state="landed_elsewhere", reason=why, attempts=1, owner=owner)
+
     @asynccontextmanager
     async def _turn(self, source: BrokerId, target: BrokerId) -> AsyncIterator[None]:
         """Wait for the moves before from and to these brokers, with claims for the clients, too."""
@@ -152,15 +173,25 @@ class BundleMover:
             if not await self._serves(move.source, move.bundle):
                 why = f"{move.source} does not serve it any more"
                 return Outcome(state="superseded", reason=why)
-            ready = await self.admin.text(f"{self.address(move.target)}/admin/v2/brokers/ready")
         except RightMissing:
             raise
         except PulsarAdminError as error:
             return Outcome(state="failed", reason=str(error), owner=move.source)
-        if ready.strip() != "ok":
-            why = f"{move.target} says {ready[:60]!r} of itself; expected 'ok'"
+        if why := await self._not_ready(move.target):
             return Outcome(state="failed", reason=why, owner=move.source)
         return None
+
+    async def _not_ready(self, broker: BrokerId) -> str:
+        """Return why a broker takes no bundle now, "" if it does."""
+        try:
+            ready = await self.admin.text(f"{self.address(broker)}/admin/v2/brokers/ready")
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            return str(error)
+        if ready.strip() != "ok":
+            return f"{broker} says {ready[:60]!r} of itself; expected 'ok'"
+        return ""
 
     async def _ordered(self, move: Move, ordered: Callable[[], None]) -> Outcome:
         owner: BrokerId | None = move.source

@@ -1,0 +1,140 @@
+"""Which bundles of new namespaces no broker serves yet, and which broker is to take each.
+
+Pulsar places a bundle at its first lookup. Until the brokers' figures show what came of it, a
+namespace that many clients begin to use at once may be on few of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from time import monotonic
+from typing import Final
+
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_namespaces
+from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.observation import PlacementProposal, Rules
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_full_topic,
+    range_of,
+)
+from loadmanager.core.policies import open_to
+
+MOST_BUNDLES: Final = 128
+"""A namespace with more bundles is left to Pulsar: each placement is a lookup of its own."""
+
+_TRIED_FOR_S: Final = 60.0
+_MOST_NAMES: Final = 100_000
+
+
+@dataclass(slots=True)
+class NewNamespaces:
+    """Finds the namespaces that were not there at the first look."""
+
+    admin: PulsarAdmin
+    _known: frozenset[Namespace] | None = None
+    _until_s: dict[Namespace, float] = field(default_factory=dict)
+
+    async def proposals(
+        self,
+        url: str,
+        cluster: PulsarCluster,
+        samples: Mapping[BrokerId, BrokerSample],
+        rules: Rules,
+    ) -> tuple[PlacementProposal, ...]:
+        """Return a broker for each bundle of a new namespace that no broker serves.
+
+        A namespace counts as new for a minute. Those that stay where they are, have an
+        anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar. Nothing is
+        proposed while a broker has no sample: it may serve what looks unserved.
+
+        Raises:
+            PulsarAdminError: namespaces, bundles or groups cannot be read.
+        """
+        listed = await read_namespaces(self.admin, url)
+        now_s = monotonic()
+        if self._known is not None:
+            for name in listed - self._known:
+                self._until_s[name] = now_s + _TRIED_FOR_S
+        self._known = listed
+        self._until_s = {
+            name: until_s
+            for name, until_s in self._until_s.items()
+            if name in listed and now_s < until_s
+        }
+        if not samples.keys() >= set(cluster.brokers):
+            return ()
+        found: list[PlacementProposal] = []
+        for name in sorted(self._until_s):
+            placed = await self._of(url, name, cluster, samples, rules)
+            if placed is None:
+                del self._until_s[name]
+            else:
+                found += placed
+        return tuple(found)
+
+    async def _of(
+        self,
+        url: str,
+        namespace: Namespace,
+        cluster: PulsarCluster,
+        samples: Mapping[BrokerId, BrokerSample],
+        rules: Rules,
+    ) -> list[PlacementProposal] | None:
+        """Return what is to be placed of a namespace, None if nothing is or ever will be."""
+        boundaries = await read_boundaries(self.admin, url, namespace)
+        if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
+            return None
+        served = set(chain.from_iterable(one.bundles for one in samples.values()))
+        left = [one for one in boundaries.bundles if one not in served]
+        if not left or rules.why_stays(left[0], BundleTraffic()):
+            return None
+        if await read_anti_affinity_group(self.admin, url, namespace):
+            return None
+        return spread(namespace, left, cluster, samples)
+
+
+def spread(
+    namespace: Namespace,
+    bundles: list[BundleId],
+    cluster: PulsarCluster,
+    samples: Mapping[BrokerId, BrokerSample],
+) -> list[PlacementProposal]:
+    """Return a broker for each bundle: one with the fewest of the namespace, then of messages."""
+    isolation, brokers = cluster.isolation, tuple(samples)
+    open_mask = open_to(isolation, isolation.governing(namespace), brokers)
+    counts = {
+        broker: sum(namespace_of(one) == namespace for one in samples[broker].bundles)
+        for broker, is_open in zip(brokers, open_mask, strict=True)
+        if is_open
+    }
+    if not counts:
+        return []
+    msgs_per_s = {
+        broker: sum(one.msgs_per_s for one in samples[broker].bundles.values()) for broker in counts
+    }
+    found: list[PlacementProposal] = []
+    for bundle in bundles:
+        target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
+        counts[target] += 1
+        found.append(PlacementProposal(bundle=bundle, target=target))
+    return found
+
+
+def name_in(bundle: BundleId) -> TopicName | None:
+    """Return the name of a topic that would lie in a bundle; asking where it is makes no topic."""
+    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
+    for number in range(_MOST_NAMES):
+        topic = parse_full_topic(f"persistent://{namespace}/loadmanager-{number}")
+        if lower <= position(topic, "crc32") < upper:
+            return topic
+    return None

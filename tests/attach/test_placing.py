@@ -1,0 +1,237 @@
+"""Bundles of new namespaces are spread over the brokers before their first lookup."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from aiohttp import web
+from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused, running
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.balancing import Balancer, Stopped
+from loadmanager.attach.discovery import discover
+from loadmanager.attach.observation import Observation, Rules
+from loadmanager.attach.placing import MOST_BUNDLES, name_in
+from loadmanager.attach.prior_settings import StateFile
+from loadmanager.attach.quiet import Quiet
+from loadmanager.attach.tasks import line
+from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.move_limits import MoveBudget, MoveLimits
+
+NEW = Namespace("bench/new")
+
+
+@pytest.fixture
+def pulsar() -> Iterator[FakePulsar]:
+    """Run three brokers, of which the second has some traffic, and a namespace nobody uses yet."""
+    topic = "persistent://bench/old/busy"
+    busy = FakeBroker(
+        owned=list(Boundaries.even(Namespace("bench/old"), 1).bundles),
+        topics={topic: [0.0] * 4},
+        grows={topic: (50.0, 50.0, 500.0, 500.0)},
+    )
+    unused = [str(one) for one in Boundaries.even(Namespace("bench/unused"), 4).bundles]
+    with running(FakePulsar([FakeBroker(), busy, FakeBroker()], unloaded=unused)) as cluster:
+        yield cluster
+
+
+@dataclass
+class Told:
+    """A log that keeps tasks and events."""
+
+    tasks: list[tuple[BundleTask, str]] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    rounds: int = 0
+    after_first: Callable[[], None] = lambda: None
+
+    def round(self, _seen: Observation, _held: str) -> None:
+        """Do what is to happen after the first round."""
+        self.rounds += 1
+        if self.rounds == 1:
+            self.after_first()
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Keep a task."""
+        self.tasks.append((task, why))
+
+    def event(self, what: str) -> None:
+        """Keep an event."""
+        self.events.append(what)
+
+    @property
+    def ended(self) -> dict[BundleId, TaskState]:
+        """How tasks ended."""
+        return {task.bundle: task.state for task, _ in self.tasks if task.state.ended}
+
+
+@pytest.fixture
+async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer]:
+    """Yield what balances it, and places."""
+    admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
+    yield Balancer(
+        admin=admin,
+        url=pulsar.url,
+        rules=Rules(exclude=("bench/excluded",), place_new=True),
+        budget=MoveBudget(MoveLimits()),
+        interval_s=0.2,
+        settle_s=0.0,
+        quiet=Quiet(admin, StateFile(tmp_path / "state.json")),
+        log=Told(),
+        stopping=asyncio.Event(),
+    )
+    await admin.close()
+
+
+async def balanced(balancer: Balancer, after_first: Callable[[], None], rounds: int = 2) -> Told:
+    """Run some rounds; something happens after the first one."""
+    log = balancer.log
+    assert isinstance(log, Told)
+    log.after_first = after_first
+    await balancer.run(await discover(balancer.admin, balancer.url), rounds, take_over=False)
+    return log
+
+
+def created(pulsar: FakePulsar, count: int = 7, namespace: Namespace = NEW) -> Callable[[], None]:
+    """Return what makes a namespace of which no broker serves anything."""
+    return lambda: pulsar.unloaded.extend(Boundaries.even(namespace, count).bundles)
+
+
+def owners(pulsar: FakePulsar, namespace: Namespace = NEW) -> Counter[int]:
+    """Return how many bundles of a namespace each broker serves, by its place."""
+    return Counter(
+        place
+        for place, broker in enumerate(pulsar.brokers)
+        for one in broker.owned
+        if one.startswith(f"{namespace}/")
+    )
+
+
+async def test_a_new_namespace_is_spread_and_nothing_else_is_touched(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    log = await balanced(balancer, created(pulsar))
+    # The seventh goes to one of the two without traffic.
+    assert sorted(owners(pulsar).values()) == [2, 2, 3]
+    assert owners(pulsar)[1] == 2
+    assert set(log.ended.values()) == {TaskState.SERVING}
+    assert {task.kind for task, _ in log.tasks} == {TaskKind.PLACE}
+    assert all(namespace_of(one) == NEW for one in log.ended)
+    assert len([one for one in pulsar.unloaded if "unused" in one]) == 4
+    assert pulsar.unloads == []
+    assert balancer.budget.begun(monotonic()) == ()
+    ordered, why = log.tasks[0]
+    assert "no broker -> " in line(ordered, why)
+    assert "its namespace is new" in line(ordered, why)
+
+
+async def test_nothing_is_placed_unless_it_is_asked_for(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    balancer.rules = Rules()
+    assert (await balanced(balancer, created(pulsar))).tasks == []
+    assert not any("tenants" in path for one in pulsar.brokers for path in one.asked)
+
+
+async def test_the_extensible_manager_is_left_to_itself(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    pulsar.settings["loadManagerClassName"] = EXTENSIBLE
+    assert (await balanced(balancer, created(pulsar))).tasks == []
+
+
+async def test_excluded_grouped_and_very_finely_cut_namespaces_are_left_to_pulsar(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    pulsar.groups["bench/grouped"] = "apart"
+
+    def make() -> None:
+        created(pulsar, 4, Namespace("bench/excluded"))()
+        created(pulsar, 4, Namespace("bench/grouped"))()
+        created(pulsar, MOST_BUNDLES + 1, Namespace("bench/fine"))()
+
+    assert (await balanced(balancer, make)).tasks == []
+
+
+async def test_only_brokers_that_a_policy_names_are_chosen(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    pulsar.isolation["none"] = {
+        "namespaces": ["bench/new"],
+        "primary": ["elsewhere.example.com"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+    assert (await balanced(balancer, created(pulsar))).tasks == []
+
+
+async def test_while_a_broker_has_no_sample_nothing_is_placed(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    async def broken(_: web.Request) -> web.Response:
+        return refused(500, "no metrics")
+
+    def make() -> None:
+        created(pulsar)()
+        pulsar.brokers[2].instead["/metrics/"] = broken
+
+    assert (await balanced(balancer, make)).tasks == []
+
+
+async def test_a_bundle_that_another_broker_took_first_is_where_it_is(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    """A client's lookup at another broker comes between the look and the claim."""
+    bundle = str(Boundaries.even(NEW, 1).bundles[0])
+
+    async def late(_: web.Request) -> web.Response:
+        if bundle in pulsar.unloaded:
+            pulsar.unloaded.remove(bundle)
+            pulsar.hand_over(bundle, pulsar.brokers[1])
+        return web.Response(text="ok")
+
+    for broker in pulsar.brokers:
+        broker.instead["/admin/v2/brokers/ready"] = late
+    log = await balanced(balancer, created(pulsar, 1))
+    assert list(log.ended.values()) == [TaskState.LANDED_ELSEWHERE]
+    assert owners(pulsar) == {1: 1}
+    assert pulsar.unloads == []
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "stops"),
+    [(403, "no", True), (500, "no", False), (200, '{"not": "names"}', False)],
+)
+async def test_tenants_that_cannot_be_read_are_named(
+    pulsar: FakePulsar, balancer: Balancer, status: int, text: str, stops: bool
+) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, content_type="application/json")
+
+    pulsar.brokers[0].instead["/admin/v2/tenants"] = answer
+    if stops:
+        with pytest.raises(Stopped, match="admin/v2/tenants"):
+            await balanced(balancer, created(pulsar))
+        return
+    log = await balanced(balancer, created(pulsar))
+    assert log.tasks == []
+    assert any("/admin/v2/tenants" in one for one in log.events)
+
+
+def test_the_name_for_a_claim_lies_in_its_bundle() -> None:
+    for bundle in Boundaries.even(NEW, 16).bundles:
+        lower, upper = range_of(bundle)
+        name = name_in(bundle)
+        assert name is not None
+        assert lower <= position(name, "crc32") < upper
+    narrow = BundleId("bench/new/0x00000000_0x00000001")
+    assert name_in(narrow) is None
