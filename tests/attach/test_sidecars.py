@@ -321,7 +321,7 @@ async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
 async def test_a_split_that_pulsar_refuses_is_not_ordered_again(
     pulsar: FakePulsar, sidecars: PulsarSidecars
 ) -> None:
-    pulsar.older = True
+    pulsar.cuts = False
     first = pulsar.brokers[0]
     whole = first.owned[0]
     topic = next(one for one in first.topics if lies_in(one, whole))

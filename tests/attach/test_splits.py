@@ -91,7 +91,7 @@ def test_what_would_be_cut_is_shown_without_acting(pulsar: FakePulsar) -> None:
 
 
 def test_a_version_that_cannot_cut_there_says_so(pulsar: FakePulsar, tmp_path: Path) -> None:
-    pulsar.older = True
+    pulsar.cuts = False
     _, ended = balance(pulsar, tmp_path, "--split")
     assert ended["state"] == "failed"
     assert "Unsupported namespace bundle split algorithm" in ended["reason"]

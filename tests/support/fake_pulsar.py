@@ -56,6 +56,7 @@ class FakePulsar:
         settings: what all their files say.
         dynamic: what was set over the admin REST since.
         older: whether brokers keep a value that is not overridden any more, as 3.0 does.
+        cuts: whether they split at positions that are named, as all from 3.0 on do.
         isolation: its isolation policies by name.
         domains: its failure domains by name.
         groups: the anti-affinity groups of namespaces.
@@ -67,6 +68,7 @@ class FakePulsar:
     settings: dict[str, str] = field(default_factory=dict)
     dynamic: dict[str, str] = field(default_factory=dict)
     older: bool = False
+    cuts: bool = True
     kept: dict[str, str] = field(default_factory=dict)
     isolation: dict[str, object] = field(default_factory=dict)
     domains: dict[str, object] = field(default_factory=dict)
@@ -237,7 +239,7 @@ def split(
     cluster: FakePulsar, broker: FakeBroker, asked: re.Match[str], cuts: list[int]
 ) -> web.Response:
     """Cut a bundle at one position; both parts stay."""
-    if cluster.older:
+    if not cluster.cuts:
         return refused(412, "Unsupported namespace bundle split algorithm")
     namespace, lower, upper = asked.groups()
     (cut,) = cuts
