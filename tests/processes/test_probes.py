@@ -56,7 +56,7 @@ def exit_code(port: int) -> int:
 def health_port_of(processes: ProcessCluster) -> tuple[int, int]:
     """Return the process id of the only sidecar, and the port that it answers probes at."""
     (sidecar,) = (one for one in processes.children.started if one.name.startswith("sidecar"))
-    found = re.search(r"http\.health\.opened.*port=(\d+)", plain(sidecar.log_path.read_text()))
+    found = re.search(r"http\.health\.listening.*port=(\d+)", plain(sidecar.log_path.read_text()))
     assert found is not None
     return sidecar.process.pid, int(found[1])
 
