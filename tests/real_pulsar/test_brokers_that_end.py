@@ -14,7 +14,13 @@ from real_pulsar import RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+# On the extensible manager this fails in about half of the runs (docs/pulsar.md, what is not
+# promised), and is run with `make test-pulsar MANAGER=extensible` alone.
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.timeout(900),
+    pytest.mark.usual_manager("modular"),
+]
 
 NAMESPACE = "trial/ending"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]
