@@ -1,5 +1,6 @@
 """One broker with 20,000 bundles on a real server: every node that grows with them fits."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,15 @@ def _report() -> LoadReport:
         },
         gains=frozenset(BUNDLES),
     )
+
+
+@pytest.fixture
+async def world(zookeeper_address: str) -> AsyncIterator[ZooKeeperWorld]:
+    """Return the shared server with the longest sessions: all of it is encoded in one process."""
+    made = ZooKeeperWorld(zookeeper_address)
+    await made.prepare()
+    yield made
+    await made.close()
 
 
 async def test_a_broker_with_20_000_bundles_registers_reports_and_is_drained(
