@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage compatibility lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ lint: $(TEST) ## Check style, types and the direction of imports
 
 coverage: $(TEST) ## Check that the quick tests take every branch of the decision core
 	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
+
+compatibility: $(TEST) ## Write tests/compatibility anew: what users build on; BREAKING=yes if it is meant to break
+	@BREAKING=$(BREAKING) $(BIN)/python tests/support/public_surfaces.py
 
 # One lock for the image of the sidecar, one for that of the pipeline (the same versions where both
 # have a package), one for the tools that build wheels. They hold for Python 3.11 and newer.
