@@ -32,8 +32,9 @@ class Leadership:
 
     @property
     def leader_term(self) -> LeaderTerm | None:
-        """The present term, None while this agent does not lead."""
-        return self._leader_term
+        """The present term, None while this agent does not lead or the term is being opened."""
+        term = self._leader_term
+        return term if term is not None and term.is_open else None
 
     def require_term(self) -> LeaderTerm:
         """Return the present term, for what only the leader can answer.
@@ -42,8 +43,9 @@ class Leadership:
             LeaderElsewhere: another sidecar leads.
             Unavailable: no leader is at work.
         """
-        if self._leader_term is not None:
-            return self._leader_term
+        leader_term = self.leader_term
+        if leader_term is not None:
+            return leader_term
         leader = self._cluster_state.leader
         if leader is None or leader.instance == self._identity.instance:
             raise Unavailable("no leader is at work")
@@ -86,9 +88,10 @@ class Leadership:
             NotLeader: this agent does not lead.
             Unavailable: no broker can take the bundle.
         """
-        if self._leader_term is None:
+        leader_term = self.leader_term
+        if leader_term is None:
             raise NotLeader("this sidecar does not lead now")
-        return await self._leader_term.assign(bundle)
+        return await leader_term.assign(bundle)
 
 
 @contextmanager

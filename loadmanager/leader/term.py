@@ -107,6 +107,8 @@ class LeaderTerm:
             context, self._tracker, cluster=cluster, max_age_days=seed_max_age_days
         )
         self.began_at_ms = context.clock.wall_ms()
+        self.is_open = False
+        """Whether policies, orders and the former leader's state were read: no request comes before."""
         self.gains = TaskGains(self._tracker)
         self.tasks = self._new_task_controller()
         self.decision_log = DecisionLog(
@@ -256,6 +258,7 @@ class LeaderTerm:
             self._decider.memory = await self._leader_state.take()
             await self._seeding.sow()
             self._view_builder.take_reports()
+            self.is_open = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
                 tasks.create_task(self._placement_worker.run(), name="placements")

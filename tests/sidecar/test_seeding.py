@@ -20,7 +20,7 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire import Standby, encode_standby
 from loadmanager.leader import warm_start as seeding
-from loadmanager.ports import SeedUnreadable
+from loadmanager.ports import NotLeader, SeedUnreadable, Unavailable
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")
@@ -139,6 +139,18 @@ async def test_a_seed_that_cannot_be_used_is_told_and_the_leader_begins_cold(
         assert metric(at_work, "loadmanager_seeds_total", result=result) == 1
         assert metric(at_work, "loadmanager_seeded_bundles") == 0
         assert {await at_work.leader_term.assign(one) for one in BUNDLES} == {B1, B2}
+
+
+async def test_nothing_is_asked_of_a_leader_that_is_still_being_opened() -> None:
+    async with beginner(GivenSeed()) as at_work:
+        seeds = fresh(at_work)
+        seeds.hangs = True
+        at_work.lead()
+        await eventually(lambda: seeds.hours)
+        with pytest.raises(Unavailable, match="no leader is at work"):
+            at_work.leading.require_term()
+        with pytest.raises(NotLeader):
+            await at_work.leading.assign(BUNDLES[0])
 
 
 async def test_without_any_seed_nothing_is_told() -> None:
