@@ -108,7 +108,7 @@ class LeaderTerm:
         )
         self.began_at_ms = context.clock.wall_ms()
         self.is_open = False
-        """Whether policies, orders and the former leader's state were read: no request comes before."""
+        """Whether what it decides on was read; requests are refused until then."""
         self.gains = TaskGains(self._tracker)
         self.tasks = self._new_task_controller()
         self.decision_log = DecisionLog(
