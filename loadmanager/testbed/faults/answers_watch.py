@@ -75,6 +75,8 @@ class AnswersWatch:
         default_factory=lambda: defaultdict(list)
     )
     answered: int = 0
+    stale: int = 0
+    """Answers that named a broker after it had given the lock back or lost it."""
     _touch: defaultdict[str, _Touch] = field(default_factory=lambda: defaultdict(_Touch))
     _tokens: dict[tuple[str, BundleId], _Answered] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
@@ -128,6 +130,7 @@ class AnswersWatch:
         since_s = self.knows_since_s(agent, at_s)
         grant = (owner.broker, owner.fencing_token)
         held = self.held[owner.bundle]
+        self.stale += not any(one.what == grant and one.until_s is None for one in held)
         if not any(one.what == grant and one.was_so_after(since_s) for one in held):
             seen = f"{told}, which it did not own from {since_s:.3f} s on: {held[-3:]}"
             self.tell(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)

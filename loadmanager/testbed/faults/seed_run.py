@@ -179,6 +179,7 @@ class _SeedRun:
             counted = {
                 "lookups": clients.asked,
                 "answers": monitor.answers.answered,
+                "stale": monitor.answers.stale,
                 "loads": monitor.serving.loads,
                 "orders": monitor.orders.writes,
                 "locks": monitor.orders.locks,
