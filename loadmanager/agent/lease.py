@@ -45,6 +45,9 @@ log = structlog.get_logger()
 MOST_RESTARTS: Final = 3
 """How often a broker may turn out to have restarted while one lease is renewed."""
 
+_LEAST_PAUSE_FRACTION: Final = 2 / 3
+"""Of the interval between heartbeats: the least from an answer to the next heartbeat."""
+
 
 class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
@@ -75,6 +78,7 @@ class LeaseKeeper:
         self._heartbeats = heartbeats
         self._has_heirs = has_heirs
         self._heard_since_s = -math.inf
+        self._sent_at_s = -math.inf
         self._incarnation = ""
         self._broker_clock_s = 0.0
         self._broker_clock_read_at_s = 0.0
@@ -151,8 +155,7 @@ class LeaseKeeper:
         """
         began_s = self._clock.monotonic_s()
         while self._has_heirs():
-            sent_at_s = self._clock.monotonic_s()
-            await self._coordination.heartbeat()
+            sent_at_s = await self._heartbeat()
             now_s, timeout_s = self._clock.monotonic_s(), self._coordination.session.timeout_s
             if self._end_s(sent_at_s, timeout_s) <= now_s:
                 began_s = now_s
@@ -161,13 +164,24 @@ class LeaseKeeper:
             await self._pause()
 
     async def _pause(self) -> None:
-        timeout_s = self._coordination.session.timeout_s
-        await self._clock.sleep(self._terms.interval_fraction * timeout_s)
+        """Wait until the next heartbeat is due: an interval after the last one was sent.
+
+        And a part of it after its answer, so that late answers bring no more requests. With a
+        whole one a lease would have gaps sooner where ZooKeeper is slow.
+        """
+        interval_s = self._terms.interval_fraction * self._coordination.session.timeout_s
+        left_s = self._sent_at_s + interval_s - self._clock.monotonic_s()
+        await self._clock.sleep(max(left_s, _LEAST_PAUSE_FRACTION * interval_s))
+
+    async def _heartbeat(self) -> float:
+        """Return when the heartbeat was sent that has been answered now."""
+        self._sent_at_s = sent_at_s = self._clock.monotonic_s()
+        await self._coordination.heartbeat()
+        return sent_at_s
 
     async def _extend(self) -> bool:
         """Extend the lease by a heartbeat, and return whether it is long enough for two more."""
-        sent_at_s = self._clock.monotonic_s()
-        await self._coordination.heartbeat()
+        sent_at_s = await self._heartbeat()
         session = self._coordination.session
         if session.session_id != self._membership.session_id:
             raise MembershipEnded("the session was replaced")

@@ -16,9 +16,10 @@ class OwnershipSettings(Section):
     """Share of the session timeout after which a sidecar without ZooKeeper makes its broker stop
     serving, never more than [zookeeper] tick_s allows. The rest is the margin before another may
     begin: more rides out longer gaps, less leaves more room for slow clocks and pauses."""
-    heartbeat_fraction: float = Field(0.1, ge=0.01, le=0.4)
+    heartbeat_fraction: float = Field(0.15, ge=0.01, le=0.4)
     """Share of the session timeout between two renewals of the broker's lease. Each is a heartbeat
-    first: a transaction that changes nothing, one write for ZooKeeper."""
+    first: a transaction that changes nothing, one write for ZooKeeper. Less notices a restarted
+    broker sooner and rides out outages that are longer by as much."""
     drain_deadline_s: float = Field(30, ge=0, le=3600)
     """How long a sidecar that is asked to stop waits while the leader hands its broker's bundles
     over, a few at a time; what is left then is given back at once. Stop timeouts must be 30 s

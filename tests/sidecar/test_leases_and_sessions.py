@@ -23,7 +23,7 @@ from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host
 
 LEASE_S = 0.66 * SESSION_S
-RENEWED_EVERY_S = 0.1 * SESSION_S
+RENEWED_EVERY_S = 0.15 * SESSION_S
 
 
 def _owner(cluster: Cluster, boundaries: Boundaries) -> tuple[Host, Agent, BundleId]:

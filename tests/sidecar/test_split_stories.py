@@ -336,7 +336,7 @@ async def test_the_hottest_and_the_largest_are_found_in_the_reports(cluster: Clu
     await cluster.settled(boundaries_now(cluster).bundles)
 
 
-@story(**BY_HAND)
+@story(seed=2, **BY_HAND)
 async def test_a_whole_that_a_late_order_brings_back_is_replaced_by_its_parts_again(
     cluster: Cluster,
 ) -> None:

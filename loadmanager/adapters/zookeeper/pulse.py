@@ -8,12 +8,14 @@ SILENCE_FRACTION: Final = 1 / 4
 kazoo alone would notice at two thirds, when the broker must have stopped already, and
 not at all while requests are made faster than it sends pings."""
 
-PROBE_FRACTION: Final = 1 / 8
-"""An idle connection is asked for a sign of life this often."""
+PROBE_FRACTION: Final = 0.16
+"""An idle connection is asked for a sign of life this often.
+
+An agent's heartbeats are such signs and come sooner ([ownership] heartbeat_fraction)."""
 
 LOOK_FRACTION: Final = 1 / 24
 """How often the two above are looked at. A dead link shows after at most
-1/8 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
+0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
 
 
 class Pulse:

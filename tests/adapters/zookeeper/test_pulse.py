@@ -4,6 +4,7 @@ from loadmanager.adapters.zookeeper.pulse import (
     SILENCE_FRACTION,
     Pulse,
 )
+from loadmanager.config.serving import OwnershipSettings
 
 
 def test_an_owed_answer_makes_a_link_dead_after_a_quarter_of_the_session() -> None:
@@ -31,14 +32,18 @@ def test_requests_alone_are_no_sign_of_life() -> None:
 
 def test_a_link_that_owes_nothing_is_not_dead_but_asked() -> None:
     pulse = Pulse(12.0, now_s=100.0)
-    assert not pulse.wants_probe(101.4)
-    assert pulse.wants_probe(101.5)
+    assert not pulse.wants_probe(101.9)
+    assert pulse.wants_probe(102.0)
     assert not pulse.is_dead(1000.0)
-    pulse.asked(101.5)
+    pulse.asked(102.0)
     assert not pulse.wants_probe(1000.0)
-    pulse.answered(102.0)
-    assert not pulse.wants_probe(103.0)
+    pulse.answered(102.5)
+    assert not pulse.wants_probe(104.0)
 
 
 def test_a_dead_link_shows_well_before_two_thirds_of_the_session() -> None:
     assert PROBE_FRACTION + SILENCE_FRACTION + 2 * LOOK_FRACTION < 1 / 2
+
+
+def test_a_link_is_not_probed_between_the_heartbeats_of_an_agent() -> None:
+    assert OwnershipSettings().heartbeat_fraction < PROBE_FRACTION

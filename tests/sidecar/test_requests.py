@@ -1,0 +1,43 @@
+"""What sidecars ask of the service: little at rest, and nothing because others' loads change."""
+
+import asyncio
+
+from counted_requests import by_role, counted_cluster
+from stories import place_all
+
+from loadmanager.testbed.faults.virtual_time import run
+
+COUNTED_S = 120.0
+
+
+def test_a_sidecar_makes_less_than_a_request_a_second_at_rest() -> None:
+    async def program() -> None:
+        async with counted_cluster(5) as (cluster, service):
+            await place_all(cluster, await cluster.make_namespace(20))
+            await asyncio.sleep(300.0)
+            service.forget()
+            await asyncio.sleep(COUNTED_S)
+            for agent in by_role(cluster)["other"]:
+                asked = service.asked_by([agent])
+                assert 0 < sum(asked.values()) < COUNTED_S
+                assert asked["sync"] == 0
+
+    run(program())
+
+
+def test_loads_that_change_are_read_by_the_leader_and_two_others() -> None:
+    async def program() -> None:
+        async with counted_cluster(5) as (cluster, service):
+            await asyncio.sleep(60.0)
+            service.forget()
+            for step in range(20):
+                for host in cluster.hosts:
+                    host.cpu_fraction = 0.1 + 0.4 * (step % 2)
+                await asyncio.sleep(30.0)
+            roles = by_role(cluster)
+            assert len(roles["other"]) == 2
+            for role, agents in roles.items():
+                reads = service.asked_by(agents)["get /loadbalance/loads"]
+                assert reads == 0 if role == "other" else reads > 20
+
+    run(program())
