@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage compatibility lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,10 @@ lint: $(TEST) ## Check style, types and the direction of imports
 
 coverage: $(TEST) ## Check that the quick tests take every branch of the decision core
 	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
+
+docs: $(TEST) ## Make the documentation's site in build/site; a broken link is an error
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site -d build/doctrees docs build/site
+	@echo "open build/site/index.html"
 
 compatibility: $(TEST) ## Write tests/compatibility anew: what users build on; BREAKING=yes if it is meant to break
 	@BREAKING=$(BREAKING) $(BIN)/python tests/support/public_surfaces.py

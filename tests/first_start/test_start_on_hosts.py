@@ -1,4 +1,4 @@
-"""README's first start, word for word, on one, two and three hosts with networks of their own."""
+"""docs/index.md, word for word, on one, two and three hosts with networks of their own."""
 
 import json
 import os
@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 from network_hosts import NetworkHosts, NoNetworkHosts, network_hosts
-from readme_commands import Fence, fences
+from page_commands import Fence, fences
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
+PAGE = PROJECT / "docs" / "index.md"
 ZOOKEEPER, CLIENT = "zk-1.example.org", "client.example.org"
 STEP_S = 90.0
-"""No step of README may take longer; the slowest is the first readiness."""
+"""No step of the page may take longer; the slowest is the first readiness."""
 
 SERVED_S = 30.0
 
@@ -30,14 +31,14 @@ def broker(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the program folder of a fresh environment, filled by README's own command.
+    """Return the program folder of a fresh environment, filled by the page's own command.
 
     The hosts have no way to a package index, and they share this machine's files.
     """
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    for fence in fences(PROJECT / "README.md"):
+    for fence in fences(PAGE):
         if fence.options.get("on") == "clone":
             subprocess.run(["sh", "-euc", fence.text], cwd=PROJECT, env=environment, check=True)
     assert (folder / "bin" / "loadmanager").exists()
@@ -82,7 +83,7 @@ def _until(command: str) -> str:
 
 
 class Reader:
-    """Does what README says, on all hosts it says it of, and takes down how long it took."""
+    """Does what the page says, on all hosts it says it of, and takes down how long it took."""
 
     def __init__(self, hosts: NetworkHosts, count: int) -> None:
         self._hosts = hosts
@@ -120,9 +121,9 @@ class Reader:
 
 @pytest.fixture
 def reader(hosts: NetworkHosts, count: int) -> Reader:
-    """Return a reader who has done all that README says."""
+    """Return a reader who has done all that the page says."""
     found = Reader(hosts, count)
-    for fence in fences(PROJECT / "README.md"):
+    for fence in fences(PAGE):
         if fence.options and fence.options.get("on") != "clone":
             found.do(fence)
     for step, took_s in found.took_s:
@@ -130,7 +131,7 @@ def reader(hosts: NetworkHosts, count: int) -> Reader:
     return found
 
 
-def test_readme_leads_to_a_cluster_that_answers_everywhere_and_nothing_to_strangers(
+def test_the_page_leads_to_a_cluster_that_answers_everywhere_and_nothing_to_strangers(
     reader: Reader, hosts: NetworkHosts, count: int
 ) -> None:
     assert len(reader.took_s) >= 8
