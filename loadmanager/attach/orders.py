@@ -12,7 +12,8 @@ from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import BundleMover, Move, Outcome, OutcomeState
+from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome, OutcomeState
+from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.mandate import Mandate
 from loadmanager.common.cluster_state import OwnerView

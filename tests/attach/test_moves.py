@@ -10,7 +10,8 @@ from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover, Move
+from loadmanager.adapters.pulsar_admin.move_order import Move
+from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
 

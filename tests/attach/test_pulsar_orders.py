@@ -13,7 +13,7 @@ from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import Outcome
+from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampled_owners import SampledOwners

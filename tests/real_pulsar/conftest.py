@@ -11,21 +11,6 @@ VERSION = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
 CHOSEN = os.environ.get("LOADMANAGER_PULSAR_MANAGER", "")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests of one load manager out where the other one was not chosen for it."""
-    if CHOSEN:
-        return
-    left_out = [
-        one
-        for one in items
-        if (only := one.get_closest_marker("usual_manager")) is not None
-        and isinstance(one, pytest.Function)
-        and one.callspec.params.get("cluster") not in {None, only.args[0]}
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [one for one in items if one not in left_out]
-
-
 @pytest.fixture(scope="session", params=[CHOSEN] if CHOSEN else sorted(MANAGERS))
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 from attaching import PATIENCE_S, balancing, ended_tasks, even, first, told_until
 from pulsar_traffic import Sends, sending, zipf_rates
+from pulsar_unserved import unserved_told
 from real_pulsar import RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-# On the extensible manager this fails in about half of the runs (docs/pulsar.md, what is not
-# promised), and is run with `make test-pulsar MANAGER=extensible` alone.
-pytestmark = [
-    pytest.mark.pulsar,
-    pytest.mark.timeout(900),
-    pytest.mark.usual_manager("modular"),
-]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
 NAMESPACE = "trial/ending"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]
@@ -48,7 +43,10 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
     cluster.gather(NAMESPACE, NAMES)
     leader = cluster.leader()
     limits = ("--interval", "3", "--settle", "5", "--moves-at-once", "2")
-    with balancing(cluster, tmp_path, *limits) as (process, told):
+    with (
+        unserved_told(cluster, traffic),
+        balancing(cluster, tmp_path, *limits) as (process, told),
+    ):
         target = first(told, "state", "ordered")["task"]["target"]
         others = sorted({0, 1, 2} - {leader}, key=lambda one: cluster.brokers[one] != target)
         victim = leader if leads else others[0]
@@ -61,10 +59,10 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
         told_until(told, lambda line: len(shown(line)) == 3 and even(line), since=len(told))
         process.terminate()
         assert process.wait(60) == 0
-    assert ended_tasks(told)
-    nothing_moves_on_doubt(told)
-    assert traffic.failed == []
-    all_are_served(traffic)
+        assert ended_tasks(told)
+        nothing_moves_on_doubt(told)
+        assert traffic.failed == []
+        all_are_served(traffic)
 
 
 def shown(line: dict[str, Any]) -> set[str]:

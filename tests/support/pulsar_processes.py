@@ -134,6 +134,10 @@ class Processes:
         process.send_signal(how)
         process.wait(READY_S)
 
+    def log(self, name: str) -> list[str]:
+        """Return the lines that a process has logged so far, since it began again as well."""
+        return (self._folder / f"{name}.log").read_text(errors="replace").splitlines()
+
     def cpu_s(self, name: str) -> float:
         """Return the CPU time that a process has used since it began."""
         times = psutil.Process(self._running[name].pid).cpu_times()
@@ -144,7 +148,7 @@ class Processes:
         for url in urls:
             while not _says_ok(url, secured):
                 for name, process in self._running.items():
-                    said = (self._folder / f"{name}.log").read_text(errors="replace")[-3000:]
+                    said = "\n".join(self.log(name))[-3000:]
                     assert process.poll() is None, f"{name} ended:\n{said}"
                 assert time.monotonic() < deadline_s, f"{url} is not ready after {READY_S:g} s"
                 time.sleep(0.2)

@@ -12,6 +12,8 @@ PAYLOAD: Final = b"x" * 100
 _LONGEST_SLEEP_S: Final = 0.005
 _LATEST_S: Final = 1.0
 LEAST_GAP_S: Final = 0.1
+ANSWERED_S: Final = 60.0
+"""How long the last messages are waited for at the end, and then their producers' end."""
 
 
 def zipf_rates(topics: Sequence[str], msgs_per_s: float, exponent: float) -> dict[str, float]:
@@ -29,6 +31,7 @@ class Sends:
 
     ``gaps`` are a topic and the times of two acknowledgements in a row that are ``LEAST_GAP_S`` or
     more apart. ``stored_s`` is when the last message of each topic was acknowledged.
+    ``unanswered`` is how many messages of each topic were neither acknowledged nor failed so far.
     """
 
     acknowledged: int = 0
@@ -36,6 +39,7 @@ class Sends:
     slowest_s: float = 0.0
     gaps: list[tuple[str, float, float]] = field(default_factory=list)
     stored_s: dict[str, float] = field(default_factory=dict)
+    unanswered: dict[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -44,7 +48,11 @@ def sending(
 ) -> Iterator[Sends]:
     """Send messages of 100 B to each topic at its rate until the end of the block.
 
-    A send fails that has no answer within ``send_timeout_s``; with 0 none does.
+    A send fails that has no answer within ``send_timeout_s``; with 0 none does. The end of the
+    block waits for answers no longer than ``ANSWERED_S``.
+
+    Raises:
+        AssertionError: messages had no answer by then.
     """
     client = pulsar.Client(
         service_url,
@@ -70,12 +78,20 @@ def sending(
     finally:
         over.set()
         thread.join()
-        for producer in producers:
-            try:
-                producer.flush()
-            except pulsar.PulsarException as error:
-                sends.failed.append(str(error))
-        client.close()
+        _end(client, sends)
+
+
+def _end(client: Any, sends: Sends) -> None:
+    """Wait for the last answers and close the client; both may take forever where nobody serves."""
+    deadline_s = time.monotonic() + ANSWERED_S
+    while any(sends.unanswered.values()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    silent = {topic: count for topic, count in sends.unanswered.items() if count}
+    end = threading.Thread(target=client.shutdown if silent else client.close, daemon=True)
+    end.start()
+    end.join(ANSWERED_S)
+    assert not silent, f"without an answer for {ANSWERED_S:g} s: {silent}"
+    assert not end.is_alive(), f"the client did not close within {ANSWERED_S:g} s"
 
 
 def _send(
@@ -87,9 +103,13 @@ def _send(
 ) -> None:
     start_s = time.monotonic()
     sends.stored_s = stored_s = dict.fromkeys(rates, start_s)
+    sends.unanswered = unanswered = dict.fromkeys(rates, 0)
+    counting = threading.Lock()
 
     def answered(result: Any, topic: str, sent_s: float) -> None:
         now_s = time.monotonic()
+        with counting:
+            unanswered[topic] -= 1
         if result != pulsar.Result.Ok:
             sends.failed.append(str(result))
             return
@@ -111,6 +131,8 @@ def _send(
                 PAYLOAD,
                 lambda result, _message, topic=topic, sent_s=now_s: answered(result, topic, sent_s),
             )
+            with counting:
+                unanswered[topic] += 1
             # What a busy machine did not send for a second is not sent all at once.
             heapq.heapreplace(due, (max(at_s + 1 / rates[topic], now_s - _LATEST_S), topic))
         time.sleep(max(0.0, min(due[0][0] - time.monotonic(), _LONGEST_SLEEP_S)))

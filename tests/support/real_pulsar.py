@@ -99,6 +99,10 @@ class RealPulsar:
         self.processes.start_again(f"broker-{broker}")
         self.until_ready()
 
+    def log(self, broker: int) -> list[str]:
+        """Return the lines that a broker has logged so far."""
+        return self.processes.log(f"broker-{broker}")
+
     def until_ready(self) -> None:
         """Wait until all brokers say that they are ready."""
         urls = [

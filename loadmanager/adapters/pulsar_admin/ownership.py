@@ -1,8 +1,12 @@
 """Which bundles a broker serves, as it says itself at this moment."""
 
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.errors import PulsarAdminError, RightMissing
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 
@@ -25,3 +29,58 @@ async def read_owned(
         except InvalidName:
             foreign.append(name)
     return tuple(owned), tuple(foreign)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueries:
+    """Asks the brokers of a cluster what they serve, and whether they take bundles.
+
+    Attributes:
+        address: the URL of a broker.
+        brokers: returns all of the cluster.
+    """
+
+    admin: PulsarAdmin
+    address: Callable[[BrokerId], str]
+    cluster: str
+    brokers: Callable[[], Collection[BrokerId]]
+
+    async def serves(self, broker: BrokerId, bundle: BundleId) -> bool:
+        """Return whether a broker says that it serves a bundle.
+
+        Raises:
+            PulsarAdminError: as `read_owned`.
+        """
+        owned, _ = await read_owned(self.admin, self.address(broker), self.cluster, broker)
+        return bundle in owned
+
+    async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
+        """Return the same, False of a broker that does not answer.
+
+        Raises:
+            RightMissing: 401 or 403.
+        """
+        try:
+            return await self.serves(broker, bundle)
+        except RightMissing:
+            raise
+        except PulsarAdminError:
+            return False
+
+    async def owner(self, bundle: BundleId, *, but: BrokerId | None = None) -> BrokerId | None:
+        """Return a broker that serves a bundle, of all ``but`` one; raises as `surely_serves`."""
+        asked = [broker for broker in self.brokers() if broker != but]
+        serve = await asyncio.gather(*(self.surely_serves(one, bundle) for one in asked))
+        return next((one for one, does in zip(asked, serve, strict=True) if does), None)
+
+    async def why_not_ready(self, broker: BrokerId) -> str:
+        """Return why a broker takes no bundle now, "" if it does; raises as `surely_serves`."""
+        try:
+            ready = await self.admin.text(f"{self.address(broker)}/admin/v2/brokers/ready")
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            return str(error)
+        if ready.strip() != "ok":
+            return f"{broker} says {ready[:60]!r} of itself; expected 'ok'"
+        return ""

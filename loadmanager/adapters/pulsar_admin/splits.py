@@ -12,7 +12,7 @@ from typing import Final
 
 from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, PulsarAdminError, RightMissing
-from loadmanager.adapters.pulsar_admin.moves import Outcome
+from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.splitting import parts_at

@@ -1,0 +1,251 @@
+"""One move of a bundle by Pulsar's admin REST, ordered until it is known where the bundle is.
+
+A move is an ``unload`` with a destination. On the modular manager the destination is a wish
+that the first lookup uses up, and with many clients another lookup may be faster. So the
+target is asked right away, as Pulsar's leader would ask it (the *claim*), for a topic of the
+bundle. Pulsar's own lock decides: if another broker holds it, the claim changes nothing.
+
+On the extensible manager a source closes a bundle's topics first, and tells their clients only
+when the target serves it. If the target ends meanwhile, Pulsar may give the bundle back to the
+source, which then serves its topics to nobody, until it is told to release the bundle again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from time import monotonic
+from typing import Final, Literal
+from urllib.parse import quote
+
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
+from loadmanager.adapters.pulsar_admin.errors import (
+    AnswerRefused,
+    PulsarAdminError,
+    RightMissing,
+    Unanswered,
+)
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
+
+OutcomeState = Literal["serving", "failed", "superseded", "timed_out", "landed_elsewhere"]
+
+MOST_ATTEMPTS: Final = 3
+LOOK_S: Final = 2.0
+"""How long after an order the bundle is looked for at its target."""
+RETURN_S: Final = 120.0
+"""How long a bundle is waited for that its source released to a target which has ended.
+
+Pulsar places it when the target's session has ended, 30 s by default, or when its monitor runs
+next, once a minute.
+"""
+
+_PAUSE_S: Final = 0.1
+_RETURN_PAUSE_S: Final = 0.5
+_CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A bundle that is to go from one broker to another; ``topic`` is one of its topics."""
+
+    bundle: BundleId
+    source: BrokerId
+    target: BrokerId
+    topic: TopicName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a move or a split ended.
+
+    Attributes:
+        state: ``serving`` at the target, a split bundle in two parts where it was;
+            ``superseded`` where the bundle had changed before anything was ordered;
+            ``landed_elsewhere`` at another broker than the target; ``timed_out`` where
+            no broker says that it serves it.
+        reason: why it is not ``serving``, "" if it is.
+        attempts: how often it was ordered.
+        owner: where it is, None if unknown.
+    """
+
+    state: OutcomeState
+    reason: str = ""
+    attempts: int = 0
+    owner: BrokerId | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class MoveOrder:
+    """The orders of one move, and what is known of it so far.
+
+    Attributes:
+        claims: whether the claim is of use, as on the modular manager.
+        look_s: how long after an order the bundle is looked for at its target.
+        return_s: how long it is waited for where the target ended.
+        over: is set when the term ends.
+    """
+
+    admin: PulsarAdmin
+    brokers: BrokerQueries
+    claims: bool
+    move: Move
+    over: asyncio.Event
+    look_s: float = LOOK_S
+    return_s: float = RETURN_S
+    _attempts: int = field(default=0, init=False)
+    _owner: BrokerId | None = field(default=None, init=False)
+    _said: str = field(default="", init=False)
+    _left: bool = field(default=False, init=False)
+    """Whether its source may have closed its topics without telling their clients."""
+    _back: bool = field(default=False, init=False)
+
+    async def carried_out(self, ordered: Callable[[], None]) -> Outcome:
+        """Order the move, calling ``ordered`` before each attempt.
+
+        Raises:
+            RightMissing: 401 or 403: no further move will do better.
+            LoadManagerError: as ``ordered``, if nothing was sent.
+        """
+        self._owner = self.move.source
+        while self._attempts < MOST_ATTEMPTS and not self._back:
+            try:
+                if self._left and await self.brokers.why_not_ready(self.move.target):
+                    break
+                ordered()
+            except RightMissing:
+                raise
+            except LoadManagerError:
+                if not self._left:
+                    raise
+                break  # It is ordered no more, but not left as it is.
+            self._attempts += 1
+            outcome = await self._attempt()
+            if outcome is not None:
+                return outcome
+        if self._left:
+            return await self._released_again()
+        return self._ended_at(self._owner)
+
+    async def claim(self) -> None:
+        """Ask the target to serve the bundle; what came of it is seen by looking."""
+        if self.move.topic is None:
+            return
+        local = quote(self.move.topic.local, safe="")
+        topic = f"{self.move.topic.domain}/{self.move.topic.namespace}/{local}"
+        try:
+            url = f"{self.brokers.address(self.move.target)}/lookup/v2/topic/{topic}"
+            await self.admin.text(f"{url}?authoritative=true")
+        except RightMissing:
+            raise
+        except PulsarAdminError:
+            return
+
+    async def find(self) -> BrokerId | None:
+        """Return the target as soon as it serves the bundle, else who does, if anyone."""
+        until_s = monotonic() + self.look_s
+        while True:
+            if await self.brokers.surely_serves(self.move.target, self.move.bundle):
+                return self.move.target
+            if monotonic() >= until_s:
+                return await self.brokers.owner(self.move.bundle, but=self.move.target)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _attempt(self) -> Outcome | None:
+        """Order it once and see where it went; returns None if it is not known how it ends."""
+        self._said = ""
+        try:
+            await self._order(self._owner or self.move.source)
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            # A broker may have done what it gave no answer to, or a bad one.
+            self._said = str(error)
+            final = _final_state(error)
+            if final is not None and not self._left:
+                return Outcome(state=final, reason=self._said, attempts=self._attempts)
+            self._left = self._left or (isinstance(error, Unanswered) and not self.claims)
+        if self._back:
+            return None
+        self._owner = await self.find()
+        if self._owner == self.move.target:
+            return self._ended_at(self._owner)
+        self._left = self._left or (self._owner is None and not self.claims)
+        return None
+
+    async def _order(self, owner: BrokerId) -> None:
+        """Send the order; ends before the answer if the target serves it, or the source again."""
+        destination = quote(self.move.target, safe="")
+        url = f"{self._unload_url(owner)}?destinationBroker={destination}"
+        if self.claims:
+            await self.admin.change("PUT", url)
+            await self.claim()
+            return
+        change = asyncio.create_task(self.admin.change("PUT", url))
+        try:
+            while not (await asyncio.wait({change}, timeout=self.look_s))[0]:
+                if await self.brokers.surely_serves(self.move.target, self.move.bundle):
+                    return
+                if await self.brokers.surely_serves(self.move.source, self.move.bundle):
+                    self._left = self._back = True
+                    return
+            await change
+        finally:
+            change.cancel()
+
+    async def _released_again(self) -> Outcome:
+        """See where Pulsar puts a bundle that left its source; have the source release it again.
+
+        That is sent at the end of a term, too: it belongs to an order that was sent before.
+        """
+        until_s = monotonic() + self.return_s
+        while (owner := await self.brokers.owner(self.move.bundle)) is None:
+            if self.over.is_set() or monotonic() >= until_s:
+                why = self._said or "no broker says that it serves it"
+                self._said = f"{why}; if {self.move.source} serves it again, unload it there"
+                return self._ended_at(None)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETURN_PAUSE_S):
+                    await self.over.wait()
+        if owner != self.move.source:
+            return self._ended_at(owner)
+        self._said = f"{owner} had it back and was told to release it again"
+        for _ in range(MOST_ATTEMPTS):
+            try:
+                await self.admin.change("PUT", self._unload_url(owner))
+            except RightMissing:
+                raise
+            except PulsarAdminError as error:
+                self._said = f"{owner} had it back and did not release it again: {error}"
+            else:
+                break
+        return self._ended_at(await self.find())
+
+    def _unload_url(self, owner: BrokerId) -> str:
+        namespace, _, bounds = self.move.bundle.rpartition("/")
+        return f"{self.brokers.address(owner)}/admin/v2/namespaces/{namespace}/{bounds}/unload"
+
+    def _ended_at(self, owner: BrokerId | None) -> Outcome:
+        attempts, said = self._attempts, self._said
+        if owner == self.move.target:
+            return Outcome(state="serving", attempts=attempts, owner=owner)
+        if owner is None:
+            why = said or "no broker says that it serves it"
+            return Outcome(state="timed_out", reason=why, attempts=attempts)
+        if said and owner == self.move.source:
+            return Outcome(state="failed", reason=said, attempts=attempts, owner=owner)
+        why = f"{owner} serves it after {attempts} attempt{'s' if attempts > 1 else ''}"
+        why = f"{why}: {said}" if said else why
+        return Outcome(state="landed_elsewhere", reason=why, attempts=attempts, owner=owner)
+
+
+def _final_state(error: PulsarAdminError) -> OutcomeState | None:
+    """Return how a refused order ends the move, None if it is worth looking and another try."""
+    if isinstance(error, AnswerRefused):
+        if error.status in _CHANGED:
+            return "superseded"
+        if error.status == HTTPStatus.CONFLICT:
+            return "failed"
+    return None

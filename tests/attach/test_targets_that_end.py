@@ -1,0 +1,229 @@
+"""Moves of the extensible manager whose target ends: Pulsar may give the bundle back to its source.
+
+The source has closed its topics then, and has not told their clients: it serves them to nobody
+until it is told to release the bundle once more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused
+
+from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
+from loadmanager.adapters.pulsar_admin.moves import BundleMover
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
+
+INACTIVE = "Not allowed unload namespace bundle to inactive destination broker"
+
+
+@dataclass
+class Transfer:
+    """The unloads of one bundle at its source, where the target ends amid the first of them.
+
+    Attributes:
+        away_s: how long no broker serves the bundle.
+        lands: the broker that serves it then: the source, whose topics stay closed, by default.
+        ready: whether the target says all the while that it is ready.
+        refused: whether the first order is refused at once, and not left without an answer.
+        destinations: those of all orders, "" for none.
+        stuck: whether its clients wait for topics that the source has closed.
+    """
+
+    pulsar: FakePulsar
+    move: Move
+    away_s: float = 0.05
+    lands: FakeBroker | None = None
+    ready: bool = False
+    refused: bool = False
+    destinations: list[str] = field(default_factory=list)
+    stuck: bool = False
+
+    def __post_init__(self) -> None:
+        """Let the source answer orders of this bundle so."""
+        self.source, self.target, self.third = self.pulsar.brokers
+        path = f"/admin/v2/namespaces/{self.move.bundle}/unload"
+        self.source.instead[path] = self.unload
+
+    async def unload(self, request: web.Request) -> web.Response:
+        """Answer an order: the first one with a destination takes the target down."""
+        self.destinations.append(request.query.get("destinationBroker", ""))
+        if not self.destinations[-1]:
+            self.stuck = False
+            self.pulsar.hand_over(self.move.bundle, self.third)
+            return web.Response(status=204)
+        if len(self.destinations) > 1:
+            return refused(409, INACTIVE)
+        self.pulsar.brokers.remove(self.target)
+        if not self.ready:
+            self.target.instead["/admin/v2/brokers/ready"] = unavailable
+        self.pulsar.hand_over(self.move.bundle, None)
+        asyncio.get_running_loop().call_later(self.away_s, self.land)
+        await asyncio.sleep(0 if self.refused else 30)
+        return refused(500, "Failed to close topics")
+
+    def land(self) -> None:
+        """Let the broker have the bundle that Pulsar gives it to."""
+        self.stuck = self.lands is None
+        self.pulsar.hand_over(self.move.bundle, self.lands or self.source)
+
+
+async def unavailable(_: web.Request) -> web.Response:
+    return web.Response(status=503)
+
+
+@pytest.fixture
+async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
+    made = PulsarAdmin(Access(change_timeout_s=1.5), known={one.name for one in pulsar.brokers})
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def transfer(pulsar: FakePulsar) -> Transfer:
+    pulsar.settings["loadManagerClassName"] = EXTENSIBLE
+    first, second, _ = pulsar.brokers
+    return Transfer(
+        pulsar,
+        Move(
+            bundle=parse_bundle(first.owned[0]),
+            source=parse_broker(first.name),
+            target=parse_broker(second.name),
+            topic=parse_full_topic(next(iter(first.topics))),
+        ),
+    )
+
+
+def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = False) -> BundleMover:
+    return BundleMover(
+        admin,
+        lambda broker: f"http://{broker}",
+        "research",
+        lambda: [parse_broker(one.name) for one in pulsar.brokers],
+        claims,
+        look_s=0.2,
+        return_s=5.0,
+    )
+
+
+def freed(transfer: Transfer, outcome: Outcome) -> None:
+    """Check that the source was told once to release the bundle, after which it is served."""
+    assert transfer.destinations.count("") == 1
+    assert transfer.destinations[-1] == ""
+    assert not transfer.stuck
+    assert (outcome.state, outcome.owner) == ("landed_elsewhere", transfer.third.name)
+
+
+async def test_a_bundle_that_is_given_back_to_its_source_is_released_once_more(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    freed(transfer, outcome)
+    assert outcome.attempts == 1
+    assert f"{transfer.source.name} had it back" in outcome.reason
+
+
+async def test_so_is_one_whose_order_was_refused_when_it_had_left(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.refused = True
+    transfer.away_s = 1.0
+    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
+
+
+async def test_so_is_one_that_is_back_long_after_the_last_attempt(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.away_s = 2.5
+    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
+
+
+async def test_so_is_one_whose_order_may_not_be_repeated(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    sent = 0
+
+    def once() -> None:
+        nonlocal sent
+        sent += 1
+        if sent > 1:
+            raise LoadManagerError("another one leads")
+
+    transfer.ready = True
+    transfer.away_s = 2.0
+    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move, once))
+    assert sent == 2
+
+
+async def test_one_that_pulsar_gives_to_another_broker_stays_there(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.lands = transfer.third
+    transfer.away_s = 2.0
+    outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    assert (outcome.state, outcome.owner) == ("landed_elsewhere", transfer.third.name)
+    assert "" not in transfer.destinations
+
+
+async def test_where_no_broker_has_it_for_long_the_reason_says_what_to_do(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.away_s = 60.0
+    moves = mover(admin, transfer.pulsar)
+    moves.return_s = 1.0
+    outcome = await moves.move(transfer.move)
+    assert (outcome.state, outcome.owner) == ("timed_out", None)
+    assert f"if {transfer.source.name} serves it again, unload it there" in outcome.reason
+
+
+async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: Transfer) -> None:
+    transfer.away_s = 60.0
+    moves = mover(admin, transfer.pulsar)
+    moves.return_s = 60.0
+    asyncio.get_running_loop().call_later(1.0, moves.close)
+    async with asyncio.timeout(20):
+        assert (await moves.move(transfer.move)).state == "timed_out"
+
+
+async def test_an_order_without_an_answer_ends_when_the_target_serves_the_bundle(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    async def hang(_: web.Request) -> web.Response:
+        transfer.pulsar.hand_over(transfer.move.bundle, transfer.target)
+        await asyncio.sleep(30)
+        return web.Response(status=204)
+
+    transfer.source.instead[f"/admin/v2/namespaces/{transfer.move.bundle}/unload"] = hang
+    admin.access = Access(change_timeout_s=3600.0)
+    async with asyncio.timeout(20):
+        outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    assert (outcome.state, outcome.attempts) == ("serving", 1)
+
+
+@pytest.mark.parametrize("status", [409, 500])
+async def test_nothing_is_released_that_never_left_its_source(
+    admin: PulsarAdmin, transfer: Transfer, status: int
+) -> None:
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.query.get("destinationBroker", ""))
+        return refused(status, INACTIVE)
+
+    transfer.source.instead[f"/admin/v2/namespaces/{transfer.move.bundle}/unload"] = refuse
+    outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    assert outcome.state == "failed"
+    assert transfer.move.bundle in transfer.source.owned
+    assert set(asked) == {transfer.move.target}
+
+
+async def test_the_modular_manager_gives_nothing_back(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    outcome = await mover(admin, transfer.pulsar, claims=True).move(transfer.move)
+    assert "" not in transfer.destinations
+    assert outcome.state == "failed"
