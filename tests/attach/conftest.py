@@ -1,10 +1,12 @@
 """A small cluster of fake brokers with traffic on the first one alone."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
@@ -21,6 +23,17 @@ def topics_in_bundles() -> dict[str, str]:
         found.setdefault(BOUNDARIES.at(position(parse_full_topic(topic), "crc32")), topic)
         number += 1
     return found
+
+
+@pytest.fixture(autouse=True)
+def brief_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for less long, and more often, where a bundle went: a fake broker moves it at once."""
+    brief = partial(BundleMover, look_s=0.2)
+    monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits.LOOK_S", 0.2)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.attach.quiet._PAUSE_S", 0.02)
 
 
 @pytest.fixture

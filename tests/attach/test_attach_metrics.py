@@ -2,8 +2,6 @@
 
 import math
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -11,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from attach_process import LIMIT_S, attached
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadmanager.attach.quiet import SHEDDING
 from loadmanager.cli import main
-
-LIMIT_S = 90.0
 
 
 def free_port() -> int:
@@ -28,19 +25,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def attached(pulsar: FakePulsar, folder: Path, port: int, *more: str) -> Iterator[None]:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"),
-            *("--interval", "0.3", "--state-dir", str(folder), "--metrics-port", str(port), *more),
-        ],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
+def measured(pulsar: FakePulsar, folder: Path, port: int, *more: str) -> Iterator[None]:
+    options = ["--pulsar", pulsar.url, "--json", "--interval", "0.2", "--state-dir", str(folder)]
+    with attached(*options, "--metrics-port", str(port), *more) as process:
         yield
-    finally:
         process.terminate()
-        process.wait(LIMIT_S)
+        process.wait()
 
 
 def figures(port: int) -> dict[str, float]:
@@ -71,7 +61,7 @@ def until(port: int, **wanted: float) -> dict[str, float]:
 
 def test_a_watcher_shows_whether_pulsar_balances_itself(pulsar: FakePulsar, tmp_path: Path) -> None:
     port = free_port()
-    with attached(pulsar, tmp_path, port):
+    with measured(pulsar, tmp_path, port):
         found = until(port, pulsar_shedding=1, balancing=0, brokers=3, brokers_missing=0)
         assert math.isclose(found["max_over_mean"], 3.0)
         assert math.isclose(found["least_max_over_mean"], 9 / 8)
@@ -83,7 +73,7 @@ def test_a_controller_shows_that_it_balances_and_what_it_did(
     pulsar: FakePulsar, tmp_path: Path
 ) -> None:
     port = free_port()
-    with attached(pulsar, tmp_path, port, "--balance"):
+    with measured(pulsar, tmp_path, port, "--balance"):
         until(port, pulsar_shedding=0, balancing=1, held=0, serving=5, failed=0)
 
 

@@ -3,15 +3,12 @@
 import http.client
 import json
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from attach_process import LIMIT_S, attached
 from fake_pulsar import FakePulsar
-
-LIMIT_S = 90.0
 
 
 def free_port() -> int:
@@ -47,13 +44,9 @@ def test_what_attach_does_is_shown_to_this_host(
     pulsar: FakePulsar, tmp_path: Path, mode: str
 ) -> None:
     port = free_port()
-    command = [
-        *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url),
-        *("--interval", "0.3", "--state-dir", str(tmp_path), "--page", str(port)),
-        *(("--balance", "--settle", "0") if mode == "active" else ()),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
+    more = ["--balance", "--settle", "0"] if mode == "active" else []
+    options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
+    with attached(*options, "--page", str(port), *more) as process:
         until_s = time.monotonic() + LIMIT_S
         kind, told = event(port)
         while kind != "event: overview":
@@ -67,6 +60,5 @@ def test_what_attach_does_is_shown_to_this_host(
         assert status(port, "/", "localhost") == 200
         assert status(port, "/live/app.js", "127.0.0.1") == 200
         assert status(port, "/live/events", "evil.example") == 403
-    finally:
         process.terminate()
-        process.wait(LIMIT_S)
+        process.wait()

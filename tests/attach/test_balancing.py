@@ -2,19 +2,16 @@
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
 from fake_pulsar import CONFIGURATION, FakePulsar, answer, refused
 
@@ -31,7 +28,7 @@ def state_dir(tmp_path: Path) -> Path:
 
 def options(pulsar: FakePulsar, state_dir: Path, *more: str) -> list[str]:
     return [
-        *("attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json"),
+        *("attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json"),
         *("--state-dir", str(state_dir), *more),
     ]
 
@@ -53,36 +50,11 @@ def events(output: str) -> list[str]:
     return [line["event"] for line in lines(output) if "event" in line]
 
 
-@contextmanager
 def balancing(
     pulsar: FakePulsar, state_dir: Path, *more: str
-) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Run the command as a process; yields it and its lines so far."""
-    command = [sys.executable, "-m", "loadmanager", *options(pulsar, state_dir, "--balance", *more)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    told: list[str] = []
-
-    def listen() -> None:
-        assert process.stdout is not None
-        told.extend(process.stdout)
-
-    reader = threading.Thread(target=listen)
-    reader.start()
-    try:
-        yield process, told
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def until(told: list[str], text: str, limit_s: float = 60) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not any(text in line for line in told):
-        assert time.monotonic() < deadline_s, (text, told)
-        time.sleep(0.02)
+) -> AbstractContextManager[AttachProcess]:
+    """Run the command as a process."""
+    return attached(*options(pulsar, state_dir, "--balance", *more)[1:])
 
 
 def test_one_round_moves_what_is_proposed_and_restores_the_settings(
@@ -104,12 +76,11 @@ def test_one_round_moves_what_is_proposed_and_restores_the_settings(
 
 
 def test_it_goes_on_until_it_is_even_and_stays_so(pulsar: FakePulsar, state_dir: Path) -> None:
-    with balancing(pulsar, state_dir, "--interval", "1") as (process, told):
-        until(told, "no move that is allowed makes it better")
+    with balancing(pulsar, state_dir) as process:
+        process.until("no move that is allowed makes it better", times=4)
         assert pulsar.dynamic == OFF
-        time.sleep(2)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert sorted(len(one.topics) for one in pulsar.brokers) == [2, 3, 3]
     assert pulsar.dynamic == {}
 
@@ -119,31 +90,32 @@ def test_every_signal_that_ends_it_restores_the_settings(
     pulsar: FakePulsar, state_dir: Path, number: signal.Signals
 ) -> None:
     pulsar.dynamic[SHEDDING] = "true"
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, "are off")
+    with balancing(pulsar, state_dir) as process:
+        process.until("are off")
         assert pulsar.dynamic == OFF
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
 def test_a_signal_amid_moves_leaves_no_order_without_its_end(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
-    first = pulsar.brokers[0]
+    first, asked_to_stop = pulsar.brokers[0], threading.Event()
 
     async def slow(request: web.Request) -> web.Response:
-        await asyncio.sleep(1)
+        await asyncio.to_thread(asked_to_stop.wait, 60)
         del first.instead[request.path]
         return await answer(pulsar, first, request)
 
     for name in first.owned:
         first.instead[f"/admin/v2/namespaces/{name}/unload"] = slow
-    with balancing(pulsar, state_dir, "--moves-at-once", "2") as (process, told):
-        until(told, '"state": "ordered"')
+    with balancing(pulsar, state_dir, "--moves-at-once", "2") as process:
+        process.until('"state": "ordered"', times=2)
         process.terminate()
-        assert process.wait(60) == 0
-    output = "".join(told)
+        asked_to_stop.set()
+        assert process.wait() == 0
+    output = "".join(process.lines)
     ordered = {task["bundle"] for task in tasks(output, "ordered")}
     assert ordered == {task["bundle"] for task in tasks(output, "serving")}
     assert len(ordered) == 2
@@ -155,9 +127,9 @@ def test_after_a_kill_restore_sets_exactly_what_was_there(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
     pulsar.dynamic[SWITCHES[1]] = "true"
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, '"state": "ordered"')
-        os.kill(process.pid, signal.SIGKILL)
+    with balancing(pulsar, state_dir) as process:
+        process.until('"state": "ordered"')
+        process.send_signal(signal.SIGKILL)
         process.wait()
     assert pulsar.dynamic == OFF
     found = CliRunner().invoke(main, options(pulsar, state_dir, "--restore"))
@@ -170,19 +142,19 @@ def test_after_a_kill_restore_sets_exactly_what_was_there(
 
 
 def test_shedding_that_somebody_switches_on_stops_it(pulsar: FakePulsar, state_dir: Path) -> None:
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, '"verdict"')
+    with balancing(pulsar, state_dir) as process:
+        process.until('"verdict"')
         pulsar.dynamic[SHEDDING] = "true"
-        assert process.wait(60) == 1
-    assert f"{SHEDDING} was switched on by somebody" in told[-1]
+        assert process.wait() == 1
+    assert f"{SHEDDING} was switched on by somebody" in process.lines[-1]
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
 def test_a_second_controller_of_the_same_state_is_refused(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
-    with balancing(pulsar, state_dir) as (_, told):
-        until(told, "are off")
+    with balancing(pulsar, state_dir) as process:
+        process.until("are off")
         second = once(pulsar, state_dir)
         restore = CliRunner().invoke(main, options(pulsar, state_dir, "--restore"))
     assert [second.exit_code, restore.exit_code] == [1, 1]
@@ -267,9 +239,9 @@ def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar, state_dir: 
 
     for name in list(pulsar.brokers[0].owned):
         pulsar.brokers[0].instead[f"/admin/v2/namespaces/{name}/unload"] = refuse
-    with balancing(pulsar, state_dir) as (process, told):
-        assert process.wait(60) == 1
-    assert "the right to change it" in told[-1]
+    with balancing(pulsar, state_dir) as process:
+        assert process.wait() == 1
+    assert "the right to change it" in process.lines[-1]
     assert pulsar.dynamic == {}
 
 
@@ -281,36 +253,28 @@ def test_a_round_without_answers_moves_nothing_and_the_next_one_goes_on(
     async def fail(_: web.Request) -> web.Response:
         return refused(500, "out of order")
 
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, "no move that is allowed makes it better")
+    with balancing(pulsar, state_dir) as process:
+        process.until("no move that is allowed makes it better")
         for broker in pulsar.brokers:
             broker.instead[path] = fail
-        until(told, "nothing moves in this round")
+        process.until("nothing moves in this round")
         for broker in pulsar.brokers:
             del broker.instead[path]
-        count = sum('"verdict"' in line for line in told)
-        deadline_s = time.monotonic() + 60
-        while sum('"verdict"' in line for line in told) == count:
-            assert time.monotonic() < deadline_s, told
-            time.sleep(0.02)
+        process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_the_broker_that_was_named_may_be_gone_later(pulsar: FakePulsar, state_dir: Path) -> None:
     async def fail(_: web.Request) -> web.Response:
         return refused(503, "shutting down")
 
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, "no move that is allowed makes it better")
+    with balancing(pulsar, state_dir) as process:
+        process.until("no move that is allowed makes it better")
         pulsar.brokers[0].instead[f"{CONFIGURATION}/runtime"] = fail
-        count = sum('"verdict"' in line for line in told)
-        deadline_s = time.monotonic() + 60
-        while sum('"verdict"' in line for line in told) == count:
-            assert time.monotonic() < deadline_s, told
-            time.sleep(0.02)
+        process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert pulsar.dynamic == {}
 
 
@@ -320,13 +284,13 @@ def test_an_expired_token_stops_it_and_what_was_set_before_can_be_restored_later
     async def refuse(_: web.Request) -> web.Response:
         return refused(401, "token expired")
 
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, '"verdict"')
+    with balancing(pulsar, state_dir) as process:
+        process.until('"verdict"')
         for broker in pulsar.brokers:
             broker.instead[f"{CONFIGURATION}/runtime"] = refuse
-        assert process.wait(60) == 1
-    assert any("run loadmanager attach --restore" in line for line in told)
-    assert "token expired" in told[-1]
+        assert process.wait() == 1
+    assert any("run loadmanager attach --restore" in line for line in process.lines)
+    assert "token expired" in process.lines[-1]
     assert pulsar.dynamic == OFF
     for broker in pulsar.brokers:
         broker.instead.clear()
@@ -338,31 +302,30 @@ def test_an_expired_token_stops_it_and_what_was_set_before_can_be_restored_later
 def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar, state_dir: Path) -> None:
     pause, resume = options(pulsar, state_dir, "--pause"), options(pulsar, state_dir, "--resume")
     assert CliRunner().invoke(main, pause).exit_code == 0
-    with balancing(pulsar, state_dir) as (process, told):
-        until(told, "paused by attach --pause at 20")
-        time.sleep(0.5)
+    with balancing(pulsar, state_dir) as process:
+        process.until("paused by attach --pause at 20", times=2)
         assert pulsar.unloads == []
         found = CliRunner().invoke(main, resume)
         assert (found.exit_code, events(found.stdout)) == (0, ["not paused"])
-        until(told, "no move that is allowed makes it better")
+        process.until("no move that is allowed makes it better")
         assert len(pulsar.unloads) == 5
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
     assert pulsar.dynamic == {}
     assert CliRunner().invoke(main, resume).exit_code == 0
     assert CliRunner().invoke(main, resume).exit_code == 0
 
 
 def test_nothing_moves_for_a_while_after_a_broker_left(pulsar: FakePulsar, state_dir: Path) -> None:
-    with balancing(pulsar, state_dir, "--most-moves", "1") as (process, told):
-        until(told, '"serving"')
+    with balancing(pulsar, state_dir, "--most-moves", "1") as process:
+        process.until('"serving"')
         pulsar.brokers.pop()
-        until(told, "a broker joined, left or restarted less than 120 s ago")
+        process.until("a broker joined, left or restarted less than 120 s ago")
         count = len(pulsar.unloads)
-        time.sleep(1)
+        process.until("a broker joined, left or restarted less than 120 s ago", times=4)
         assert len(pulsar.unloads) == count
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait() == 0
 
 
 def test_nothing_moves_for_a_while_after_a_broker_restarted(
@@ -370,10 +333,10 @@ def test_nothing_moves_for_a_while_after_a_broker_restarted(
 ) -> None:
     third = pulsar.brokers[2]
     third.more_metrics = 'process_cpu_seconds_total{cluster="research"} 100.0'
-    with balancing(pulsar, state_dir, "--most-moves", "1") as (_, told):
-        until(told, '"serving"')
+    with balancing(pulsar, state_dir, "--most-moves", "1") as process:
+        process.until('"serving"')
         third.more_metrics = 'process_cpu_seconds_total{cluster="research"} 3.0'
-        until(told, "a broker joined, left or restarted less than 120 s ago")
+        process.until("a broker joined, left or restarted less than 120 s ago")
 
 
 def test_it_tells_people_in_sentences(pulsar: FakePulsar, state_dir: Path) -> None:

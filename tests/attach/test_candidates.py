@@ -62,7 +62,7 @@ class Process:
 def command(pulsar: FakePulsar, config: Path, *more: str) -> list[str]:
     return [
         *(sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"),
-        *("--interval", "0.3", "--config", str(config), *more),
+        *("--interval", "0.2", "--config", str(config), *more),
     ]
 
 

@@ -1,8 +1,6 @@
 """`loadmanager attach --history`: what it writes for the pipeline."""
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attach_process import attached as attach_process
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar, lies_in
 from history_disks import finished, lines_in
@@ -29,7 +28,7 @@ def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, 
     found = CliRunner().invoke(
         main,
         [
-            *("attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", "--json"),
+            *("attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"),
             *("--state-dir", str(folder / "state"), "--history", str(folder / "history"), *more),
         ],
     )
@@ -208,18 +207,11 @@ def test_windows_in_which_nothing_is_decided_are_ticks_alone(
 ) -> None:
     for broker in pulsar.brokers:
         broker.load_report = {"cpu": {"usage": 100.0, "limit": 200.0}}
-    command = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", pulsar.url, "--json"]
-    command += ["--interval", "0.2", "--strategy", "threshold", "--history", str(tmp_path / "h")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        for _ in range(3):
-            process.stdout.readline()
+    options = ["--pulsar", pulsar.url, "--json", "--interval", "0.2", "--strategy", "threshold"]
+    with attach_process(*options, "--history", str(tmp_path / "h")) as process:
+        process.until("{", times=3)
         process.send_signal(signal.SIGINT)
-        process.wait(60)
-    finally:
-        process.kill()
-        process.communicate()
+        assert process.wait() == 130
     lines = list(lines_in(*finished(tmp_path / "h")))
     assert kinds(lines)["round"] == 1
     ticks = [one for one in lines if one["kind"] == "tick"]

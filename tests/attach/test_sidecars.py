@@ -28,10 +28,13 @@ OBSERVE = {"shedding": {"observe": True}}
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at brokers and at Pulsar's settings more often, so that no test has to wait."""
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.2)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.OWNED_EVERY_S", 0.2)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.LOOK_EVERY_S", 0.3)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.LOOK_EVERY_S", 0.3)
+    monkeypatch.setattr("loadmanager.common.cluster_conditions._RETRY_S", 0.02)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent._PAUSE_S", 0.05)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing._LEAST_PAUSE_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.OWNED_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.LOOK_EVERY_S", 0.1)
 
 
 @pytest.fixture
@@ -296,7 +299,7 @@ def topic_beside(topic: str, bundle: str) -> str:
 async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.cutting.WINDOW_S", 0.3)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.cutting.WINDOW_S", 0.1)
     first = pulsar.brokers[0]
     whole = first.owned[0]
     topic = next(one for one in first.topics if lies_in(one, whole))
@@ -395,7 +398,7 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
 async def test_failure_domains_are_entered_as_pulsar_has_them(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.3)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.1)
     names = [one.name for one in pulsar.brokers]
     pulsar.domains |= {"east": {"brokers": names[:2]}, "west": {"brokers": names[2:]}}
     await start_all(sidecars, **OBSERVE)
@@ -415,7 +418,7 @@ async def test_failure_domains_are_entered_as_pulsar_has_them(
 async def test_a_cluster_without_isolation_policies_is_not_asked_for_them_at_each_look(
     sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.3)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importing.POLICIES_EVERY_S", 0.1)
     await start_all(sidecars)
     leader = sidecars.leader
     assert leader is not None

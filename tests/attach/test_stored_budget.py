@@ -96,7 +96,7 @@ async def test_what_is_none_is_refused_by_name(state: State, text: str) -> None:
 
 def balance(pulsar: FakePulsar, folder: Path, *more: str) -> list[str]:
     """Run one round; return the notes of tasks that ended without an order."""
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json", "--balance"]
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json", "--balance"]
     found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(folder), *more])
     assert found.exit_code == 0, found.output
     tasks = [json.loads(line).get("task", {}) for line in found.stdout.splitlines()]
@@ -115,7 +115,7 @@ def test_a_state_that_cannot_keep_the_budget_moves_nothing(
     pulsar: FakePulsar, tmp_path: Path
 ) -> None:
     (tmp_path / "attach-research.moves.new").mkdir(parents=True)
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json", "--balance"]
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json", "--balance"]
     found = CliRunner().invoke(main, [*command, "--once", "--state-dir", str(tmp_path)])
     assert found.exit_code == 0, found.output
     assert "nothing moves in this round" in found.stdout

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from itertools import count
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from attach_process import attached
 from click.testing import CliRunner, Result
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, metrics, refused
 
@@ -54,7 +53,7 @@ def busy(pulsar: FakePulsar) -> FakePulsar:
 
 
 def attach(pulsar: FakePulsar, *more: str) -> Result:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--json"]
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--json"]
     return CliRunner().invoke(main, [*command, *more])
 
 
@@ -115,7 +114,7 @@ def test_what_a_strategy_waits_for_is_said(busy: FakePulsar) -> None:
     found = CliRunner().invoke(
         main,
         [
-            *("attach", "--pulsar", busy.url, "--interval", "0.3", "--once"),
+            *("attach", "--pulsar", busy.url, "--interval", "0.2", "--once"),
             *("--strategy", "transfer"),
         ],
     )
@@ -260,22 +259,12 @@ def test_a_load_report_that_is_none_is_passed_over(busy: FakePulsar, body: bytes
 def test_the_moves_of_a_strategy_are_carried_out_and_decided_on_once(
     busy: FakePulsar, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "loadmanager", "attach", "--pulsar", busy.url, "--json"]
-    command += ["--interval", "0.3", "--balance", "--state-dir", str(tmp_path)]
-    command += ["--strategy", "threshold"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        told: list[dict[str, Any]] = []
-        for line in process.stdout:
-            told.append(json.loads(line))
-            if "began before the last move ended" in told[-1].get("verdict", ""):
-                break
+    options = ["--pulsar", busy.url, "--json", "--interval", "0.2", "--strategy", "threshold"]
+    with attached(*options, "--balance", "--state-dir", str(tmp_path)) as process:
+        process.until("began before the last move ended")
         process.terminate()
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.communicate()
+        assert process.wait() == 0
+    told = [json.loads(line) for line in process.lines]
     tasks = [line["task"] for line in told if "task" in line]
     served = [one for one in tasks if one["state"] == "serving"]
     assert served

@@ -17,7 +17,7 @@ BUNDLES = 8
 @pytest.fixture
 def snapshot(pulsar: FakePulsar, tmp_path: Path) -> Path:
     """Return what `attach --once --json` prints: eight bundles that are alike, on one of three."""
-    attach = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", "--json"]
+    attach = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", "--json"]
     found = CliRunner().invoke(main, attach)
     assert found.exit_code == 0, found.output
     file = tmp_path / "snapshot.json"

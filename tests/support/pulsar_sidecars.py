@@ -29,8 +29,8 @@ from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.sidecar import conditions_of
 
 SETTINGS: Mapping[str, Any] = {
-    "report": {"sample_interval_s": 0.3, "min_interval_s": 0.3, "max_interval_s": 2},
-    "leader": {"tick_interval_s": 0.3, "round_interval_s": 0.6, "settle_s": 0.5},
+    "report": {"sample_interval_s": 0.1, "min_interval_s": 0.1, "max_interval_s": 1},
+    "leader": {"tick_interval_s": 0.1, "round_interval_s": 0.2, "settle_s": 0.2},
     "shedding": {
         "strategy": "uniform",
         "grace_period_s": 2,

@@ -31,7 +31,6 @@ class BundleSplitter:
     url: str
     cluster: str
     broker: BrokerId
-    look_s: float = LOOK_S
 
     async def split(
         self, bundle: BundleId, cut: int, ordered: Callable[[], None] = lambda: None
@@ -67,7 +66,7 @@ class BundleSplitter:
 
     async def _looked(self, bundle: BundleId, cut: int, otherwise: str) -> Outcome:
         parts = set(parts_at(bundle, cut))
-        until_s = monotonic() + self.look_s
+        until_s = monotonic() + LOOK_S
         while monotonic() < until_s:
             try:
                 if parts <= await self._owned():
