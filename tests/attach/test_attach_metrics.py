@@ -26,7 +26,7 @@ def free_port() -> int:
 
 @contextmanager
 def measured(pulsar: FakePulsar, folder: Path, port: int, *more: str) -> Iterator[None]:
-    options = ["--pulsar", pulsar.url, "--json", "--interval", "0.2", "--state-dir", str(folder)]
+    options = ["--pulsar", pulsar.url, "--json", "--interval", "1", "--state-dir", str(folder)]
     with attached(*options, "--metrics-port", str(port), *more) as process:
         yield
         process.terminate()

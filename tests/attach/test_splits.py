@@ -33,7 +33,7 @@ def pulsar() -> Iterator[FakePulsar]:
 
 
 def attach(pulsar: FakePulsar, *options: str) -> Result:
-    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.2", "--once", *options]
+    command = ["attach", "--pulsar", pulsar.url, "--interval", "0.3", "--once", *options]
     return CliRunner().invoke(main, command)
 
 
