@@ -7,7 +7,7 @@ DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility release-check lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -60,13 +60,16 @@ docs: $(TEST) ## Make the documentation's site in build/site; a broken link is a
 compatibility: $(TEST) ## Write tests/compatibility anew: what users build on; BREAKING=yes if it is meant to break
 	@BREAKING=$(BREAKING) $(BIN)/python tests/support/public_surfaces.py
 
+release-check: $(TEST) ## Build a release of this commit into dist, and check that it is fit to be published
+	@$(BIN)/python tests/release/check_release.py
+
 # One lock for the image of the sidecar, one for that of the pipeline (the same versions where both
 # have a package), one for the tools that build wheels. They hold for Python 3.11 and newer.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 lock: $(TEST) ## Write deploy/locks anew: the newest versions that pyproject.toml allows, with hashes
 	@$(LOCK) pyproject.toml --extra sasl --output-file deploy/locks/sidecar.txt
 	@$(LOCK) pyproject.toml --extra sasl --extra pipeline --constraint deploy/locks/sidecar.txt --output-file deploy/locks/pipeline.txt
-	@printf 'hatchling\nsetuptools\nwheel\n' | $(LOCK) - --output-file deploy/locks/build.txt
+	@printf 'hatch-vcs\nhatchling\nsetuptools\nwheel\n' | $(LOCK) - --output-file deploy/locks/build.txt
 
 clean: ## Remove what these commands made
 	rm -rf $(VENV) build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

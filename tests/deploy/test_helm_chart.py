@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +62,6 @@ def test_the_alerts_of_the_chart_are_those_of_attach(chart: Path, project: Path)
     groups = yaml.safe_load(alerts.read_text("utf-8"))["groups"]
     rules = yaml.safe_load((chart / "files" / "rules.yml").read_text("utf-8"))
     assert rules == {"groups": [one for one in groups if one["name"] == "loadmanager-attach"]}
-
-
-def test_the_version_is_the_programs(chart: Path, project: Path) -> None:
-    version = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    told = yaml.safe_load((chart / "Chart.yaml").read_text("utf-8"))
-    assert (told["version"], told["appVersion"]) == (version, version)
 
 
 def test_a_candidate_has_time_to_see_that_another_one_leads(
