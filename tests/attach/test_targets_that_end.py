@@ -6,11 +6,12 @@ until it is told to release the bundle once more.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
 from fake_pulsar import EXTENSIBLE, FakeBroker, FakePulsar, refused
+from waiting import eventually
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
@@ -187,6 +188,25 @@ async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: T
     asyncio.get_running_loop().call_later(1.0, moves.close)
     async with asyncio.timeout(20):
         assert (await moves.move(transfer.move)).state == "timed_out"
+
+
+async def test_a_target_that_took_nothing_is_avoided_until_it_ends(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.ready = True
+    moves = mover(admin, transfer.pulsar)
+    freed(transfer, await moves.move(transfer.move))
+    other = replace(transfer.move, bundle=parse_bundle(transfer.source.owned[0]))
+    transfer.pulsar.brokers.append(transfer.target)
+    outcome = await moves.move(other)
+    assert (outcome.state, outcome.attempts) == ("failed", 0)
+    assert "a move to it did not arrive before" in outcome.reason
+
+    transfer.target.instead["/admin/v2/brokers/ready"] = unavailable
+    await eventually(lambda: not moves.avoided)
+    del transfer.target.instead["/admin/v2/brokers/ready"]
+    outcome = await moves.move(other)
+    assert (outcome.state, outcome.owner) == ("serving", transfer.target.name)
 
 
 async def test_an_order_without_an_answer_ends_when_the_target_serves_the_bundle(

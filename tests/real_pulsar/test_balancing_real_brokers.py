@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 NAMESPACE, BUNDLES = "trial/zipf", 32
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]
 RATES = zipf_rates(NAMES, 2500.0, 0.5)
-WATCHED_S = float(os.environ.get("LOADMANAGER_PULSAR_WATCHED_S", "30"))
+WATCHED_S = float(os.environ.get("LOADMANAGER_PULSAR_WATCHED_S", "20"))
 AT_EASE = "LOADMANAGER_PULSAR_WATCHED_S" in os.environ
 """Whether nothing else keeps the machine busy, so that times in seconds can be judged."""
 

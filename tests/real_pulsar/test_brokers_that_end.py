@@ -42,7 +42,7 @@ def test_the_others_are_balanced_and_so_are_all_when_it_is_back(
     how, leads = CASES[(FIRST[cluster.manager] + case) % len(CASES)]
     cluster.gather(NAMESPACE, NAMES)
     leader = cluster.leader()
-    limits = ("--interval", "3", "--settle", "5", "--moves-at-once", "2")
+    limits = ("--interval", "2", "--settle", "3", "--moves-at-once", "2")
     with (
         unserved_told(cluster, traffic),
         balancing(cluster, tmp_path, *limits) as (process, told),

@@ -86,6 +86,7 @@ class MoveOrder:
         look_s: how long after an order the bundle is looked for at its target.
         return_s: how long it is waited for where the target ended.
         over: is set when the term ends.
+        left: whether the source may have closed its topics without telling their clients.
     """
 
     admin: PulsarAdmin
@@ -98,8 +99,7 @@ class MoveOrder:
     _attempts: int = field(default=0, init=False)
     _owner: BrokerId | None = field(default=None, init=False)
     _said: str = field(default="", init=False)
-    _left: bool = field(default=False, init=False)
-    """Whether its source may have closed its topics without telling their clients."""
+    left: bool = field(default=False, init=False)
     _back: bool = field(default=False, init=False)
 
     async def carried_out(self, ordered: Callable[[], None]) -> Outcome:
@@ -112,20 +112,20 @@ class MoveOrder:
         self._owner = self.move.source
         while self._attempts < MOST_ATTEMPTS and not self._back:
             try:
-                if self._left and await self.brokers.why_not_ready(self.move.target):
+                if self.left and await self.brokers.why_not_ready(self.move.target):
                     break
                 ordered()
             except RightMissing:
                 raise
             except LoadManagerError:
-                if not self._left:
+                if not self.left:
                     raise
                 break  # It is ordered no more, but not left as it is.
             self._attempts += 1
             outcome = await self._attempt()
             if outcome is not None:
                 return outcome
-        if self._left:
+        if self.left:
             return await self._released_again()
         return self._ended_at(self._owner)
 
@@ -164,15 +164,15 @@ class MoveOrder:
             # A broker may have done what it gave no answer to, or a bad one.
             self._said = str(error)
             final = _final_state(error)
-            if final is not None and not self._left:
+            if final is not None and not self.left:
                 return Outcome(state=final, reason=self._said, attempts=self._attempts)
-            self._left = self._left or (isinstance(error, Unanswered) and not self.claims)
+            self.left = self.left or (isinstance(error, Unanswered) and not self.claims)
         if self._back:
             return None
         self._owner = await self.find()
         if self._owner == self.move.target:
             return self._ended_at(self._owner)
-        self._left = self._left or (self._owner is None and not self.claims)
+        self.left = self.left or (self._owner is None and not self.claims)
         return None
 
     async def _order(self, owner: BrokerId) -> None:
@@ -189,7 +189,7 @@ class MoveOrder:
                 if await self.brokers.surely_serves(self.move.target, self.move.bundle):
                     return
                 if await self.brokers.surely_serves(self.move.source, self.move.bundle):
-                    self._left = self._back = True
+                    self.left = self._back = True
                     return
             await change
         finally:

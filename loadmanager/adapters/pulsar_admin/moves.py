@@ -29,6 +29,14 @@ look up all topics anew that they have there, and once more if the next move com
 are back.
 """
 
+AVOIDED_S: Final = 600.0
+"""How long a broker takes no further move to which one did not come, unless it ends before.
+
+A broker of the extensible manager that hangs while it stops says that it is ready, and serves
+no bundle that comes to it.
+"""
+_AVOIDED_PAUSE_S: Final = 0.5
+
 
 @dataclass(slots=True)
 class BundleMover:
@@ -46,6 +54,7 @@ class BundleMover:
         look_s: how long after an order the bundle is looked for at its target.
         return_s: how long it is waited for where the target ended.
         waiting: the bundles that wait for their turn.
+        avoided: the brokers to which no move begins for now.
     """
 
     admin: PulsarAdmin
@@ -56,6 +65,7 @@ class BundleMover:
     look_s: float = LOOK_S
     return_s: float = RETURN_S
     waiting: set[BundleId] = field(default_factory=set, init=False)
+    avoided: dict[BrokerId, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
@@ -87,7 +97,11 @@ class BundleMover:
                 refusal = await self._why_not(move)
                 if refusal is not None:
                     return refusal
-                return await self._order(move).carried_out(ordered)
+                order = self._order(move)
+                outcome = await order.carried_out(ordered)
+                if order.left and outcome.owner != move.target:
+                    self._avoid(move.target)
+                return outcome
         finally:
             self.waiting.discard(move.bundle)
 
@@ -141,9 +155,26 @@ class BundleMover:
             raise
         except PulsarAdminError as error:
             return Outcome(state="failed", reason=str(error), owner=move.source)
-        if why := await self._queries.why_not_ready(move.target):
-            return Outcome(state="failed", reason=why, owner=move.source)
-        return None
+        why = await self._queries.why_not_ready(move.target)
+        if not why and move.target in self.avoided:
+            why = f"{move.target} says that it is ready, but a move to it did not arrive before"
+        return Outcome(state="failed", reason=why, owner=move.source) if why else None
+
+    def _avoid(self, broker: BrokerId) -> None:
+        """Begin no move to a broker until its process ends, or for a while."""
+        if broker not in self.avoided and not self._over.is_set():
+            self.avoided[broker] = task = asyncio.create_task(self._until_it_ends(broker))
+            task.add_done_callback(lambda _: self.avoided.pop(broker))
+
+    async def _until_it_ends(self, broker: BrokerId) -> None:
+        until_s = monotonic() + AVOIDED_S
+        with suppress(RightMissing):
+            while not self._over.is_set() and monotonic() < until_s:
+                if await self._queries.why_not_ready(broker):
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_AVOIDED_PAUSE_S):
+                        await self._over.wait()
 
     def _order(self, move: Move) -> MoveOrder:
         return MoveOrder(
