@@ -7,11 +7,11 @@ from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory
-from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Doc, check
 from loadmanager.core.shedding.contract import Shed
-from loadmanager.core.shedding.selection import take_until
+from loadmanager.core.shedding.selection import offers_of
 
 _EXTRA: Final = 0.05
 
@@ -55,19 +55,9 @@ class OverloadShedder:
             if not overloaded[row]:
                 refusals.append(Refusal(name, Reason.WITHIN_THRESHOLD, f"{usage[row]:.3f}"))
                 continue
-            picked = self._pick(view, row, float(need[row]))
+            picked = offers_of(view, row, float(need[row]))
             if isinstance(picked, Refusal):
                 refusals.append(picked)
             else:
                 offers += picked
         return Shed(tuple(offers), tuple(refusals), memory)
-
-    def _pick(self, view: ClusterView, row: int, need: float) -> list[Offer] | Refusal:
-        name = view.brokers.names[row]
-        if view.owned.counts[row] <= 1:
-            return Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
-        rows = take_until(view, row, view.bundles.short_bytes_per_s, need)
-        if not rows:
-            return Refusal(name, Reason.NO_BUNDLE_FITS, "no bundle may be moved now")
-        bundles = view.bundles.names
-        return [Offer(bundles[bundle], name, Cause.OVERLOADED) for bundle in rows]

@@ -4,6 +4,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
+from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray
 
 
@@ -33,3 +34,14 @@ def take_until(view: ClusterView, broker: int, sizes: FloatArray, need: float) -
     before = np.cumsum(sizes[rows])
     wanted = 1 + int(np.count_nonzero(before[:-1] < need))
     return [int(row) for row in rows[:wanted]]
+
+
+def offers_of(view: ClusterView, row: int, need: float) -> list[Offer] | Refusal:
+    """Return the largest bundles of an overloaded broker by throughput, or why there are none."""
+    name = view.brokers.names[row]
+    if view.owned.counts[row] <= 1:
+        return Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
+    rows = take_until(view, row, view.bundles.short_bytes_per_s, need)
+    if not rows:
+        return Refusal(name, Reason.NO_BUNDLE_FITS, "no bundle may be moved now")
+    return [Offer(view.bundles.names[bundle], name, Cause.OVERLOADED) for bundle in rows]

@@ -10,11 +10,11 @@ from annotated_types import Interval
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
-from loadmanager.core.plan import Cause, Offer, Reason, Refusal
+from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
 from loadmanager.core.settings import Doc, check
 from loadmanager.core.shedding.contract import Shed
-from loadmanager.core.shedding.selection import take_until
+from loadmanager.core.shedding.selection import offers_of
 
 _EXTRA: Final = 0.05
 """Pulsar sheds five points more than the excess, so that noise does not bring it back."""
@@ -137,16 +137,10 @@ class ThresholdShedder:
         return ([], [picked]) if isinstance(picked, Refusal) else (picked, [])
 
     def _pick(self, view: ClusterView, row: int, need: float) -> list[Offer] | Refusal:
-        name = view.brokers.names[row]
         if need < self.min_bytes_per_s:
+            name = view.brokers.names[row]
             return Refusal(name, Reason.BELOW_MINIMUM, f"{need:.0f} bytes/s to shed")
-        if view.owned.counts[row] <= 1:
-            return Refusal(name, Reason.TOO_FEW_BUNDLES, f"{view.owned.counts[row]} bundles")
-        rows = take_until(view, row, view.bundles.short_bytes_per_s, need)
-        if not rows:
-            return Refusal(name, Reason.NO_BUNDLE_FITS, "no bundle may be moved now")
-        bundles = view.bundles.names
-        return [Offer(bundles[bundle], name, Cause.OVERLOADED) for bundle in rows]
+        return offers_of(view, row, need)
 
 
 def _mean(usage: FloatArray) -> float:
