@@ -6,7 +6,7 @@ adds a sample whenever any broker reports; here the leader adds one per bundle a
 fixed interval, so that "10 samples" is a time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -62,13 +62,6 @@ class BundleAverages:
         """Return averages without any sample: ``rates`` hold until the first one comes."""
         return cls(Average(short_samples, 0, rates), Average(long_samples, 0, rates))
 
-    @classmethod
-    def from_quota(cls, quota: Rates) -> Self:
-        """Return averages seeded from a stored quota, which counts as ample history."""
-        return cls(
-            Average(SHORT_SAMPLES, SHORT_SAMPLES, quota), Average(LONG_SAMPLES, LONG_SAMPLES, quota)
-        )
-
     def add(self, sample: BundleStats) -> "BundleAverages":
         """Return both averages with one more sample; topics are those of the sample."""
         return BundleAverages(self.short.add(sample), self.long.add(sample), sample.topics)
@@ -107,24 +100,6 @@ class Running:
     started_at_ms: int
     load: float
     bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerAverages:
-    """The sums of its bundles' averages: what a broker carries over time."""
-
-    short: Rates
-    long: Rates
-
-
-def broker_averages(bundles: Iterable[BundleAverages | None]) -> BrokerAverages:
-    """Return the sums over a broker's bundles; one without data counts as `DEFAULT_RATES`."""
-    short = np.zeros(4)
-    long = np.zeros(4)
-    for averages in bundles:
-        short += averages.short.rates.row() if averages else DEFAULT_RATES.row()
-        long += averages.long.rates.row() if averages else DEFAULT_RATES.row()
-    return BrokerAverages(Rates(*short.tolist()), Rates(*long.tolist()))
 
 
 def add_samples(

@@ -7,22 +7,10 @@ import numpy as np
 from loadmanager.core.cluster import TopBundle
 from loadmanager.core.columns import Indices, Listing
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 
 _SYSTEM_NAMESPACE = Namespace("pulsar/system")
-
-
-def top_bundles(
-    bundles: Mapping[BundleId, BundleStats],
-    count: int,
-    *,
-    left_out: Callable[[Namespace], bool] = lambda _: False,
-    like_java: bool = False,
-) -> tuple[TopBundle, ...]:
-    """Return the ``count`` heaviest bundles by throughput, ascending; see `heaviest`."""
-    return heaviest(Listing.of(bundles), count, left_out=left_out, like_java=like_java)
 
 
 def heaviest(

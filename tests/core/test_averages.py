@@ -9,7 +9,6 @@ from loadmanager.core.averages import (
     Average,
     BundleAverages,
     add_samples,
-    broker_averages,
     scaled,
     summed,
 )
@@ -40,18 +39,6 @@ def test_the_first_sample_replaces_what_was_supposed() -> None:
     assert fresh.short.rates == DEFAULT_RATES
     seen = fresh.add(BundleStats(msgs_in_per_s=3.0, topics=4))
     assert (seen.short.rates, seen.long.rates, seen.topics) == (Rates(3.0), Rates(3.0), 4)
-
-
-def test_a_quota_counts_as_ample_history() -> None:
-    seeded = BundleAverages.from_quota(Rates(40.0, 120.0, 100_000.0, 300_000.0))
-    assert (seeded.short.samples, seeded.long.samples) == (10, 1000)
-
-
-def test_a_bundle_without_data_counts_with_what_is_supposed() -> None:
-    known = BundleAverages(Average(10, 1, Rates(1.0)), Average(1000, 1, Rates(2.0)))
-    sums = broker_averages([known, None])
-    assert sums.short == Rates(51.0, 50.0, 50_000.0, 50_000.0)
-    assert sums.long.msgs_in_per_s == 52.0
 
 
 @given(st.lists(st.tuples(rates, rates, st.integers(0, 10)), min_size=1, max_size=8))

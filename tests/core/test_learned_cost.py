@@ -225,8 +225,6 @@ def test_a_broker_that_history_never_saw_has_the_background_of_its_like(
 def test_an_empty_document_falls_back_everywhere(bundle: NameBundle) -> None:
     empty = LearnedCost(replace(FAST_AND_SLOW, classes={}, quality={}))
     cluster = view(load(A, "fast", 100.0, {bundle(1): 1000.0}))
-    assert not empty.trusts
-    assert LearnedCost(FAST_AND_SLOW).trusts
     share = TrafficShare().usage(cluster, bundle(1), A)
     assert empty.usage(cluster, bundle(1), A).tolist() == share.tolist()
 

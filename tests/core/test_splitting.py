@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.columns import Listing
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range_of
 from loadmanager.core.load import BundleStats
@@ -24,7 +25,7 @@ from loadmanager.core.splitting import (
     parts_at,
     split,
 )
-from loadmanager.core.top_k import top_bundles
+from loadmanager.core.top_k import heaviest
 
 NAMESPACE = Namespace("t/n")
 HALF = bundle_id(NAMESPACE, 0, 0x80000000)
@@ -181,5 +182,5 @@ def test_a_huge_limit_overflows_only_when_told_to_be_like_java() -> None:
 
 def test_of_the_heaviest_none_are_listed_when_none_are_wanted() -> None:
     stats = {HALF: BundleStats(bytes_in_per_s=5e6)}
-    assert [top.bundle for top in top_bundles(stats, 1)] == [HALF]
-    assert top_bundles(stats, 0) == ()
+    assert [top.bundle for top in heaviest(Listing.of(stats), 1)] == [HALF]
+    assert heaviest(Listing.of(stats), 0) == ()

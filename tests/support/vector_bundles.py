@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from vector_inputs import RESOURCES, Count, Json, averages, broker_load, columns, rates, same, stats
 
-from loadmanager.core.averages import Average, BundleAverages, broker_averages
+from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.columns import Listing
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, crc32, position
 from loadmanager.core.ids import BrokerId, BundleId, bundle_id, namespace_of, parse_topic
@@ -28,7 +29,7 @@ from loadmanager.core.splitting import (
     find_splits,
     split,
 )
-from loadmanager.core.top_k import top_bundles
+from loadmanager.core.top_k import heaviest
 
 DEFAULT_STATS = dict(msgRateIn=50.0, msgRateOut=50.0, msgThroughputIn=5e4, msgThroughputOut=5e4)  # noqa: C408 - one line
 
@@ -101,10 +102,14 @@ def check_time_average(scenario: Json, count: Count) -> None:
     """Compare the sums of a broker's bundles."""
     for one in scenario["rounds"]:
         known = {name: averages(found) for name, found in one["bundle_data"].items()}
-        sums = broker_averages(known.get(name) for name in one["bundles"])
-        for term, got in (("shortTermM", sums.short), ("longTermM", sums.long)):
-            want = {name.replace(term, "m"): value for name, value in one["expected"].items()}
-            assert all(map(same, got.row(), rates(want).row()))
+        found = [known.get(name) or BundleAverages.supposed() for name in one["bundles"]]
+        for term in ("short", "long"):
+            rows = [np.zeros(4), *(getattr(bundle, term).rates.row() for bundle in found)]
+            got = np.sum(rows, axis=0)
+            want = {
+                name.replace(f"{term}TermM", "m"): value for name, value in one["expected"].items()
+            }
+            assert all(map(same, got, rates(want).row()))
         count.answers += 1
 
 
@@ -224,6 +229,8 @@ def check_top_k(scenario: Json, count: Count) -> None:
         left_out |= {*scenario.get("anti_affinity_namespaces", ())}
     for one in scenario["rounds"]:
         found = {BundleId(name): stats(one_) for name, one_ in one["bundle_stats"].items()}
-        got = top_bundles(found, one["topk"], left_out=left_out.__contains__, like_java=True)
+        got = heaviest(
+            Listing.of(found), one["topk"], left_out=left_out.__contains__, like_java=True
+        )
         assert [top.bundle for top in got] == one["expected"]["top_bundles"]
         count.answers += 1

@@ -84,11 +84,6 @@ class LearnedCost:
         for name, value in every:
             object.__setattr__(self, name, value)
 
-    @property
-    def trusts(self) -> bool:
-        """Whether there is any resource of any class that it decides by."""
-        return bool(self._trusted.any())
-
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, never more than what its broker uses.
 

@@ -1,6 +1,5 @@
 """What bundles cost brokers in a replay: by a learned document, or as shares of the traffic."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -144,10 +143,3 @@ class LearnedCosts:
         then = np.einsum("br,bru->bu", summed(owner, rates, count), self._prices)
         learned = np.maximum(frame.brokers.usage - now, 0.0) + then
         return np.where(self._known, learned, self._shares.predicted(rates, owner))
-
-
-def told_of(document: CostDocument | None) -> Mapping[str, object]:
-    """Return which prices a replay used, for its notes."""
-    if document is None:
-        return {"costs": "traffic shares"}
-    return {"costs": "learned", "costs_made_at_ms": document.made_at_ms}

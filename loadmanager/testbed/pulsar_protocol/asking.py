@@ -1,6 +1,6 @@
 """Questions that need no producer or consumer: owners, partitions, names of topics."""
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import TopicName, parse_namespace
@@ -8,23 +8,13 @@ from loadmanager.testbed.pulsar_protocol.clients import Line, Refused
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.names import topic_of
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
-from loadmanager.testbed.pulsar_protocol.sidecar import TopicOwner
+from loadmanager.testbed.pulsar_protocol.sidecar import SidecarDoor
 from loadmanager.testbed.pulsar_protocol.topics import Topics
 
 _CONNECT: Final = 1
 _LOOKUP_FAILED: Final = 2
 _PARTITIONS_FAILED: Final = 1
 _NON_PERSISTENT: Final = 1
-
-
-class Directory(Protocol):
-    """Who knows owners and partitions: the sidecar."""
-
-    async def owner(self, topic: TopicName) -> TopicOwner | None:
-        """Return who owns ``topic``, None if that cannot be told."""
-
-    async def partitions(self, topic: TopicName) -> int | None:
-        """Return the partitions of ``topic``, 0 if it has none; None without an answer."""
 
 
 class Asking:
@@ -41,7 +31,7 @@ class Asking:
     """
 
     def __init__(
-        self, line: Line, topics: Topics, directory: Directory | None, own_url: str
+        self, line: Line, topics: Topics, directory: SidecarDoor | None, own_url: str
     ) -> None:
         self._line = line
         self._topics = topics

@@ -41,7 +41,6 @@ class Producer:
     producer_id: int
     name: str
     epoch: int = 0
-    user_named: bool = True
 
     def close(self, broker_url: str | None = None) -> None:
         """Tell the client to create it anew: at ``broker_url``, or wherever a lookup says."""
