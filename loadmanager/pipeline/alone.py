@@ -18,7 +18,7 @@ LOCK: Final = ".{job}.lock"
 def alone(out: str, job: str) -> Iterator[None]:
     """Hold ``out`` for one ``job``, run by this process, as long as it lives.
 
-    Object stores have no locks: at a URL that is not of this host nobody is kept out, and
+    Object stores have no locks: at a URL that is not of this host no other job is kept out, and
     the scheduler that runs the job has to ensure it.
 
     Raises:

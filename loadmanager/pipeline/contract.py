@@ -1,4 +1,4 @@
-"""What a table of the pipeline promises: its columns, their types, and who makes it."""
+"""What a table of the pipeline promises: its columns, their types, and the job that makes it."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ _HEAD: Final = """\
 # Tables of the pipeline
 
 Made by `loadmanager pipeline --tables` from the declarations that every job's rows are held to; do
-not edit it. [pipeline.md](pipeline.md) tells how the jobs are run.
+not edit it. [pipeline.md](pipeline.md) describes how the jobs are run.
 
 Tables are Parquet in folders of `--out`. Folders are named by batch or version, of which those
 count that a manifest names: read a table with `Store(spark, out).table(name)` of

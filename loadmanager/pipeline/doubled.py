@@ -1,8 +1,8 @@
-"""Brokers that two sidecars reported on at once: whose reports stand.
+"""Brokers that two sidecars reported on at once: which reports count.
 
 A broker has one sidecar. Where two instances reported on it at overlapping times (a
 second one was started with its name, or two runs of a simulation share a directory), its load
-would count twice. The one that began later stands, as the service itself has it: who starts takes
+would count twice. The one that began later stands, as in the service: a starting sidecar takes
 over. What the other reported between the first and the last report of that one is
 passed over when tables are read. Nothing is deleted, and as it is decided over all batches, it
 does not matter which of the two was ingested first.

@@ -24,7 +24,7 @@ _STATUS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file or a folder as the file system tells of it."""
+    """A file or a folder as the file system lists it."""
 
     path: str
     name: str
@@ -86,7 +86,7 @@ class Files:
     def write(self, where: str, content: str | bytes) -> None:
         """Put a small file there as a whole, over what was there.
 
-        Who reads meanwhile finds the former file, the new one, or, for a moment, none.
+        A reader meanwhile finds the former file, the new one, or, for a moment, none.
         """
         data = content.encode() if isinstance(content, str) else content
         with _told(where):

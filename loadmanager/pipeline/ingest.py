@@ -171,7 +171,7 @@ class _Batch:
         self._tables.append(BUNDLE_LOAD.name)
 
     def _doubled(self) -> tuple[str, ...]:
-        """Note whose reports are passed over from now on; return the brokers, not all of many."""
+        """Record brokers whose reports are passed over from now on; return the first of them."""
         if BROKER_LOAD.name in self._tables:
             reports = self._store.rows_of(BROKER_LOAD, [self._number])
             self._put(SPANS, spans_of(reports))

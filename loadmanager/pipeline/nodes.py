@@ -83,7 +83,7 @@ def running(node: Node) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _scala_version(spark_home: Path) -> str:
-    """Return the Scala that Spark's jars are for, which its own scripts tell the nodes.
+    """Return the Scala that Spark's jars are for, which its own scripts pass to the nodes.
 
     Raises:
         SparkUnavailable: the jars are not there.

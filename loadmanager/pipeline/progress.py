@@ -94,7 +94,7 @@ def _watching(tracker: Tracker, every_s: float, tell: Callable[[Stand], None]) -
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark, which is optional
 
     def watch() -> None:
-        # When Java is gone, the job tells so.
+        # When Java is gone, the job reports that.
         with suppress(Py4JError, OSError):
             while not over.wait(every_s):
                 tell(stand_of(tracker))

@@ -27,7 +27,7 @@ from loadmanager.pipeline.reporting.wording import many
 FILE: Final = "report.html"
 
 MOST_CLUSTERS: Final = 5
-"""A report tells of so many clusters; choose others by their own --out."""
+"""A report covers so many clusters; choose others by their own --out."""
 
 _TO_DO: Final = "What to do next"
 
@@ -103,7 +103,7 @@ def _part(tables: Tables, job: str, of: ModuleType) -> Part:
         return lacking(of.TITLE, job, tables.store.out)
     found = of.read(tables)
     if found is None:
-        return lacking(of.TITLE, job, tables.store.out, f"The job {job} found nothing to tell of. ")
+        return lacking(of.TITLE, job, tables.store.out, f"The job {job} found no rows. ")
     shown: Part = of.show(found)
     return shown
 

@@ -1,7 +1,7 @@
-"""Loads per minute, hour and day, who is hot and when, and the averages as the leader had them.
+"""Loads per minute, hour and day, hot brokers and when, and the averages as the leader had them.
 
 Everything is made of data frames in `rolling`; here it is read and written. Days are not
-computed again unless a new batch has reports of them, or tells that others count.
+computed again unless a new batch has reports of them, or changes which of them count.
 """
 
 import contextlib

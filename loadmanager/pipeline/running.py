@@ -33,7 +33,7 @@ def run_jobs(
     tell: Callable[[str], None],
     progress: Progress = no_progress,
 ) -> None:
-    """Run every job, and tell its lines under its name.
+    """Run every job, and print its lines under its name.
 
     Jobs that were done stay done if a later one fails.
 

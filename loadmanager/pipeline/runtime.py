@@ -62,7 +62,7 @@ def java_home(folder: Path) -> Path:
 def check_memory(wanted: str, free_bytes: float | None) -> None:
     """Refuse a driver memory (``2g``, ``900m``) that this host does not have now.
 
-    Of a host that does not tell what is free, ``free_bytes`` is None: it is not checked.
+    Of a host whose free memory is not known, ``free_bytes`` is None: it is not checked.
 
     Raises:
         SparkUnavailable: it is no size, or more than is free.

@@ -43,7 +43,7 @@ _OF_REPORTS: Final = frozenset({BROKER_LOAD.name, BUNDLE_LOAD.name})
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A committed batch: its number and what its manifest tells, but for the files."""
+    """A committed batch: its number and the fields of its manifest, except the files."""
 
     number: int
     manifest: Mapping[str, Any]
@@ -92,7 +92,7 @@ class Store:
         They are written in their order. One may be made of others of the same version that
         were written before it: then its frame is a function that gets a reader of those.
 
-        Who reads by `table` sees all of the former or all of the new ones. Frames of the
+        A reader by `table` sees all of the former or all of the new ones. Frames of the
         former can still be evaluated until the next time; then those are removed.
         """
         folder = f"{self.out}/jobs/{job}"
@@ -168,7 +168,7 @@ class Store:
         if not batches:
             raise self._never_made(table.name, table.job)
         last = batches[-1]
-        # Each batch tells anew whose reports are passed over.
+        # Each batch reports anew of which brokers reports are passed over.
         counting = [last] if table is DOUBLED else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
         if table.name in _OF_REPORTS and DOUBLED.name in last.tables:

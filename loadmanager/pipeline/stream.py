@@ -149,7 +149,7 @@ def _started(work: Work, batches: Batches, *, once: bool) -> "StreamingQuery":
 
 
 class _Following:
-    """Notices that history fell silent, which no batch can tell."""
+    """Reports that no history arrives, which no batch can show."""
 
     def __init__(self, work: Work, batches: Batches) -> None:
         self._work = work
@@ -159,7 +159,7 @@ class _Following:
         self._told = False
 
     def look(self) -> None:
-        """Tell once that nothing came for too long."""
+        """Report once that nothing came for too long."""
         last_ms = self._batches.memory.latest().last_ms
         now_s = time.monotonic()
         if last_ms != self._last_ms:

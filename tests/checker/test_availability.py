@@ -49,7 +49,7 @@ def test_the_parts_of_a_bundle_serve_it_together() -> None:
     left, right = quarters(0, 2), quarters(2, 4)
     spells = [spell(0, 5), spell(5, 20, bundle=left), spell(6, 20, bundle=right)]
     (gap,) = gaps(spells, [WHOLE], from_s=0, until_s=20)
-    assert str(gap) == f"{right}, which b1:8080 lost, was served by nobody for 1.000 s from 5.000 s"
+    assert str(gap) == f"{right}, which b1:8080 lost, was not served for 1.000 s from 5.000 s"
 
 
 def test_a_bundle_that_is_not_expected_may_be_free() -> None:

@@ -234,7 +234,7 @@ def test_a_broken_promise_is_named(changed: str, text: str) -> None:
 
 
 def test_records_that_do_not_tell_of_every_bundle_prove_nothing() -> None:
-    assert summary(served=1).broken_promises == ("the brokers' records tell of 1 of 2 bundles",)
+    assert summary(served=1).broken_promises == ("the brokers' records list 1 of 2 bundles",)
 
 
 def test_bundles_that_stay_without_owner_after_a_kill_break_a_promise() -> None:

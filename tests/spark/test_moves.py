@@ -158,7 +158,7 @@ def test_without_unaffected_brokers_the_whole_cluster_is_the_control(rows: Rows)
     [
         ("silent", "too few reports of the target in 100 s after it arrived"),
         ("drained", "not for balance but draining"),
-        ("placed", "nobody served it before"),
+        ("placed", "no broker served it before"),
         ("observed", "only observed, not ordered"),
         ("untold", "no hand-over is told"),
         ("replaced", "replaced by another order"),

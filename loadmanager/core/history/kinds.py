@@ -253,7 +253,7 @@ MOVE: Final = Kind(
         *MOVING,
         text(
             "outcome",
-            "moved; placed: nobody had it; observed: nothing was ordered, because of the mode; "
+            "moved; placed: it had no owner; observed: nothing was ordered, because of the mode; "
             "failed: its order does not stand. The task lines follow each order to its end.",
         ),
         text(

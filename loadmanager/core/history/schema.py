@@ -173,7 +173,7 @@ SHORT_AND_LONG: Final = tuple(
 )
 
 MOVING: Final = (
-    text("source", "Broker that had it; null if nobody did.", nullable=True),
+    text("source", "Broker that had it; null if none had.", nullable=True),
     text("target", "Broker that is to have it."),
 )
 

@@ -28,7 +28,7 @@ class Estimate:
     ``costs`` (6,) are without negative ones, ``free`` as they come. ``covariance`` is of
     those, ``precision`` its inverse; both are 0 in directions that nothing is known of.
     ``kernel`` (6, 18) takes whitened pulls to what they change. ``gram`` (6, 6) is what the
-    rows tell, all kinds together. ``freedom`` is that of the t distribution: blocks less
+    rows say, all kinds together. ``freedom`` is that of the t distribution: blocks less
     terms.
     """
 
@@ -41,7 +41,7 @@ class Estimate:
     freedom: int
 
     def knows(self, direction: FloatArray) -> bool:
-        """Return whether the rows tell anything about costs in a direction."""
+        """Return whether the rows determine costs in a direction."""
         seen = self.covariance @ (self.precision @ direction)
         return bool(np.allclose(seen, direction, atol=_NEARLY * float(np.abs(direction).max())))
 

@@ -27,7 +27,7 @@ class Drift:
 
 
 def drift_of(term: int, first: Estimate, last: Estimate) -> Drift | None:
-    """Return how a term changed, None if a half does not tell it from others."""
+    """Return how a term changed, None if a half cannot separate it from others."""
     direction = np.zeros(len(first.free))
     direction[term] = 1.0
     return _along(direction, first, last)

@@ -35,7 +35,7 @@ LEAST_VARIATION: Final = 0.01
 class FoundTerm:
     """One term in its own unit, or its bounds if nothing is known of it.
 
-    ``drift`` is None if a half of the history does not tell it.
+    ``drift`` is None if a half of the history does not determine it.
     """
 
     rate: str
@@ -73,7 +73,7 @@ class Learned:
 
 
 def learn(source: Source, class_of: "list[int] | tuple[int, ...]") -> Learned:
-    """Return what all rows tell of the classes of units; at least one unit."""
+    """Return what all rows say about the classes of units; at least one unit."""
     ground = survey(source, class_of)
     state = fit(source, ground)
     closed = closing(source, ground, state)

@@ -4,7 +4,7 @@
 
 Each pass goes once over the rows and adds up normal equations, a matrix of 7 by 8 for each
 unit; what remains to be solved is tiny. A unit's background is free and drops out, so only
-what varies within a broker tells of costs: brokers that are busier may have busier hosts.
+what varies within a broker shows costs: brokers that are busier may have busier hosts.
 """
 
 from dataclasses import dataclass, replace

@@ -56,7 +56,7 @@ def censored_weights(phase: Phase, force: FloatArray) -> tuple[FloatArray, Float
 
     Its pull is the mean of the errors that a row may have, and it counts as one that is so far off:
     in the end a minute that is full in spite of its traffic counts for nothing, for then
-    somebody else filled the host. On the way there it pulls by `MOST_PULL` at most.
+    another process filled the host. On the way there it pulls by `MOST_PULL` at most.
     """
     if phase is Phase.BISQUARE:
         return weights(phase, force)

@@ -58,7 +58,7 @@ def changes(of_minutes: DataFrame, hand_overs: DataFrame) -> DataFrame:
 
 
 def _touched(hand_overs: DataFrame) -> DataFrame:
-    """Return ``cluster, broker, slot, touched``: who got or lost bundles when."""
+    """Return ``cluster, broker, slot, touched``: when brokers gained or lost bundles."""
     done = hand_overs.where("acquired_at_ms is not null")
     slot = F.floor(F.col("acquired_at_ms") / (SLOT_MINUTES * MINUTE_MS)).alias("slot")
     both = F.explode(F.array("source", "target")).alias("broker")
@@ -67,7 +67,7 @@ def _touched(hand_overs: DataFrame) -> DataFrame:
 
 
 def _windows(touched: DataFrame) -> DataFrame:
-    """Return ``cluster, event, slot, after``: the slots that tell of each slot with moves.
+    """Return ``cluster, event, slot, after``: the slots that show each slot with moves.
 
     ``after`` is -1 before the slot of the moves, 0 in it and 1 after it.
     """
@@ -82,7 +82,7 @@ def _windows(touched: DataFrame) -> DataFrame:
 
 
 def _slots(of_minutes: DataFrame) -> DataFrame:
-    """Return means of five minutes; usage of a full broker is null, for it tells too little."""
+    """Return means of five minutes; usage of a full broker is null, for it shows too little."""
     slot = F.floor(F.col("minute") / SLOT_MINUTES).alias("slot")
     full = {
         resource: F.max(F.col(f"{resource}_usage") / F.col(f"{resource}_limit")) >= THRESHOLD

@@ -57,7 +57,7 @@ COST_TERMS: Final = _table(
     (
         "drift",
         _AMOUNT,
-        "Change from the first to the last half, as a fraction; null if a half does not tell.",
+        "Change from the first to the last half, as a fraction; null if it is not determined.",
     ),
     ("drifted", _FLAG, "Whether that is more than chance."),
 )

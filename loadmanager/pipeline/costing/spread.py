@@ -2,7 +2,7 @@
 
 Errors of neighbouring minutes are alike, and a background wanders for hours: rows must not
 be taken for independent. What varies is told apart by scale: ``between`` blocks (a broker's
-days, as a rule), ``within`` a block, and around ``moves``. Each kind tells of the costs by
+days, as a rule), ``within`` a block, and around ``moves``. Each kind determines the costs by
 itself, and counts by how much whole blocks disagree in it: a background that wanders from
 day to day costs weight only to what was learned from days. Neighbouring blocks of a broker
 may depend on each other by half. A block that decides a term by itself has pulled the fit
@@ -50,7 +50,7 @@ class Middles:
 
 
 class Closing(NamedTuple):
-    """What the rows of each kind tell of a settled fit: (C, F, 5, 3, 6, 6) and (C, F, 5, 3, 6).
+    """What the rows of each kind say about a settled fit: (C, F, 5, 3, 6, 6) and (C, F, 5, 3, 6).
 
     ``slopes`` are second derivatives and ``roots`` take scores of a kind to where their
     expected spread is the unit matrix.
@@ -79,7 +79,7 @@ class Pulls(NamedTuple):
 
 
 def closing(source: Source, ground: Ground, state: State) -> Closing:
-    """Return what each kind of rows tells of a settled fit; goes over them twice."""
+    """Return what each kind of rows says about a settled fit; goes over them twice."""
     first = source.sums(_middles_pass(ground, state))
     empty = np.zeros((len(FITS), RESOURCE_COUNT, 1 + RATE_COUNT))
     own = np.stack([first.get(unit, empty) for unit in range(len(ground.class_of))])

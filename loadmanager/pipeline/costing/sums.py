@@ -77,7 +77,7 @@ class Look:
     ``weight`` and ``slope`` are those of the normal equations and of their derivative;
     ``pull`` is what each row contributes to the gradient. All are 0 for what is not used.
     ``cut_off`` is where the fit is so near to full that larger usage than expected would
-    not be seen: errors there are those that could be seen, and tell nothing of the usual.
+    not be seen: errors there are those that could be seen, and say nothing about the usual.
     """
 
     design: FloatArray

@@ -40,7 +40,7 @@ def condition(gram: FloatArray) -> float:
 def entangled(gram: FloatArray) -> list[tuple[str, ...]]:
     """Return for each term those that it cannot be told apart from.
 
-    A direction in which the rows tell 30 times less than in their best, and which two terms
+    A direction in which the rows determine 30 times less than in their best, and which two terms
     or more owe half of their variance to, entangles these terms.
     """
     values, vectors, varied = _scaled(gram)

@@ -1,4 +1,4 @@
-"""Who the rows are of: brokers in classes, numbered."""
+"""The subjects of rows: brokers in classes, numbered."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class Units:
         """Return the minute after the last of a cluster; 0 if it has none.
 
         A broker that is more than a day ahead of all others had a clock that jumped: the
-        newest but it tells the end.
+        newest but it shows the end.
         """
         lasts = sorted(one.last_minute for one in self.every if one.cluster == cluster)
         if len(lasts) > 1 and lasts[-1] - lasts[-2] > _DAY_MINUTES:
@@ -86,7 +86,7 @@ def block_minutes(units: Sequence[Unit]) -> int:
     """Return how long errors are taken to depend on each other: a day if the history allows.
 
     The longest stretch of which the largest class has `WANTED_BLOCKS`, so that their
-    spread tells how sure the costs are.
+    spread says how sure the costs are.
     """
     for length in BLOCKS_MINUTES:
         blocks: dict[tuple[str, str], int] = {}

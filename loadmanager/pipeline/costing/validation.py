@@ -41,7 +41,7 @@ class Trial:
 
     ``within`` is how many minutes of all lay in their 90 % interval. ``minutes`` and
     ``changes`` count what was held out; ``change_error`` is that of what brokers use after
-    their bundles changed. Full minutes are left out: nobody knows what was asked of them.
+    their bundles changed. Full minutes are left out: the demand in them is not known.
     """
 
     minutes: FloatArray

@@ -1,6 +1,6 @@
 """What moves were to add to their targets, by two models, against what they did add.
 
-All moves of one moment to or from a broker are one change of its use: reports cannot tell
+All moves of one moment to or from a broker are one change of its use: reports cannot separate
 them apart.
 """
 

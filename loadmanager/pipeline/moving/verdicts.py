@@ -71,7 +71,7 @@ def _reason(window_s: float) -> Column:
     told = (
         F.when(F.col("outcome") == "observed", "only observed, not ordered")
         .when(F.col("outcome") == "failed", "the order could not be written")
-        .when(F.col("source").isNull(), "nobody served it before")
+        .when(F.col("source").isNull(), "no broker served it before")
         .when(~F.col("for_balance"), F.concat(F.lit("not for balance but "), "cause"))
         .when(F.col("ended").isNull(), "no hand-over is told")
         .when(F.col("ended") == "replaced", "replaced by another order")

@@ -239,7 +239,7 @@ def _pause_chart(pauses: Sequence[Row]) -> Chart:
     names = [f"{span(2 ** (row['step'] / 2))}" for row in pauses]
     return Chart(
         title="For how long clients waited",
-        summary="Moves by the time in which nobody served the bundle; each bar holds those from "
+        summary="Moves by the time in which no broker served the bundle; each bar holds those from "
         "its time to the next bar's.",
         data=[bars(names, [row["count"] for row in pauses], "moves", COLOURS[0])],
         layout=layout(

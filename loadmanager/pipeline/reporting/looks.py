@@ -1,4 +1,4 @@
-"""How the report's charts look: colours that tell apart for all eyes, axes, legends below."""
+"""How the report's charts look: colours that all eyes can distinguish, axes, legends below."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

@@ -95,7 +95,7 @@ def read(tables: Tables) -> Distance | None:
 
 
 def _within(frame: DataFrame, bounds: tuple[int, int]) -> DataFrame:
-    """Return the rows of the time of the reports: a clock that jumped tells no other."""
+    """Return the rows of the time of the reports: a clock that jumped shows no other."""
     return frame.where(F.unix_millis("at").between(*bounds))
 
 

@@ -57,7 +57,7 @@ def _labelled(finding: Finding) -> tuple[str, ...]:
 
 
 def lacking(title: str, job: str, out: str, told: str = "") -> Part:
-    """Return a part whose job did not run, or had nothing to tell of: it says what makes it."""
+    """Return a part whose job did not run, or had no rows: it names the command that makes it."""
     command = f"loadmanager pipeline {job} --out {quote(out)}"
     words = [told or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
     return Part(title=title, body=[tag("p", *words)])

@@ -155,7 +155,7 @@ def _measured(hours: Sequence[Row]) -> Chart:
         title="CPU of brokers: predicted and measured",
         summary="Percent of one core, mean of an hour of a broker, by its traffic and its "
         "background. On the dotted line a prediction is right. These hours include those that "
-        "the costs were learned from; the table above tells of those held out.",
+        "the costs were learned from; the table above shows those held out.",
         data=data,
         layout=layout(
             xaxis={"title": {"text": "measured, % of one core"}, "rangemode": "tozero"},

@@ -74,7 +74,7 @@ def bounds_ms(frame: DataFrame, time: str) -> tuple[int, int] | None:
 
 
 def sound(frame: DataFrame) -> DataFrame:
-    """Return the rows without those of days that only one broker's jumped clock tells of.
+    """Return the rows without those of days that only one broker's jumped clock shows.
 
     In: ``date``, and ``brokers`` (how many) or ``broker``. One report of the year 2099 would
     make one interval of a chart of all that happened.

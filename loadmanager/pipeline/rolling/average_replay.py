@@ -28,7 +28,7 @@ class State:
 
     @classmethod
     def unknown(cls, bundles: int) -> Self:
-        """Return the state of bundles nobody has measured."""
+        """Return the state of bundles that were not measured."""
         none = np.zeros(bundles, dtype=np.int64)
         rates = np.zeros((bundles, 4))
         return cls(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)

@@ -39,7 +39,7 @@ _DAYS_BEFORE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderHistory:
-    """The ingested tables that tell of the leader's averages, each by its name there."""
+    """The ingested tables with the leader's averages, each by its name there."""
 
     rounds: DataFrame
     ticks: DataFrame

@@ -6,7 +6,7 @@ what comes out, which is a row for many.
 
 That two of a million names have the same 128 bits, so that they would be taken for one,
 has odds of 1 to 10^27 (half the square of their number over 2^128). The hashes are
-not made against an adversary: who may choose names of bundles in order to spoil history's
+not made against an adversary: a client may choose names of bundles in order to spoil history's
 tables may as well send loads that were never there.
 """
 

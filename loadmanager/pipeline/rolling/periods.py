@@ -30,7 +30,7 @@ def longer(
     ``named`` (`names_in`) have the names of all ``keys``, and maybe more that follow from them;
     without it they are looked for in the minutes.
 
-    Both are made while minutes are sorted once. Who wants both had better persist it: it
+    Both are made while minutes are sorted once. A caller that uses both should persist it: it
     has a sixtieth of the rows, or a few more.
     """
     periods = periods_of(measures, minutes.columns)

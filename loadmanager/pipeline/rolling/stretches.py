@@ -96,7 +96,7 @@ def _within_stretches(began: DataFrame, ticks: DataFrame) -> DataFrame:
 
 
 def _changes(lines: DataFrame) -> list[DataFrame]:
-    """Return what the lines took up, and who left; who left and came back in one line is here."""
+    """Return what the lines took up, and what left; what left and came back in one line is here."""
     lines = lines.withColumn("line", F.col("seq"))
     kept = [*STRETCH, "until_tick", "from_tick", "line"]
     taken = lines.select(*kept, F.posexplode("taken").alias("item", "seen"))
@@ -119,7 +119,7 @@ def _change(rows: DataFrame, broker: str, reported_at_ms: str) -> DataFrame:
 def cut_within(stretches_: DataFrame, cuts: DataFrame) -> DataFrame:
     """Return the bundles that were split, merged or made of others in each stretch.
 
-    Their averages were shared out or added up, which no report tells. A cut may come just
+    Their averages were shared out or added up, which no report shows. A cut may come just
     after the averages of a base were recorded and before the round was told, so that it
     counts for the stretch after it, too.
     """

@@ -2,7 +2,7 @@
 
 A report's rates are means over a few seconds before it, and it was published because
 something had changed or its predecessor grew old: so it stands for the time since the
-report before. Of a broker that was silent for long nobody knows what it did: a report
+report before. What a broker did that was silent for long is not known: a report
 stands for `CAP_S` before it at most, and the rest of the silence belongs to nothing.
 
 How long that is was measured on a monotonic clock, where it lies on the wall clock: a
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.durations import MINUTE_MS
 
 CAP_S: Final = 300.0
-"""Five times what lies between two reports of an agent with nothing to tell."""
+"""Five times what lies between two reports of an agent with nothing new to report."""
 
 UNKNOWN_S: Final = 1.0
 """What a report stands for of which neither the interval nor the window is known."""

@@ -98,7 +98,7 @@ class Memory:
         return self.progress(sys.maxsize)
 
     def told(self, table: str, part: int | str) -> str:
-        """Return the folder of what a batch tells, or of what is told besides."""
+        """Return the folder of a batch's reports, or of those beside batches."""
         name = f"{part:06d}" if isinstance(part, int) else part
         return f"{self._out}/{table}/batch={name}"
 

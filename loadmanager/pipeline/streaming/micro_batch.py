@@ -54,7 +54,7 @@ class Batches:
     over: Event = field(default_factory=Event)
 
     def take(self, files: DataFrame, batch: int) -> None:
-        """Count the lines of files (``path``, ``content``), and tell what is over."""
+        """Count the lines of files (``path``, ``content``), and report what is over."""
         read = files.mapInArrow(read_files, READ)
         with self.at_work:
             if self.over.is_set():
@@ -158,7 +158,7 @@ class Batches:
         counted = told.agg(F.countDistinct("minute"), F.max("minute")).first()
         over, last = counted or (0, None)
         until = f", the last {last:%F %H:%M}" if last is not None else ""
-        faults = f", {bad} lines that are none (ingest tells of them)" if bad else ""
+        faults = f", {bad} malformed lines (ingest lists them)" if bad else ""
         self.tell(f"batch {batch}: {fresh.count()} reports, {over} minutes over{until}{faults}")
         for one in alerts:
             self.tell(f"  {one.text()}")

@@ -13,7 +13,7 @@ _ORDERED: Final = frozenset({"moved", "placed"})
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A bundle that went to another broker; ``source`` is None if nobody had it."""
+    """A bundle that went to another broker; ``source`` is None if no broker had it."""
 
     bundle: str
     source: str | None

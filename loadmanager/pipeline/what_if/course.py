@@ -214,7 +214,7 @@ class Course:
         self._ledger.count(line, frame, counted)
 
     def _obey(self, frame: Frame) -> None:
-        """Carry out what somebody asked for until the next round: that had no other reason."""
+        """Carry out what was requested until the next round, which had no other reason."""
         arrives_s = frame.at_s + self.rules.hand_over_s
         for one in frame.carried_out:
             row = frame.bundles.index.get(BundleId(one.bundle))

@@ -160,7 +160,7 @@ def _short(known: Mapping[str, type], name: str, where: str) -> str:
 
 
 def _sensible() -> dict[tuple[str, str], None]:
-    """Return every pair but those whose placement follows a plan that nobody makes."""
+    """Return every pair but those whose placement follows a plan that is not made."""
     return {
         (shedder, placement): None
         for shedder in _short_names(SHEDDERS)

@@ -103,7 +103,7 @@ class Averages:
 
     @classmethod
     def told(cls, count: int, rows: Indices, numbers: FloatArray) -> "Averages":
-        """Return what a base round tells of ``rows``; of all others there is no sample."""
+        """Return what a base round says of ``rows``; of all others there is no sample."""
         table = np.tile(_UNMEASURED, (count, 1))
         table[rows] = numbers
         return cls(table)

@@ -15,7 +15,7 @@ RETURN_S: Final = 3600.0
 """A bundle that is back at a former owner so soon was moved in vain."""
 
 FOR_LOAD: Final = frozenset({Cause.OVERLOADED, Cause.UNDERLOADED, Cause.IMBALANCE, Cause.SWAP})
-"""Why bundles are moved when nobody asks for it."""
+"""Causes of moves that no client requests."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def measure(line: Line, loads: FloatArray, overload: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A bundle's move: its row, and the numbers of brokers; ``source`` -1 is for nobody."""
+    """A bundle's move: its row, and the numbers of brokers; ``source`` -1 is for none."""
 
     row: int
     source: int

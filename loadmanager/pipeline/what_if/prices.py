@@ -62,7 +62,7 @@ class TrafficCosts:
         self._frame = frame
         totals = np.concatenate([frame.brokers.traffic, [frame.brokers.traffic.sum(axis=0)]])
         usage = np.concatenate([frame.brokers.usage, [frame.brokers.usage.sum(axis=0)]])
-        # The last row is the whole cluster, which stands in for the owner of what nobody has.
+        # The last row is the whole cluster, which stands in for the owner of bundles without one.
         self._prices = _unit_prices(usage, totals)
 
     def _amounts(self, rates: FloatArray, owner: Indices) -> FloatArray:

@@ -102,7 +102,7 @@ def _told(want: Sequence[_Decision], got: Sequence[_Decision]) -> str:
 
 def _move(one: _Decision) -> str:
     bundle, source, target, _ = one
-    return f"{bundle} from {source or 'nobody'} to {target}"
+    return f"{bundle} from {source or 'no broker'} to {target}"
 
 
 def _carried_out(frame: Frame) -> Iterator[Moved]:

@@ -38,7 +38,7 @@ class Scores:
     overload_broker_s: float = _score("How long brokers were above the threshold, added up.")
     overload_fraction: float = _score("The same as a fraction of all brokers' time.")
     moves: int = _score("Bundles moved for load.")
-    placed: int = _score("Bundles placed that nobody had.")
+    placed: int = _score("Bundles placed that had no owner.")
     drained: int = _score("Bundles taken off draining brokers.")
     returned: int = _score("Moves that took a bundle back to where it was within the last hour.")
     moved_bytes_per_s: float = _score("Traffic of the bundles moved for load, added up.")

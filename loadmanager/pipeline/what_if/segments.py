@@ -34,7 +34,7 @@ TOLD: Final[Mapping[str, str]] = {
     "terms": "term",
     "lost_rounds": "lost",
 }
-"""The tables of what leaders tell: only together they have no gap."""
+"""The tables of leaders' records: only together they have no gap."""
 
 
 def index(tables: Tables, segment_s: float) -> DataFrame:

@@ -58,7 +58,7 @@ LINES: Final = StructType(
         _field("bytes_per_s", DoubleType(), "Traffic of the cluster."),
         _field("away", DoubleType(), "Fraction of it on other brokers than recorded."),
         _field("moves", LongType(), "Bundles moved for load."),
-        _field("placed", LongType(), "Bundles placed that nobody had."),
+        _field("placed", LongType(), "Bundles placed that had no owner."),
         _field("drained", LongType(), "Bundles taken off draining brokers."),
         _field("returned", LongType(), "Moves back within an hour."),
         _field("moved_bytes_per_s", DoubleType(), "Traffic of the moved bundles."),

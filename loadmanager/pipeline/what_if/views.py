@@ -19,7 +19,7 @@ _PRODUCERS, _CACHE = LISTED.index("producers"), LISTED.index("cache_bytes")
 
 
 class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, each picked when somebody asks for it."""
+    """The heaviest bundles of every broker, each picked when it is asked for."""
 
     def __init__(
         self, brokers: Mapping[BrokerId, int], listing: Callable[[int], Listing], *, like_java: bool
@@ -73,7 +73,7 @@ def other_view(
 ) -> ClusterView:
     """Return the cluster as it would be if the bundles were listed by ``owner``.
 
-    ``owner`` has a broker row for each bundle, -1 for nobody.
+    ``owner`` has a broker row for each bundle, -1 for none.
     """
     owned = owned_by(frame, owner)
 
@@ -102,7 +102,7 @@ def owned_by(frame: Frame, owner: Indices) -> OwnedRows:
 
 
 def summed(owner: Indices, values: FloatArray, brokers: int) -> FloatArray:
-    """Return the sums of the bundles' values by broker; what nobody owns counts for nobody."""
+    """Return the sums of the bundles' values by broker; bundles without an owner count for none."""
     held = owner >= 0
     rows, kept = owner[held], values[held]
     if kept.ndim == 1:

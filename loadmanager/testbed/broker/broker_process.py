@@ -36,7 +36,7 @@ class PulsarSettings:
 
     ``url`` is the address clients are told, "" for the one listened on. ``ledger`` is the
     folder of the topics' logs; None is one that goes with the process. ``sidecar_url`` is
-    who is asked for owners, "" for nobody.
+    that is asked for owners, "" for none.
     """
 
     host: str
@@ -135,7 +135,7 @@ async def _serve(
             door = _door(settings, place, broker, incarnation)
             hearers.append(door.heard)
             doing = tasks.create_task(door.serve(place.listening))
-        # The sockets have listened since they were made: who connects from now on is served.
+        # The sockets have listened since they were made: connections are served from now on.
         announce()
         await serve(broker, listening, options, stopping)
         if doing is not None:

@@ -63,7 +63,7 @@ class InProcessBroker:
         clock_s: the broker's monotonic clock.
         broker: ``host:port``, for `intervals`.
         hash_name, window_s: as for `MemoryBroker`.
-        process_id: what `stats` tells.
+        process_id: the one in `stats`.
         told: is called with each change of what it serves, as it happens.
     """
 
@@ -197,7 +197,7 @@ class InProcessBroker:
 
     @property
     def incarnation(self) -> str:
-        """The present or last process, as it tells it; nobody has to ask."""
+        """The present or last process, as it reports itself without a request."""
         return f"{self._name}#{self._lives}"
 
     @property

@@ -43,7 +43,7 @@ from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
 class MemoryBroker:
-    """What one broker process serves, and by whose leave.
+    """What one broker process serves, and under which lease.
 
     Args:
         broker: ``host:port``, for the record.
@@ -104,7 +104,7 @@ class MemoryBroker:
         return served.traffic.topics(now_s)
 
     def serves(self, bundle: BundleId, up_to_token: float = math.inf) -> bool:
-        """Tell whether ``bundle`` is served, or has requests in service, under such a token."""
+        """Return whether ``bundle`` is served, or has requests in service, under such a token."""
         served = self._serving.get(bundle)
         return served is not None and served.fencing_token <= up_to_token
 

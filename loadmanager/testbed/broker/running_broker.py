@@ -129,7 +129,7 @@ class RunningBroker:
         return self.last_grant(topic)
 
     def last_grant(self, topic: TopicName) -> Grant | None:
-        """Return the same as of the last command: for those who hear of a change in its midst."""
+        """Return the same as of the last command, for calls in the middle of a change."""
         served = self._machine.holding(topic)
         return None if served is None else Grant(served.bundle, served.fencing_token)
 
@@ -142,7 +142,7 @@ class RunningBroker:
             )
 
     def count_clients(self, topic: TopicName, clients: Clients) -> None:
-        """Take note of who is connected to ``topic`` now."""
+        """Record the clients that are connected to ``topic`` now."""
         served = self._machine.holding(topic)
         if served is not None:
             served.traffic.connected(topic, clients)
@@ -152,7 +152,7 @@ class RunningBroker:
         self._machine.stop(self._clock_s())
 
     async def watch_leases(self) -> None:
-        """End each lease the moment it runs out, even when nobody asks. Runs until cancelled.
+        """End each lease the moment it runs out, without a request. Runs until cancelled.
 
         It sleeps until the earliest end or until something changes: an idle broker
         wakes up once per renewal. Needs a clock that runs as the event loop's does.

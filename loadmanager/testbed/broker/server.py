@@ -294,6 +294,6 @@ def _topic(request: web.Request) -> TopicName:
 
 
 def _producer(request: web.Request) -> str:
-    """Return who publishes: the ``X-Producer`` header, else the client's connection."""
+    """Return the producer: the ``X-Producer`` header, else the client's connection."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return request.headers.get("X-Producer") or str(peer)

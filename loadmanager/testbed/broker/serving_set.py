@@ -48,7 +48,7 @@ class Ticket:
 
 
 class ServingSet:
-    """Bundles by name and by namespace. A broker knows no others: it asks nobody.
+    """Bundles by name and by namespace. A broker knows no others, and asks no other process.
 
     Ranges may overlap for a moment, when the halves of a split are loaded before their
     parent is unloaded: a topic then belongs to the bundle with the newest token.
@@ -64,7 +64,7 @@ class ServingSet:
         return iter([*self._served.values()])
 
     def __contains__(self, served: Served) -> bool:
-        """Tell whether ``served`` itself is still in: not only a bundle of that name."""
+        """Return whether ``served`` itself is still in, not only a bundle of that name."""
         return self._served.get(served.bundle) is served
 
     def get(self, bundle: BundleId) -> Served | None:

@@ -91,7 +91,7 @@ class BundleTraffic:
             count.add_out(messages, payload_bytes)
 
     def connected(self, topic: TopicName, clients: Clients) -> None:
-        """Take note of who is connected to ``topic`` now."""
+        """Record the clients that are connected to ``topic`` now."""
         self._topics.add(topic)
         self._clients[topic] = clients
 

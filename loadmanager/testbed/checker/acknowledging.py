@@ -24,7 +24,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """An acknowledged message that nobody had the right to take."""
+    """An acknowledged message that no broker had the right to take."""
 
     publish: Publish
     why: Why

@@ -1,4 +1,4 @@
-"""How long bundles were served by nobody, and whether a fault accounts for it."""
+"""How long bundles were not served, and whether a fault accounts for it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,9 +37,9 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """A part of the hash circle that nobody served from ``start_s`` to ``end_s``.
+    """A part of the hash circle that no broker served from ``start_s`` to ``end_s``.
 
-    ``left_by`` is who served it last, "" if nobody did. ``handed_over`` says that it was
+    ``left_by`` is the broker that served it last, "" for none. ``handed_over`` says that it was
     told to stop, and lost nothing.
     """
 
@@ -51,14 +51,14 @@ class Gap:
 
     @property
     def lasted_s(self) -> float:
-        """How long nobody served it."""
+        """How long no broker served it."""
         return self.end_s - self.start_s
 
     def __str__(self) -> str:
         """Tell it to people."""
         how = f", which {self.left_by} {'let go' if self.handed_over else 'lost'},"
         return (
-            f"{self.segment}{how if self.left_by else ''} was served by nobody "
+            f"{self.segment}{how if self.left_by else ''} was not served "
             f"for {self.lasted_s:.3f} s from {self.start_s:.3f} s"
         )
 

@@ -134,8 +134,8 @@ class Children:
         """Return when ``lacks`` says "", for nothing; all children must stay alive meanwhile.
 
         Raises:
-            ChildFailed: a child ended, or ``child`` was not ``what`` in time; it tells
-                what was lacking last.
+            ChildFailed: a child ended, or ``child`` was not ``what`` in time; the message
+                says what was lacking last.
         """
         deadline_s = monotonic() + bound_s
         while lacking := await lacks():
@@ -160,7 +160,7 @@ class Children:
 
 
 def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
-    """Return loopback ports nobody listens on; from ``first`` on, all must be free.
+    """Return free loopback ports; from ``first`` on, all must be free.
 
     Ports for outgoing connections begin higher (32768 on Linux), so that none of
     the demo's own connections takes a port before its child listens on it.

@@ -73,7 +73,7 @@ class LookupClient:
         return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
 
     async def find_owner(self, topic: TopicName) -> str | None:
-        """Return the URL of the topic's owner, None if nobody told within the bound.
+        """Return the URL of the topic's owner, None without an answer within the bound.
 
         A sidecar that cannot be reached, or does not answer for ten seconds, costs a try
         at the next one and is no error: any of them knows every owner. An answer other

@@ -92,7 +92,7 @@ class Cluster:
         return tuple(member for member in self.members if not member.killed)
 
     async def start(self, tell: Callable[[str], None]) -> None:
-        """Start everything and create the namespace; ``tell`` hears of each step.
+        """Start everything and create the namespace; ``tell`` is called with each step.
 
         Raises:
             DemoFailed: a process ended, or something was not ready in time.

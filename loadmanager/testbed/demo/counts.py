@@ -1,4 +1,4 @@
-"""What the traffic generator counts, and the lines in which it tells its parent."""
+"""What the traffic generator counts, and the lines by which it reports to its parent."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from loadmanager.core.ids import BundleId
 
 Kind = Literal["placed", "progress", "final"]
 SLOW_S: Final = 0.5
-"""A message that waited less is not worth telling of by itself."""
+"""A message that waited less is not reported by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class TrafficCounts:
         self._note_wait(bundle, waited_s)
 
     def gave_up(self, bundle: BundleId, waited_s: float) -> None:
-        """Count a message that nobody accepted within the retry bound."""
+        """Count a message that was not accepted within the retry bound."""
         self.publish_errors += 1
         self.waiting -= 1
         self._note_wait(bundle, waited_s)

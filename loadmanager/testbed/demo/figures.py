@@ -18,7 +18,7 @@ REPORT_S: Final = 1.0
 """How old the news in a report of the traffic generator may be."""
 
 LAG_S: Final = 4.0
-"""A load that a sidecar tells covers two seconds, and is told for up to two seconds more."""
+"""A load that a sidecar reports covers two seconds, and is shown for up to two seconds more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Journal:
         """Keep a look and note which bundles another broker serves than before.
 
         Brokers are not asked at the same instant, so that a bundle on its way may be
-        told by both or by none: it has moved when the former owner tells it no more.
+        listed by both or by none: it has moved when the former owner lists it no more.
         """
         self.looks.append(look)
         told = {(b.broker, bundle) for b in look.brokers for bundle in b.bundles or ()}
@@ -127,7 +127,7 @@ class KillStory:
         return self.leader_before == self.broker
 
     def follow(self, look: ClusterLook, bundles: int) -> None:
-        """Note who leads, and whether all ``bundles`` are served, as of this look."""
+        """Record the leader, and whether all ``bundles`` are served, as of this look."""
         elapsed_s = look.at_s - self.at_s
         if look.leader is not None and look.leader != self.broker:
             self.leader_after = look.leader
@@ -230,7 +230,7 @@ class Summary:
         if self.evidence.served != self.bundles:
             # A record that says little proves little.
             told = f"{self.evidence.served} of {self.bundles}"
-            broken.append(f"the brokers' records tell of {told} bundles")
+            broken.append(f"the brokers' records list {told} bundles")
         broken += [
             f"not every bundle was served again after {kill.name} was killed"
             for kill in self.kills

@@ -50,7 +50,7 @@ class BrokerLook:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """All brokers at one moment of the monotonic clock, and who leads."""
+    """All brokers at one moment of the monotonic clock, and the leader."""
 
     at_s: float
     leader: BrokerId | None
@@ -67,7 +67,7 @@ class ClusterLook:
 
     @property
     def owners(self) -> dict[BundleId, BrokerId]:
-        """Who serves each bundle, as the brokers themselves say."""
+        """The brokers that serve each bundle, by their own statistics."""
         return {bundle: b.broker for b in self.brokers for bundle in b.bundles or ()}
 
 
@@ -89,8 +89,8 @@ class Observer:
 
     Args:
         http: to ask with.
-        members: whom to ask.
-        control_secret: what the brokers want to see before they tell what they serve.
+        members: the brokers and sidecars to ask.
+        control_secret: the secret without which brokers do not list what they serve.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Observer:
         self._to_broker = {"Authorization": f"Bearer {control_secret}"}
 
     async def look(self) -> ClusterLook:
-        """Return what all told within a second; who did not is shown as such."""
+        """Return all answers of a second; a broker without one is marked so."""
         at_s = monotonic()
         leader, brokers = await asyncio.gather(
             self._leader(), asyncio.gather(*(self._look_at(member) for member in self._members))

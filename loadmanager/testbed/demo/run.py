@@ -202,7 +202,7 @@ class Run:
         """Let the generator finish what is due, and hear its last counts.
 
         Raises:
-            ChildFailed: it ended without telling them, or did not end.
+            ChildFailed: it ended without reporting them, or did not end.
         """
         traffic.child.send(signal.SIGTERM)
         try:

@@ -60,7 +60,7 @@ class Show(Protocol):
     """Where a run is shown while it goes on."""
 
     def step(self, text: str) -> None:
-        """Tell what is being waited for before the run begins."""
+        """Show what is being waited for before the run begins."""
 
     def invite(self, invitation: Invitation) -> None:
         """Print how to join the cluster, which is up now."""
@@ -79,7 +79,7 @@ class Shows:
         self._shows = shows
 
     def step(self, text: str) -> None:
-        """Tell all."""
+        """Show everything."""
         for show in self._shows:
             show.step(text)
 

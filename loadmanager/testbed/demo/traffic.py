@@ -130,7 +130,7 @@ class Traffic:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Place, publish until stopped, finish what is due, and tell the last counts."""
+        """Place, publish until stopped, finish what is due, and report the last counts."""
         async with asyncio.TaskGroup() as tasks:
             reports = tasks.create_task(self._report())
             placement = await self._place()

@@ -1,4 +1,4 @@
-"""Who publishes how much: topic names, shares of the traffic, and when each message is due.
+"""Planned traffic: topic names, shares of the traffic, and when each message is due.
 
 Pure: the placement, the seed and the time come in as arguments.
 """

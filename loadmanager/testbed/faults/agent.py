@@ -62,7 +62,7 @@ class World:
 
 
 class OpenDoor:
-    """A door that nobody comes through: stories call the application themselves."""
+    """A server without clients: tests call the application directly."""
 
     def __init__(self) -> None:
         self.open = False

@@ -1,4 +1,4 @@
-"""Watching lookups: an answer names whom the answering sidecar could believe to be the owner.
+"""Watching lookups: an answer names a broker that the answering sidecar could take for the owner.
 
 What a sidecar knows is late by what its watches take. While it is in touch with the
 service that is `PROPAGATION_S`, and its messages' lag where they have one; while it is
@@ -100,7 +100,7 @@ class AnswersWatch:
                 spells.append(Spell((broker, now.node.stat.czxid), at_s))
 
     def look_at_touch(self, agents: Iterable[Agent], at_s: float) -> None:
-        """Take note of who is in touch; to be called after whatever may have changed it."""
+        """Record which sidecars are in touch; to be called after anything that may change it."""
         for agent in agents:
             touch = self._touch[agent.context.identity.instance]
             lag_s = agent.coordination.lag_s * LAGS_IN_A_CHAIN
@@ -141,7 +141,7 @@ class AnswersWatch:
 
     def _compare_with_last(self, name: str, owner: Owner, told: str, at_s: float) -> None:
         last = self._tokens.get((name, owner.bundle))
-        # Answers of one instant have no order: those who wait together are told in turn.
+        # Answers of one instant have no order: clients that wait together are answered in turn.
         if last is not None and last.at_s < at_s and last.token > owner.fencing_token:
             seen = f"{told} after token {last.token} at {last.at_s:.3f} s"
             self.tell(Invariant.ANSWERS_GO_ON, owner.bundle, seen)

@@ -1,7 +1,7 @@
-"""Watching bundles that nobody serves: how long, and whether a fault accounts for it.
+"""Watching bundles without a broker: for how long, and whether a fault accounts for it.
 
 The clock of the bound runs for a bundle that was served before and whose namespace
-exists, while nobody serves it and nothing was disturbed: from the last fault on, as
+exists, while no broker serves it and nothing was disturbed: from the last fault on, as
 long as the service has a majority and one broker is fit. A broker is fit if it obeys,
 no drain mark stands, and its sidecar is registered, connected and not asked to stop.
 """
@@ -22,7 +22,7 @@ from loadmanager.testbed.faults.violation import Invariant, Tell
 LOOK_EVERY_S: Final = 0.5
 
 LAGS_TO_A_NEW_OWNER: Final = 4
-"""A leader whose replies are late reads who is gone, what is ordered, and writes two orders."""
+"""A leader whose replies are late reads absent brokers and orders, and writes two orders."""
 
 _PLACED_S: Final = 10.0
 """For a client's next question, the decision, the lock and the load, with a failure in each."""
@@ -114,7 +114,7 @@ class AvailabilityWatch:
             since_s = max(self._missing_since_s[bundle], self._undisturbed_since_s)
             self.longest_s = max(self.longest_s, at_s - since_s)
             if at_s - since_s > within_s:
-                seen = f"served by nobody for {at_s - since_s:.1f} s; bound {within_s:.1f} s"
+                seen = f"not served for {at_s - since_s:.1f} s; bound {within_s:.1f} s"
                 self.tell(Invariant.SERVED_AGAIN, bundle, seen)
 
     def asked(self, bundle: BundleId, at_s: float) -> None:
@@ -126,7 +126,7 @@ class AvailabilityWatch:
         self._asked[bundle] = _Asked(since_s, at_s + ASKED_FOR_S)
 
     def answered(self, bundle: BundleId) -> None:
-        """Expect it no more on behalf of those who asked: they were told where it is."""
+        """Expect it no more for the clients that asked: their lookups were answered."""
         self._asked.pop(bundle, None)
 
     def _look_at_asked(

@@ -54,7 +54,7 @@ async def spoil_commands(scene: Scene) -> str:
 
 
 async def exaggerate(scene: Scene) -> str:
-    """Let a broker tell the largest or smallest figures that are legal."""
+    """Let a broker report the largest or smallest legal figures."""
     host = scene.any_host()
     host.figures = dict.fromkeys(_COUNTS, scene.rng.choice((0, COUNT.most)))
     host.figures |= dict.fromkeys(_RATES, scene.rng.choice((0.0, 5e-324, RATE.most)))
@@ -63,7 +63,7 @@ async def exaggerate(scene: Scene) -> str:
 
 
 async def tell_nonsense(scene: Scene) -> str:
-    """Let a broker tell a figure that is beyond its bound, or none at all."""
+    """Let a broker report a figure that is beyond its bound, or no figure."""
     host, rng = scene.any_host(), scene.rng
     host.figures = {rng.choice((*_COUNTS, *_RATES)): rng.choice(_NONSENSE)}
     host.window = rng.choice((None, None, *_NONSENSE))
@@ -99,7 +99,7 @@ BROKER_FAULTS: Final = (
     Happening("cut a broker off", 1, cut_broker, harms=True),
     Happening("spoil commands", 2, spoil_commands, harms=True),
     Happening("exaggerate a broker's figures", 1, exaggerate, harms=True),
-    Happening("let a broker tell nonsense", 1, tell_nonsense, harms=True),
+    Happening("let a broker report nonsense", 1, tell_nonsense, harms=True),
     Happening("claim a broker", 1, claim_broker, harms=True),
     Happening("mend all brokers", 5, mend_brokers),
 )

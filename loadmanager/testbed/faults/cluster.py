@@ -52,7 +52,7 @@ class Cluster(World):
     """Every event that was logged as info or worse."""
     _operator: MemoryCoordination | None = None
 
-    # --- who is there ---------------------------------------------------------------
+    # --- members -------------------------------------------------------------------
 
     def add_host(self) -> Host:
         """Add a broker without a sidecar."""
@@ -196,7 +196,7 @@ class Cluster(World):
     def _faults(self, bundles: Sequence[BundleId]) -> Iterator[str]:
         nodes, locks = self.service.dump(), self.lock_sessions()
         for stray in locks.keys() - set(bundles):
-            yield f"{stray}: a lock nobody asked for"
+            yield f"{stray}: a lock that was not requested"
         for bundle in bundles:
             servers = self.servers(bundle)
             if len(servers) != 1:

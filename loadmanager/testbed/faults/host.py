@@ -213,7 +213,7 @@ class BrokerLine:
 
 
 class ScriptedProbe:
-    """The `HostProbe` that tells what the story says of the host."""
+    """The `HostProbe` with the figures that a test sets for the host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

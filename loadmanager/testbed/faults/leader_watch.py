@@ -1,4 +1,4 @@
-"""Watching that somebody leads: how long nobody did, and whether a fault accounts for it.
+"""Watching for a leader: how long there was none, and whether a fault accounts for it.
 
 The clock of the bound runs while no sidecar leads, from the last fault on, as long as the
 service has a majority and one sidecar is healthy. To lead is to hold the election node with
@@ -19,7 +19,7 @@ _ELECTION_S: Final = 5.0
 """For noticing that the node is free, a lost race or reply, and what a term reads at first."""
 
 LAGS_TO_A_LEADER: Final = 4
-"""Who leads, the epoch, the commit, and what was ordered: each waits for a late reply."""
+"""The leader, the epoch, the commit, and what was ordered: each waits for a late reply."""
 
 
 def led_within_s(config: Config) -> float:
@@ -43,7 +43,7 @@ class LeaderWatch:
         self._undisturbed_since_s = at_s
 
     def look(self, at_s: float, *, led: bool, healthy: bool, lag_s: float = 0.0) -> None:
-        """Compare how long nobody led with the bound; replies come late by up to ``lag_s``."""
+        """Compare the time without a leader with the bound; replies are up to ``lag_s`` late."""
         if not healthy:
             self.disturbed(at_s)
         if led:
@@ -53,7 +53,7 @@ class LeaderWatch:
         passed_s = at_s - max(self._led_at_s, self._undisturbed_since_s)
         self.longest_s = max(self.longest_s, passed_s)
         if passed_s > within_s:
-            seen = f"nobody leads for {passed_s:.1f} s; bound {within_s:.1f} s"
+            seen = f"no leader for {passed_s:.1f} s; bound {within_s:.1f} s"
             self.tell(Invariant.SOMEBODY_LEADS, znodes.LEADER, seen)
 
 

@@ -39,7 +39,7 @@ _POLICIES = znodes.LOCAL_POLICIES + "/"
 
 
 class Monitor:
-    """Watches a cluster from its first moment; `raise_first` tells what was found."""
+    """Watches a cluster from its first moment; `raise_first` raises what was found."""
 
     def __init__(self, cluster: Cluster, trace: Trace) -> None:
         self._cluster = cluster
@@ -119,13 +119,13 @@ class Monitor:
         self.answers.look_at_touch(self._cluster.living, self._now_s())
 
     async def run(self) -> None:
-        """Look now and then at what nothing tells of, until cancelled."""
+        """Look periodically at what causes no event, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Look at what should be served, and at who is in touch."""
+        """Look at what should be served, and at which sidecars are in touch."""
         cluster, now_s = self._cluster, self._now_s()
         self.answers.look_at_touch(cluster.living, now_s)
         living, service = cluster.living, cluster.service

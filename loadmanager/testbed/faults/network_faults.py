@@ -77,7 +77,7 @@ async def _lag_after(scene: Scene, server: Server, lag_s: float) -> None:
 
 
 async def depose_server(scene: Scene) -> str:
-    """Let the ensemble's leader lose the others, who elect another; it answers reads meanwhile."""
+    """Cut off the ensemble's leader; the others elect one while it goes on answering reads."""
     service = scene.cluster.service
     if service.down:
         return ""

@@ -40,7 +40,7 @@ class OrdersWatch:
         self.locks = 0
 
     def foreign(self, content: bytes) -> None:
-        """Expect these orders to be written by a stranger, and nobody to act on them."""
+        """Expect these orders to be written by a stranger, and no agent to act on them."""
         self._foreign.add(content)
 
     def restored(self, epoch: int) -> None:
@@ -90,7 +90,7 @@ class OrdersWatch:
     def _was_told(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
         if path != znodes.orders(broker) or node is None or not node.data:
             return
-        # Who is told of a stranger's may take nothing until it hears of a leader's.
+        # An agent that read a stranger's orders may take nothing until it reads a leader's.
         self._told[name] = decode_orders(path, node.data).epoch
         self._misled.discard(name)
         if node.data in self._foreign:

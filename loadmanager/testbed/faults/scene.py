@@ -18,12 +18,12 @@ from loadmanager.testbed.faults.monitor import Monitor
 from loadmanager.testbed.faults.service import Snapshot
 
 REFUSALS = (CoordinationError, Deposed, LookupRefused, BrokerError)
-"""What somebody who asks for something in the middle of faults has to be ready for."""
+"""Errors that a client has to expect in the middle of faults."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """The cluster, who watches it, and the dice.
+    """The cluster, its monitor, and the random numbers.
 
     ``counts`` is how often each thing happened.
     """
@@ -70,7 +70,7 @@ class Scene:
         return agent
 
     def begin(self, asked: Coroutine[Any, Any, object]) -> None:
-        """Let somebody ask for something, who takes a refusal as it is."""
+        """Send a client's request; a refusal is accepted."""
         task = asyncio.ensure_future(_bear_refusal(asked))
         self._under_way.add(task)
         task.add_done_callback(self._ended)

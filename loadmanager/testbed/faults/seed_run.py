@@ -63,7 +63,7 @@ HAPPENINGS: Final = (
 """All that may happen at a step."""
 
 _FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}
-"""A broker that tells huge figures has its bundles split until they are too narrow for topics."""
+"""A broker that reports huge figures has its bundles split until they are too narrow for topics."""
 
 _PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)
 _ONE_LULL_IN: Final = 16

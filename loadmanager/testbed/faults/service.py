@@ -58,7 +58,7 @@ class TimedService(MemoryService):
 
     @property
     def down(self) -> bool:
-        """Whether it has no majority: it answers nobody and expires nothing."""
+        """Whether it has no majority: it answers no request and expires no session."""
         return self._down
 
     @property

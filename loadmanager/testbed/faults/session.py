@@ -116,7 +116,7 @@ class ClientSession(LinkedCoordination):
 
     ``before_commit`` is called with the operations of every commit as the process makes
     it, ``after_read`` with every node it reads, ``after_told`` with every one that a watch
-    tells it of. ``freeze_at_next_commit``, if set, lets the process freeze in the moment its next
+    delivers. ``freeze_at_next_commit``, if set, lets the process freeze in the moment its next
     commit is on its way, and is called then.
     """
 
@@ -143,7 +143,7 @@ class ClientSession(LinkedCoordination):
 
     @property
     def in_touch(self) -> bool:
-        """Whether what the service tells reaches the process."""
+        """Whether messages of the service reach the process."""
         connected = self.session.connection is Connection.CONNECTED
         heard = self._faulty.heard and not self.swallowing
         return connected and heard and not self._gate.shut
@@ -185,7 +185,7 @@ class ClientSession(LinkedCoordination):
             self._faulty.wake()
 
     def swallow(self) -> None:
-        """Let all messages vanish both ways until `reconnect`; nobody is told.
+        """Lose all messages both ways until `reconnect`, without an error on either side.
 
         The client gives the connection up when it had no answer for long.
         """

@@ -1,4 +1,4 @@
-"""What somebody does to the nodes of the cluster who is none of its sidecars."""
+"""Changes to the cluster's nodes by clients that are none of its sidecars."""
 
 from typing import Final
 

@@ -164,7 +164,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise VirtualTimeError(f"not done after {self._now_s - START_S:g} s; {waiting()}")
 
     def _write_to_self(self) -> None:
-        """Wake nobody: the loop never sleeps."""
+        """Do nothing: the loop never sleeps."""
 
     def _numbered(
         self,

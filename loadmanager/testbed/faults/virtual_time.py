@@ -48,7 +48,7 @@ def run(
     Raises:
         VirtualTimeError: it waits for ever, or for longer than ``limit_s``, or takes
             longer than ``cpu_limit_s`` to compute, be it in one turn of the loop.
-        Violation: a callback raised, or a task that nobody waited for.
+        Violation: a callback raised, or a task that was not awaited.
     """
     loop, limit = VirtualLoop(limit_s), CpuTimeLimit(cpu_limit_s)
     try:

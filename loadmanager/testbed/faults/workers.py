@@ -1,4 +1,4 @@
-"""Processes that run seeds, and tell of each which seed ended them."""
+"""Processes that run seeds, and name the seed that ended them."""
 
 import faulthandler
 import multiprocessing
@@ -113,7 +113,7 @@ def _start(run_one: RunOne, last_limit_s: float) -> _Worker:
 
 
 def _run_seeds(line: "Connection[SeedOutcome, int]", run_one: RunOne, last_limit_s: float) -> None:
-    """Run one seed after the other, until there is nobody who gives any."""
+    """Run one seed after the other, until no more are given."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends this process.
     while True:
         try:

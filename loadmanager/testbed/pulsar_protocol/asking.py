@@ -1,4 +1,4 @@
-"""Questions that need no producer or consumer: owners, partitions, names of topics."""
+"""Requests that need no producer or consumer: owners, partitions, names of topics."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ _NON_PERSISTENT: Final = 1
 class Asking:
     """Answers lookups over the binary protocol.
 
-    Without a sidecar the broker can tell only what it serves itself, and no topic has
+    Without a sidecar the broker knows only what it serves itself, and no topic has
     partitions.
 
     Args:
@@ -39,7 +39,7 @@ class Asking:
         self._own_url = own_url
 
     async def lookup(self, asked: Any) -> None:
-        """Tell who owns a topic; never a redirect, for the sidecar follows those itself."""
+        """Answer with a topic's owner; never a redirect, since the sidecar follows those."""
         try:
             broker_url = await self._broker_url(topic_of(asked.topic))
         except Refused as refused:
@@ -81,7 +81,7 @@ class Asking:
         if self._directory is None:
             if self._topics.is_here(topic):
                 return self._own_url
-            text = f"{topic} is not served here, and no sidecar is known that could tell where"
+            text = f"{topic} is not served here, and no sidecar is configured to name its owner"
             raise Refused(ServerError.SERVICE_NOT_READY, text)
         owner = await self._directory.owner(topic)
         if owner is None:
@@ -93,6 +93,6 @@ class Asking:
             return 0
         count = await self._directory.partitions(topic)
         if count is None:
-            text = f"the sidecar does not tell the partitions of {topic}"
+            text = f"the sidecar does not answer for the partitions of {topic}"
             raise Refused(ServerError.SERVICE_NOT_READY, text)
         return count

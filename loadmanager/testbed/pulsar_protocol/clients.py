@@ -9,7 +9,7 @@ from loadmanager.testbed.pulsar_protocol.protocol import UNASKED, ServerError, e
 
 
 class Refused(LoadManagerError):
-    """A command cannot be obeyed; ``error`` tells the client what to do about it."""
+    """A command cannot be obeyed; ``error`` is the code that clients act on."""
 
     def __init__(self, error: ServerError, text: str) -> None:
         super().__init__(text)

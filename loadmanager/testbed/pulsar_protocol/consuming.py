@@ -225,7 +225,7 @@ def _wanted(asked: Any) -> Wanted:
     """Return what a consumer wants.
 
     Raises:
-        Refused: nobody can give it that.
+        Refused: the broker cannot do that.
     """
     if asked.sub_type == SubscriptionType.KEY_SHARED:
         text = "key_shared subscriptions are not supported; exclusive, shared and failover are"

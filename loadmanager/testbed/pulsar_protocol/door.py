@@ -30,7 +30,7 @@ MAX_CONNECTIONS: Final = 5_000
 class DoorOptions:
     """How the door works.
 
-    ``own_url`` is ``pulsar://host:port`` as the sidecar tells it to clients.
+    ``own_url`` is ``pulsar://host:port`` as the sidecar answers lookups with it.
     ``ledger`` is the folder of the logs; brokers that share it keep what was sent when a
     bundle moves. ``sidecar_url`` is "" where there is none.
     """

@@ -1,4 +1,4 @@
-"""Telling clients where to go when a bundle has left this broker.
+"""Directing clients to the new owner when a bundle has left this broker.
 
 The clients of a bundle are told the new owner's address in the command that closes them,
 so they need no lookup and no pause before one. The address comes from the sidecar, which
@@ -23,20 +23,20 @@ _MOST_S: Final = 3.0
 
 
 class Owners(Protocol):
-    """Who tells the owner of a topic."""
+    """Finds the owner of a topic."""
 
     async def owner(self, topic: TopicName) -> TopicOwner | None:
-        """Return who owns ``topic``, None if that cannot be told."""
+        """Return the owner of ``topic``, None if it is unknown."""
 
 
 class HandOver:
     """Closes the clients of topics that have left.
 
     Args:
-        owners: who knows the new owner; None if nobody here does.
+        owners: finds the new owner; None if there is no such source.
         own_url: this broker's address; as an answer it is out of date, unless
             ``serves`` says so.
-        serves: tells whether a topic is served here now.
+        serves: returns whether a topic is served here now.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class ServerError(IntEnum):
 
 
 class SubscriptionType(IntEnum):
-    """Who of several consumers of a subscription gets a message."""
+    """Which of several consumers of a subscription gets a message."""
 
     EXCLUSIVE = 0
     SHARED = 1

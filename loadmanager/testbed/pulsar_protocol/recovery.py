@@ -1,7 +1,7 @@
 """Reading what earlier owners of a topic's log left, after sealing it.
 
 The header of each segment says how long the segments before it were when they were read.
-What a fenced owner wrote beyond that it acknowledged to nobody, and every later owner
+What a fenced owner wrote beyond that was never acknowledged, and every later owner
 leaves it out as the first one did: else entries would turn up in the middle of the log.
 """
 
@@ -83,7 +83,7 @@ def header(first_entry: int, recovered: Recovered) -> bytes:
 
 
 def _limits(contents: list[tuple[SegmentName, bytes]]) -> dict[str, int]:
-    """Return how much of each segment counts; the first who read it says so."""
+    """Return how much of each segment counts; the first owner that reads it records that."""
     limits: dict[str, int] = {}
     for _, data in contents:
         first = next(records_of(data), None)

@@ -4,13 +4,13 @@ A segment is named for the grant it was written under: the bundle's fencing toke
 how manieth opening under that token, the how manieth file of that opening. The names sort
 as the log runs.
 
-There is no lock. Who opens a log first puts its own file into the folder, then looks for
+There is no lock. An owner that opens a log first puts its own file into the folder, then looks for
 a name that sorts after it (if there is one, it is the stale one and gives up), then takes
-the write permission off all earlier files, and only then reads them. Who appends looks
+the write permission off all earlier files, and only then reads them. A writer looks
 whether its file still has the permission *after* each write, and acknowledges nothing if
 not. So whatever was acknowledged was written before the seal, and the next owner reads it; what
-is written after a seal is acknowledged to nobody. A process that is frozen anywhere in
-between holds nobody up.
+is written after a seal is never acknowledged. A process that is frozen anywhere in
+between delays no other one.
 
 A write is in the kernel when `Writer.append` returns: it survives the death of this process,
 not that of the machine.
@@ -92,7 +92,7 @@ class Writer:
         try:
             self._file = os.open(path, flags, _WRITABLE)
         except FileExistsError:
-            raise Fenced(f"{path} is there already: somebody else opened this log") from None
+            raise Fenced(f"{path} exists already: another process opened it") from None
         self._size = 0
         if any(other > name for other in names_in(folder)):
             os.close(self._file)
@@ -134,7 +134,7 @@ class Writer:
         return os.pread(self._file, length, offset)
 
     def close(self) -> None:
-        """Close the file; it stays writable until somebody seals it."""
+        """Close the file; it stays writable until another owner seals it."""
         if self._file != _CLOSED:
             os.close(self._file)
             self._file = _CLOSED

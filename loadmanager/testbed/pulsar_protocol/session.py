@@ -24,7 +24,7 @@ class ClientSession:
     """The commands of one connection.
 
     Those that wait for something run beside the others, so that one topic that is not here
-    yet holds nobody else up; all others are done in the order they came.
+    yet delays no other command; all others are done in the order they came.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the broker asks its sidecar: who owns a topic, and how many partitions it has."""
+"""The broker's requests to its sidecar: a topic's owner, and its number of partitions."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,14 +16,14 @@ _BUNDLE_HEADER: Final = "X-Loadmanager-Bundle"
 
 @dataclass(frozen=True, slots=True)
 class TopicOwner:
-    """Where a topic's clients belong, and the bundle it is in if the sidecar told it."""
+    """Where a topic's clients belong, and the bundle it is in if the sidecar named it."""
 
     broker_url: str
     bundle: BundleId | None
 
 
 class SidecarDoor:
-    """The sidecar's HTTP door, as any client uses it.
+    """Asks a sidecar over HTTP, as any client does.
 
     Args:
         url: where the sidecar listens, without a path.
@@ -36,7 +36,7 @@ class SidecarDoor:
         self._http = aiohttp.ClientSession(headers=headers, timeout=_TIMEOUT)
 
     async def owner(self, topic: TopicName) -> TopicOwner | None:
-        """Return who owns ``topic``; None if the sidecar gives no answer of use."""
+        """Return the owner of ``topic``; None if the sidecar gives no usable answer."""
         found = await self._get(f"/lookup/v2/topic/{_path(topic)}")
         if found is None:
             return None

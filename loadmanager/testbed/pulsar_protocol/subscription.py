@@ -25,7 +25,7 @@ class Subscription:
 
     Args:
         name: as consumers give it.
-        kind: how it is shared; another one may be taken while nobody is connected.
+        kind: how it is shared; another kind may be taken while no consumer is connected.
         log: the topic's.
         cursor: what is acknowledged already.
         durable: it stays when its last consumer goes.
@@ -71,7 +71,7 @@ class Subscription:
         self.consumers.append(consumer)
 
     def settle(self) -> None:
-        """Choose the active consumer anew and tell those who want to know; then deliver."""
+        """Choose the active consumer anew, notify consumers that support it, and deliver."""
         if self.kind is not SubscriptionType.SHARED:
             active = min(self.consumers, key=lambda one: one.priority, default=None)
             if active is not self._active:
@@ -120,7 +120,7 @@ class Subscription:
         self._rewind()
 
     def dispatch(self) -> None:
-        """Deliver as long as there is something to deliver and somebody to take it."""
+        """Deliver as long as there are entries and a consumer with permits."""
         while (consumer := self._taker()) is not None:
             number = self._next_number()
             if number is None:

@@ -40,11 +40,11 @@ class Topics:
     Args:
         broker: says what is served.
         ledger: the folder of all logs.
-        hand_over: tells clients where their topic went.
+        hand_over: directs clients to the new owner of their topic.
         hash_name: the cluster's.
         hold_s: see `HOLD_S`.
         max_log_bytes: how much of a topic may wait to be consumed.
-        idle_s: how long a topic stays open that nobody is connected to.
+        idle_s: how long a topic stays open without a client.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Topics:
         return self._broker.grant(topic.name) is not None and not topic.closed
 
     def count_clients(self, topic: ServedTopic) -> None:
-        """Let the broker's statistics know who is connected."""
+        """Report connected clients to the broker's statistics."""
         clients = Clients(len(topic.producers), len(topic.consumers))
         self._broker.count_clients(topic.name, clients)
 
@@ -127,8 +127,8 @@ class Topics:
     async def save_regularly(self) -> None:
         """Write down acknowledgements, again and again. Runs until cancelled.
 
-        A topic that nobody has used for a while is closed, for each open one holds a file;
-        it is opened again when somebody comes.
+        An idle topic is closed, for each open one holds a file;
+        it is opened again for the next client.
         """
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
