@@ -11,7 +11,7 @@ from loadmanager.pipeline.contract import PipelineError, Table
 from loadmanager.pipeline.doubled import doubled, spans_of
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.history_files import Bounds, HistoryFile, find_files
-from loadmanager.pipeline.ingest_told import (
+from loadmanager.pipeline.ingest_messages import (
     SHOWN,
     Taken,
     nothing_there,

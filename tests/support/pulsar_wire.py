@@ -11,10 +11,10 @@ from typing import Any
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import Change
 from loadmanager.testbed.broker.running_broker import RunningBroker
-from loadmanager.testbed.pulsar_protocol.door import DoorOptions, PulsarDoor
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
 from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
+from loadmanager.testbed.pulsar_protocol.server import DoorOptions, PulsarDoor
 
 BUNDLE = BundleId("public/default/0x00000000_0xffffffff")
 ANSWER_WITHIN_S = 20.0

@@ -16,8 +16,8 @@ from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.drift import Drift
+from loadmanager.pipeline.costing.identifiability import Verdict
 from loadmanager.pipeline.costing.learning import Finding, FoundTerm, Learned
-from loadmanager.pipeline.costing.telling import Verdict
 from loadmanager.pipeline.costing.units import Units
 
 _UNITS: Final = {

@@ -18,12 +18,12 @@ from loadmanager.pipeline.costing.combining import (
 )
 from loadmanager.pipeline.costing.drift import Drift, drift_of, drift_of_all
 from loadmanager.pipeline.costing.ground import Ground, survey
+from loadmanager.pipeline.costing.identifiability import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.costing.intervals import interval
 from loadmanager.pipeline.costing.regression import fit
 from loadmanager.pipeline.costing.rows import ALL, FIRST, LAST, Source
 from loadmanager.pipeline.costing.spread import Closing, Pulls, closing, pulls
 from loadmanager.pipeline.costing.sums import State
-from loadmanager.pipeline.costing.telling import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.costing.validation import Trial, tried
 
 LEAST_MINUTES: Final = 240

@@ -25,7 +25,7 @@ from loadmanager.testbed.broker.server import ServerOptions, serve
 from loadmanager.testbed.broker.serving_record import RecordFile
 
 if TYPE_CHECKING:
-    from loadmanager.testbed.pulsar_protocol.door import PulsarDoor
+    from loadmanager.testbed.pulsar_protocol.server import PulsarDoor
 
 log = structlog.get_logger()
 
@@ -165,7 +165,7 @@ def _door(
     settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
 ) -> "PulsarDoor":
     """Return the door for Pulsar's clients; only this needs protobuf."""
-    from loadmanager.testbed.pulsar_protocol.door import (  # noqa: PLC0415 - an extra brings what it needs
+    from loadmanager.testbed.pulsar_protocol.server import (  # noqa: PLC0415 - an extra brings what it needs
         DoorOptions,
         PulsarDoor,
     )

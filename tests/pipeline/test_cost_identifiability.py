@@ -8,10 +8,10 @@ from cost_months import Month, made, with_moves
 
 from loadmanager.core.cost.document import RATES, decode_costs, encode_costs
 from loadmanager.pipeline.costing import documenting
+from loadmanager.pipeline.costing.identifiability import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.costing.intervals import interval
 from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.rows import InMemory
-from loadmanager.pipeline.costing.telling import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
 
 DAY = 1440

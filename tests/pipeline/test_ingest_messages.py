@@ -3,7 +3,7 @@
 import pytest
 
 from loadmanager.pipeline.contract import PipelineError
-from loadmanager.pipeline.ingest_told import Taken, told_of_lines
+from loadmanager.pipeline.ingest_messages import Taken, told_of_lines
 
 
 def test_batches_add_up() -> None:
