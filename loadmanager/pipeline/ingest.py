@@ -14,9 +14,9 @@ from loadmanager.pipeline.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest_messages import (
     SHOWN,
     Taken,
+    messages_of_files,
+    messages_of_lines,
     nothing_there,
-    told_of_files,
-    told_of_lines,
 )
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
@@ -66,7 +66,7 @@ def run(work: Work) -> list[str]:
             # From now on the tables are there, with no rows.
             store.commit(1, {"files": {}, "tables": [], "lines": Taken().lines})
         taken = _take_all(work, list(_batches(found.new)))
-        return [*told_of_files(found), *told_of_lines(taken)]
+        return [*messages_of_files(found), *messages_of_lines(taken)]
 
 
 def _take_all(work: Work, batches: Sequence[Sequence[HistoryFile]]) -> Taken:
@@ -78,7 +78,7 @@ def _take_all(work: Work, batches: Sequence[Sequence[HistoryFile]]) -> Taken:
         if there:
             taken += _Batch(work, there).take()
         if len(batches) > 1:
-            work.tell(f"batch {place} of {len(batches)} is in the tables")
+            work.print_line(f"batch {place} of {len(batches)} is in the tables")
     return taken
 
 

@@ -8,7 +8,7 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.history_files import LARGEST_BYTES, Found
 
 SHOWN: Final = 5
-"""How many names are told of each kind."""
+"""How many names of each kind are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def nothing_there(history: str, found: Found) -> str:
     return f"{told}; expected date=*/hour=*/reports-*.jsonl.gz"
 
 
-def told_of_files(found: Found) -> Iterator[str]:
+def messages_of_files(found: Found) -> Iterator[str]:
     """Yield how many files there were of each kind, and the names of the odd ones."""
     yield f"files: {len(found.new)} to be read, {found.known} read before"
     if found.outside:
@@ -78,7 +78,7 @@ def told_of_files(found: Found) -> Iterator[str]:
         yield f"too large to be read: {_some(found.too_large)}; expected {most}"
 
 
-def told_of_lines(taken: Taken) -> Iterator[str]:
+def messages_of_lines(taken: Taken) -> Iterator[str]:
     """Yield what became of all lines."""
     if taken.gone:
         yield f"gone before they were read: {taken.gone} files"

@@ -23,7 +23,7 @@ class Work:
 
     ``history`` is the directory or URL that sidecars write to; only some jobs need it.
     ``since`` (inclusive) and ``until`` (exclusive) are in UTC; None is no bound. ``options``
-    are what was asked for of one job alone. ``tell`` prints a line while the job runs.
+    are what was asked for of one job alone. ``print_line`` prints a line while the job runs.
     """
 
     spark: "SparkSession"
@@ -32,7 +32,7 @@ class Work:
     since: datetime | None = None
     until: datetime | None = None
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    tell: Callable[[str], None] = lambda _line: None
+    print_line: Callable[[str], None] = lambda _line: None
 
 
 COST_MODEL: Final = "cost-model.json"

@@ -35,7 +35,7 @@ TOLD: Final = StructType(
         StructField("text", StringType()),
     ]
 )
-"""What is told of a line: its JSON with a bundle count for its bundles, or why not."""
+"""What is kept of a line: its JSON with a bundle count for its bundles, or why not."""
 
 _OF_LINE: Final = ("cluster", "writer", "instance", "seq", "at_ms")
 _OF_REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
@@ -51,7 +51,7 @@ READ: Final = StructType(
         StructField("told", TOLD),
     ]
 )
-"""What `read_files` returns, told apart by ``part``.
+"""What `read_files` returns, distinguished by ``part``.
 
 Rows of the table ``bundle_load``; one for each line; one for each file, with its last line.
 """

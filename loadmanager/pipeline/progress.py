@@ -81,14 +81,16 @@ def progress_on(stream: TextIO) -> Progress:
     @contextmanager
     def shown(spark: "SparkSession", job: str) -> Iterator[None]:
         tracker: Tracker = spark.sparkContext.statusTracker()
-        with show(job, stream) as (every_s, tell), _watching(tracker, every_s, tell):
+        with show(job, stream) as (every_s, show_now), _watching(tracker, every_s, show_now):
             yield
 
     return shown
 
 
 @contextmanager
-def _watching(tracker: Tracker, every_s: float, tell: Callable[[Stand], None]) -> Iterator[None]:
+def _watching(
+    tracker: Tracker, every_s: float, show_now: Callable[[Stand], None]
+) -> Iterator[None]:
     over = threading.Event()
 
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark, which is optional
@@ -97,7 +99,7 @@ def _watching(tracker: Tracker, every_s: float, tell: Callable[[Stand], None]) -
         # When Java is gone, the job reports that.
         with suppress(Py4JError, OSError):
             while not over.wait(every_s):
-                tell(stand_of(tracker))
+                show_now(stand_of(tracker))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
@@ -113,10 +115,10 @@ Shown = AbstractContextManager[tuple[float, Callable[[Stand], None]]]
 
 @contextmanager
 def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
-    def tell(stand: Stand) -> None:
+    def show_now(stand: Stand) -> None:
         print(f"{job}: {stand}", file=stream, flush=True)
 
-    yield LINE_EVERY_S, tell
+    yield LINE_EVERY_S, show_now
 
 
 @contextmanager
@@ -139,7 +141,7 @@ def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], No
     with bars:
         row = bars.add_task(job, total=None, stand="starting")
 
-        def tell(stand: Stand) -> None:
+        def show_now(stand: Stand) -> None:
             bars.update(row, total=stand.tasks or None, completed=stand.done, stand=str(stand))
 
-        yield BAR_EVERY_S, tell
+        yield BAR_EVERY_S, show_now

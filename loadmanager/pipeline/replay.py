@@ -63,7 +63,7 @@ def run(work: Work) -> list[str]:
     usual = work.spark.conf.get(_BATCH) or _USUAL_BATCH
     try:
         how = _spread(work, lines, len(tried))
-        work.tell(
+        work.print_line(
             f"{len(tried)} combinations, {how.segments} segments of history, {how.tasks} tasks"
         )
         work.spark.conf.set(_BATCH, _ROWS_PER_BATCH)

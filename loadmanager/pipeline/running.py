@@ -30,7 +30,7 @@ class Request:
 def run_jobs(
     request: Request,
     settings: SessionSettings,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
     progress: Progress = no_progress,
 ) -> None:
     """Run every job, and print its lines under its name.
@@ -53,15 +53,15 @@ def run_jobs(
             since=request.since,
             until=request.until,
             options=request.options,
-            tell=lambda line: tell(f"  {line}"),
+            print_line=lambda line: print_line(f"  {line}"),
         )
         for name in request.jobs:
-            tell(name)
+            print_line(name)
             started_s = time.monotonic()
             with told_plainly(name), progress(spark, name):
                 lines = run_job(name, work)
-            _tell_all(lines, tell)
-            tell(f"  done in {time.monotonic() - started_s:.1f} s")
+            _print_all(lines, print_line)
+            print_line(f"  done in {time.monotonic() - started_s:.1f} s")
 
 
 def run_job(name: str, work: "Work") -> list[str]:
@@ -77,9 +77,9 @@ def run_job(name: str, work: "Work") -> list[str]:
         return job(name)(work)
 
 
-def _tell_all(lines: Iterable[str], tell: Callable[[str], None]) -> None:
+def _print_all(lines: Iterable[str], print_line: Callable[[str], None]) -> None:
     for line in lines:
-        tell(f"  {line}")
+        print_line(f"  {line}")
 
 
 @contextmanager

@@ -86,14 +86,14 @@ def run(work: Work) -> list[str]:
         memory=memory,
         watermark_s=options.get("watermark_s", WATERMARK_S),
         limits=_limits(options),
-        tell=work.tell,
+        print_line=work.print_line,
     )
     with settings_of(work.spark, _SETTINGS), _interrupts():
         query = _started(work, batches, once=bool(options.get("once")))
         try:
             _follow(query, _Following(work, batches), options)
         except KeyboardInterrupt:
-            work.tell("stream: stopping after the batch under way")
+            work.print_line("stream: stopping after the batch under way")
         finally:
             _stop(query, batches)
     return [_told(memory)]
@@ -172,7 +172,7 @@ class _Following:
             for cluster in sorted(self._batches.memory.latest().watch.last_ms):
                 alert = silence(cluster, last_ms, int(silent_s // 60), BEGAN)
                 self._batches.write_alerts([alert], f"silent-since-{last_ms}")
-                self._work.tell(f"  {alert.text()}")
+                self._work.print_line(f"  {alert.text()}")
 
 
 def _follow(query: "StreamingQuery", following: _Following, options: Mapping[str, Any]) -> None:

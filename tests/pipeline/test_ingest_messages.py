@@ -3,12 +3,12 @@
 import pytest
 
 from loadmanager.pipeline.contract import PipelineError
-from loadmanager.pipeline.ingest_messages import Taken, told_of_lines
+from loadmanager.pipeline.ingest_messages import Taken, messages_of_lines
 
 
 def test_batches_add_up() -> None:
     both = Taken(read=6, kept=3, quarantined=2, duplicate=1) + Taken(read=1, kept=1, gone=2)
-    assert list(told_of_lines(both))[:2] == [
+    assert list(messages_of_lines(both))[:2] == [
         "gone before they were read: 2 files",
         "lines: 7 read = 4 kept + 2 quarantined + 1 duplicate",
     ]

@@ -27,7 +27,7 @@ async def test_another_hash_stops_the_sidecar_with_a_message_that_names_both(
     assert isinstance(newcomer.failure, ClusterDisagrees)
     assert "hashes topics with crc32" in str(newcomer.failure)
     assert "hash = 'murmur3'" in str(newcomer.failure)
-    assert not newcomer.door.open
+    assert not newcomer.server.open
 
 
 @story(0)
@@ -38,7 +38,7 @@ async def test_an_unreachable_service_is_tried_again_for_as_long_as_it_takes(
     agent.coordination.suspend()
     await asyncio.sleep(300.0)
     assert agent.alive
-    assert agent.door.open
+    assert agent.server.open
     assert not agent.app.answering.readiness().ready
     awaited = cluster.warnings("coordination.service.awaited")
     assert 25 <= len(awaited) <= 31

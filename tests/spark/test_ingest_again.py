@@ -133,7 +133,7 @@ def test_all_that_happens_to_history_leaves_the_tables_as_if_it_had_been_read_at
 
     with monkeypatch.context() as small:
         small.setattr(ingest, "BATCH_FILES", 2)
-        told = take(store, spark, history, tell=tell)
+        told = take(store, spark, history, print_line=tell)
     assert progress == [f"batch {place} of 3 is in the tables" for place in (1, 2, 3)]
     assert [line.partition(": ")[2] for line in told if "read again" in line] == [
         "1: date=2026-01-05/hour=13/reports-b1_8080-ab12-000000000005.jsonl.gz"

@@ -63,7 +63,7 @@ class Following:
             store=self.store,
             history=str(self.history),
             options=options,
-            tell=tell or self.told.append,
+            print_line=tell or self.told.append,
         )
         return stream.run(work)[-1]
 

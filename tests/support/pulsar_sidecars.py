@@ -23,7 +23,7 @@ from loadmanager.ports import LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.faults.agent import OpenDoor
+from loadmanager.testbed.faults.agent import NoServer
 from loadmanager.wiring.application import Application, join
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.sidecar import conditions_of
@@ -174,7 +174,7 @@ class PulsarSidecars:
     ) -> None:
         sidecar = Sidecar(
             context,
-            OpenDoor(),
+            NoServer(),
             application.member,
             application.election,
             application.readiness,

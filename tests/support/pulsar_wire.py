@@ -14,7 +14,7 @@ from loadmanager.testbed.broker.running_broker import RunningBroker
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
 from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
-from loadmanager.testbed.pulsar_protocol.server import DoorOptions, PulsarDoor
+from loadmanager.testbed.pulsar_protocol.server import PulsarServer, PulsarServerOptions
 
 BUNDLE = BundleId("public/default/0x00000000_0xffffffff")
 ANSWER_WITHIN_S = 20.0
@@ -153,7 +153,7 @@ class House:
     """One broker with its door, and the agent's side of it."""
 
     broker: RunningBroker
-    door: PulsarDoor
+    door: PulsarServer
     port: int
     url: str
     _serving: asyncio.Task[None]
@@ -216,10 +216,10 @@ def open_house(
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     url = f"pulsar://127.0.0.1:{port}"
-    settings = DoorOptions(
+    settings = PulsarServerOptions(
         **{"own_url": url, "ledger": ledger, "incarnation": name, "version": "1", **options}
     )
-    door = PulsarDoor(broker, settings)
+    door = PulsarServer(broker, settings)
     hearers.append(door.heard)
     serving = asyncio.get_running_loop().create_task(door.serve(listening))
     return House(broker, door, port, url, serving)

@@ -1,4 +1,4 @@
-"""What may be said of terms: which of them are known, which cannot be told apart."""
+"""Identifiability of terms: which of them are known, and which cannot be separated."""
 
 from enum import StrEnum
 from typing import Final
@@ -38,7 +38,7 @@ def condition(gram: FloatArray) -> float:
 
 
 def entangled(gram: FloatArray) -> list[tuple[str, ...]]:
-    """Return for each term those that it cannot be told apart from.
+    """Return for each term those that it cannot be separated from.
 
     A direction in which the rows determine 30 times less than in their best, and which two terms
     or more owe half of their variance to, entangles these terms.

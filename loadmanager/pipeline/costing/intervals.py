@@ -1,7 +1,7 @@
 """From a fit and how sure it is to intervals: between what the rows and common sense allow.
 
 A 90 % interval of a term has the values that the rows do not deny when all other terms
-take their best non-negative values. Two terms that cannot be told apart so get intervals
+take their best non-negative values. Two terms that cannot be separated so get intervals
 that reach from nothing to all that both cost together, instead of a false precision.
 """
 

@@ -71,7 +71,7 @@ def within(equations: FloatArray) -> Within:
 def solved(equations: Within) -> FloatArray:
     """Return the costs of one class, fit and resource, in scaled rates; 0 where nothing varied.
 
-    Terms that cannot be told apart at all share what they cost together.
+    Terms that cannot be separated at all share what they cost together.
     """
     size = np.sqrt(np.maximum(np.diag(equations.gram), 0.0))
     varied = size > 0

@@ -1,7 +1,7 @@
 """How sure a fit is, and what each kind of variation is worth: the spread of blocks' pulls.
 
 Errors of neighbouring minutes are alike, and a background wanders for hours: rows must not
-be taken for independent. What varies is told apart by scale: ``between`` blocks (a broker's
+be taken for independent. Variation is separated by scale: ``between`` blocks (a broker's
 days, as a rule), ``within`` a block, and around ``moves``. Each kind determines the costs by
 itself, and counts by how much whole blocks disagree in it: a background that wanders from
 day to day costs weight only to what was learned from days. Neighbouring blocks of a broker

@@ -66,7 +66,7 @@ class State:
 
 
 def least_deviation(ground: Ground) -> FloatArray:
-    """Return (C, 5): errors below a ten-thousandth of the peak are not told apart."""
+    """Return (C, 5): errors below a ten-thousandth of the peak count as that."""
     return np.maximum(ground.peak, 1e-9) * 1e-4
 
 

@@ -9,7 +9,7 @@ KEY: Final = ("cluster", "writer", "instance", "seq")
 """Names the line of a move."""
 
 _SLACK_MS: Final = 5000
-"""An order may be told with a time so much before its decision: two clocks are read."""
+"""An order may be recorded so much before its decision: two clocks are read."""
 
 _TOLD: Final = ("ordered_at_ms", "released_at_ms", "acquired_at_ms", "took_s", "pause_s")
 

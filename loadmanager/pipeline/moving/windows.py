@@ -28,7 +28,7 @@ _SCORED: Final = tuple(name for name in RESOURCES if name != "memory")
 TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 
 FRACTIONS: Final = ("score", *RESOURCES)
-"""What is told as a fraction of capacity; the score first."""
+"""What is given as a fraction of capacity; the score first."""
 
 USED: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
 """Resources whose use a move changes; heap stays where it is."""

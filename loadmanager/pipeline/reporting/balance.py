@@ -36,7 +36,7 @@ UNEVEN: Final = 1.4
 class Balance:
     """Intervals of ``step_ms`` with the cluster's load, days, and some brokers' load by hour.
 
-    ``measure`` says what loads are: the leader's scores, or usage where no leader told any.
+    ``measure`` says what loads are: the leader's scores, or usage where no leader recorded any.
     ``moves`` are the bundles that moved in an interval, by its beginning.
     """
 

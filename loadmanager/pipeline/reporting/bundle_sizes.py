@@ -83,7 +83,7 @@ def sizes(tables: Tables) -> Sizes | None:
 def _lately(tables: Tables) -> DataFrame | None:
     """Return the rows of bundles of the last hours of history; None if there are none at all.
 
-    The last time is what the newest broker but one told: one clock that is ahead would leave
+    The last time is the one of the newest broker but one: one clock that is ahead would leave
     nothing but its own report.
     """
     load = sound(tables.table("broker_load"))

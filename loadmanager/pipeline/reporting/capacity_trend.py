@@ -14,7 +14,7 @@ SHORT: Final = 0.85
 """A cluster whose mean load is above this at its peak has no room for an uneven one."""
 
 LEAST_DAYS: Final = 3.0
-"""Less history has no trend that could be told from the weather."""
+"""Less history has no trend that stands out from its noise."""
 
 WEEK_DAYS: Final = 14.0
 """From so much history on, a weekday is compared with the same weekday."""

@@ -61,7 +61,7 @@ class Distance:
 
 
 def read(tables: Tables) -> Distance | None:
-    """Return what is to be seen; None if no leader told how far the cluster was."""
+    """Return what is to be seen; None if no leader recorded how far the cluster was."""
     days = bounds_ms(sound(tables.table("broker_load")), "at")
     if days is None:
         return None

@@ -69,7 +69,7 @@ def figures(title: str, *body: Html) -> Html:
 
 
 def next_steps(findings: Iterable[Finding], most: int = 6) -> Html:
-    """Return what matters most, as a list; what is fine is told only if there is room."""
+    """Return what matters most, as a list; what is fine is listed only if there is room."""
     order = sorted(findings, key=lambda one: -one.weight)
     chosen = [one for one in order if one.weight > Weight.LACKING][:most]
     if not chosen:

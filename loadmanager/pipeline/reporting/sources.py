@@ -90,7 +90,7 @@ def sound(frame: DataFrame) -> DataFrame:
 def believed_days(several: Mapping[date, bool]) -> tuple[date, date] | None:
     """Return the first and the last day to believe in; None if none is to be doubted.
 
-    ``several`` says of each day whether more than one broker told of it. Those days are
+    ``several`` says of each day whether more than one broker reported on it. Those days are
     believed, and what goes on from them without a gap; with never more than one broker
     there is no other clock to doubt its clock by.
     """

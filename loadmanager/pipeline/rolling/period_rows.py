@@ -23,7 +23,7 @@ DAY: Final = "day"
 """A column of minutes: a number that all minutes of a key and day have, and hardly any other."""
 
 STRAYING: Final = ("msgs", "bytes")
-"""Of which it is told how far minutes stray, in and out together."""
+"""Rates whose spread over minutes is given, in and out together."""
 
 _AT_ONCE: Final = 50_000
 """Minutes: some megabytes, and enough for what numpy does to take longer than to call it."""
@@ -48,7 +48,7 @@ class Periods:
 
     @property
     def schema(self) -> str:
-        """Return the columns of what `computed` yields, as Spark is told them."""
+        """Return the columns of what `computed` yields, as Spark gets them."""
         told = ["mean", *(name for name, _ in PERCENTILES), "max"]
         doubles = [
             "seconds",

@@ -42,7 +42,7 @@ def standing(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
     """Return which report of each broker stood at which ticks of each stretch.
 
     Out: `STRETCH`, ``broker``, ``reported_at_ms``, ``from_tick``, ``until_tick``; ``line`` and
-    ``item`` say in which order they were taken up. A report that is told before a base round
+    ``item`` say in which order they were taken up. A report that is recorded before a base round
     without a sample counts from the next sample on.
     """
     began = stretches_.where(F.col("tick").isNotNull())
@@ -120,7 +120,7 @@ def cut_within(stretches_: DataFrame, cuts: DataFrame) -> DataFrame:
     """Return the bundles that were split, merged or made of others in each stretch.
 
     Their averages were shared out or added up, which no report shows. A cut may come just
-    after the averages of a base were recorded and before the round was told, so that it
+    after the averages of a base were recorded and before the round was recorded, so that it
     counts for the stretch after it, too.
     """
     marks = stretches_.select(*STRETCH, "seq")

@@ -1,4 +1,4 @@
-"""What is told of a stream of minutes: imbalance, saturation and silence, once each.
+"""Alerts of a stream of minutes: imbalance, saturation and silence, once each.
 
 Pure: the minutes of one batch and what is remembered of those before go in, alerts and what
 is to be remembered come out. The same batch again gives the same alerts again.
@@ -22,7 +22,7 @@ TOLD: Final = "told"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When something is told.
+    """When an alert is raised.
 
     ``max_over_mean``: the usage of the busiest broker over the mean of all. ``usage``: a
     broker's usage, a fraction. ``minutes``: how many in a row have to be above either.
@@ -51,7 +51,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """What is told: ``event`` is `BEGAN`, `ENDED`, or `TOLD` of what neither begins nor ends."""
+    """An alert: ``event`` is `BEGAN`, `ENDED`, or `TOLD` of what neither begins nor ends."""
 
     at_ms: int
     cluster: str

@@ -88,7 +88,7 @@ class Memory:
         self.checkpoint = f"{out}/stream/checkpoint"
 
     def begin(self) -> None:
-        """Remove what an earlier stream told if its checkpoint is gone: it is told again."""
+        """Remove an earlier stream's alerts if its checkpoint is gone: they are raised again."""
         if not self._files.exists(self.checkpoint):
             for name in ("stream", "stream_minutes", "stream_alerts"):
                 self._files.delete(f"{self._out}/{name}")

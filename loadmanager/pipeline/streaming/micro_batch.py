@@ -49,7 +49,7 @@ class Batches:
     memory: Memory
     watermark_s: float
     limits: Limits
-    tell: Callable[[str], None]
+    print_line: Callable[[str], None]
     at_work: Lock = field(default_factory=Lock)
     over: Event = field(default_factory=Event)
 
@@ -158,10 +158,12 @@ class Batches:
         counted = told.agg(F.countDistinct("minute"), F.max("minute")).first()
         over, last = counted or (0, None)
         until = f", the last {last:%F %H:%M}" if last is not None else ""
-        faults = f", {bad} malformed lines (ingest lists them)" if bad else ""
-        self.tell(f"batch {batch}: {fresh.count()} reports, {over} minutes over{until}{faults}")
+        faults = f", {bad} malformed lines: see ingest" if bad else ""
+        self.print_line(
+            f"batch {batch}: {fresh.count()} reports, {over} minutes over{until}{faults}"
+        )
         for one in alerts:
-            self.tell(f"  {one.text()}")
+            self.print_line(f"  {one.text()}")
 
 
 def _reports(read: DataFrame) -> DataFrame:

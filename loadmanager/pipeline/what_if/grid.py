@@ -20,7 +20,7 @@ AS_RECORDED: Final = "as recorded"
 
 MOST_COMBINATIONS: Final = 10_000
 _ACTING: Final = ("planner.observe=false", "planner.shedding=true")
-"""A leader that was told to watch would else do so in every combination."""
+"""A leader configured to observe would else do so in every combination."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Line:
     ``overload_broker_s`` is for how long brokers were above the threshold, added up, of
     ``broker_s`` in all. ``bytes_per_s`` is the cluster's traffic, ``away`` the fraction of
     it that is on other brokers than recorded. ``moves`` are for load; ``returned`` of them
-    took a bundle back within `RETURN_S`. What moved is told as traffic, topics and
+    took a bundle back within `RETURN_S`. What moved is given as traffic, topics and
     connections. ``refused`` is a word of `refusals.REFUSALS`, or empty.
 
     Of what was recorded alone: whether a base round was ``reproduced``, if not why

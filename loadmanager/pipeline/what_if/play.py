@@ -19,7 +19,7 @@ from loadmanager.pipeline.what_if.reality import Reality
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """What is replayed and by which rules; ``reality`` is whether the recorded is told, too.
+    """What is replayed and by which rules; ``reality`` is whether the recorded is measured, too.
 
     ``learned`` says what bundles cost brokers; without it, their traffic does.
     """

@@ -1,4 +1,4 @@
-"""What was recorded, in the same measures, and whether the replay would have told it."""
+"""What was recorded, in the same measures, and whether the replay would have predicted it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Reality:
     _former: tuple[Frame, Costs] | None = None
 
     def step(self, frame: Frame, costs: Costs) -> Line:
-        """Return the measures of one round, and how far it could be told beforehand."""
+        """Return the measures of one round, and how far it could be predicted."""
         planner = self.planners.at(frame)
         view = recorded_view(frame, like_java=planner.weights.like_java)
         line = Line(

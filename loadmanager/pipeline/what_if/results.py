@@ -1,4 +1,4 @@
-"""What a replay gave, and how people are told."""
+"""The results of a replay, and how they are printed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -35,7 +35,7 @@ def by_planner(body: Mapping[str, Any]) -> bool:
 def told_parts(body: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot with the settings of a round, and a base's memory and constraints.
 
-    Of a round that was not the planner's, no settings are told.
+    Of a round that was not the planner's, no settings are recorded.
 
     Raises:
         MalformedContent: one of them is not what the format says.

@@ -1,6 +1,6 @@
 """History cut into segments, each of which a replay can begin by itself.
 
-A segment begins at a base round and holds all that one leader told in one term, for some
+A segment begins at a base round and holds all that one leader recorded in one term, for some
 hours, without a gap. What is before the first base of such a stretch belongs to none.
 """
 

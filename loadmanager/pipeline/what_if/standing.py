@@ -18,7 +18,7 @@ CONNECTIONS: Final = 5
 _PRODUCERS, _CONSUMERS, _CACHE = 5, 6, 7
 
 _KEPT: Final = 4
-"""So many reports of a broker are kept: a round may be told when others count already."""
+"""So many reports of a broker are kept: a round may be recorded when others count already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,7 @@ class Standing:
     def named(self, told: Mapping[str, Any]) -> dict[str, Report] | str:
         """Return the reports that a round names, or one that was not offered.
 
-        They count from now on, unless newer ones do already: a round is told when its
+        They count from now on, unless newer ones do already: a round is recorded when its
         orders are written, and reports may have been taken up since it was decided.
         """
         found: dict[str, Report] = {}

@@ -25,7 +25,7 @@ from loadmanager.testbed.broker.server import ServerOptions, serve
 from loadmanager.testbed.broker.serving_record import RecordFile
 
 if TYPE_CHECKING:
-    from loadmanager.testbed.pulsar_protocol.server import PulsarDoor
+    from loadmanager.testbed.pulsar_protocol.server import PulsarServer
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 class PulsarSettings:
     """Where and how Pulsar's clients are served. Port 0 takes any free one.
 
-    ``url`` is the address clients are told, "" for the one listened on. ``ledger`` is the
+    ``url`` is the address that clients get, "" for the one listened on. ``ledger`` is the
     folder of the topics' logs; None is one that goes with the process. ``sidecar_url`` is
     that is asked for owners, "" for none.
     """
@@ -132,9 +132,9 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         doing = None
         if place is not None:
-            door = _door(settings, place, broker, incarnation)
-            hearers.append(door.heard)
-            doing = tasks.create_task(door.serve(place.listening))
+            pulsar_server = _pulsar_server(settings, place, broker, incarnation)
+            hearers.append(pulsar_server.heard)
+            doing = tasks.create_task(pulsar_server.serve(place.listening))
         # The sockets have listened since they were made: connections are served from now on.
         announce()
         await serve(broker, listening, options, stopping)
@@ -144,7 +144,7 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where Pulsar's clients are served: a socket, the URL they are told, and the logs."""
+    """Where Pulsar's clients are served: a socket, the URL they get, and the logs."""
 
     listening: socket.socket
     url: str
@@ -161,17 +161,17 @@ def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
     return _Place(listening, url, Path(held.enter_context(TemporaryDirectory())))
 
 
-def _door(
+def _pulsar_server(
     settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
-) -> "PulsarDoor":
-    """Return the door for Pulsar's clients; only this needs protobuf."""
+) -> "PulsarServer":
+    """Return the server for Pulsar's clients; only this needs protobuf."""
     from loadmanager.testbed.pulsar_protocol.server import (  # noqa: PLC0415 - an extra brings what it needs
-        DoorOptions,
-        PulsarDoor,
+        PulsarServer,
+        PulsarServerOptions,
     )
 
     assert settings.pulsar is not None  # noqa: S101 - there is a place for it
-    options = DoorOptions(
+    options = PulsarServerOptions(
         own_url=place.url,
         ledger=place.ledger,
         incarnation=incarnation,
@@ -181,7 +181,7 @@ def _door(
         sidecar_token=settings.pulsar.sidecar_token,
         cpu_s_per_message=settings.cpu_ms_per_message / 1000,
     )
-    return PulsarDoor(broker, options)
+    return PulsarServer(broker, options)
 
 
 def _allow_many_files() -> None:

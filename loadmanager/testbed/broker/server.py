@@ -85,7 +85,7 @@ class ServerOptions:
     """How the server works and what it takes.
 
     ``cpu_s_per_message`` is CPU time really burnt on each message. ``max_waiting``
-    publishes may queue for the one that is worked on; more are told to come again.
+    publishes may queue for the one that is worked on; more are refused and may try again.
     ``body_timeout_s`` is the most that a client may take to send a body. ``shutdown_s``
     is how long requests under way at a stop get to hear that they are refused. Requests of
     the contract need ``control_secret``, "" for none.

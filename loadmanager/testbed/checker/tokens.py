@@ -42,8 +42,8 @@ def token_faults(spells: Iterable[Spell], publishes: Iterable[Publish]) -> list[
     """Return where a token was used after a higher one, or by a second broker.
 
     Looked at for each part of the hash circle by itself: a bundle and the parts it was
-    cut into share topics, and the parts' tokens are the higher ones. What clients were
-    told counts as much as what brokers wrote down of themselves.
+    cut into share topics, and the parts' tokens are the higher ones. Answers to
+    clients count as much as the records of brokers.
     """
     uses = [*_began(spells), *_took(publishes)]
     made_of = segments(use.bundle for use in uses)

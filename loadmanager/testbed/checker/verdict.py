@@ -18,7 +18,7 @@ class History:
 
     ``bundles`` should have been served from ``from_s`` to ``until_s``, but for what the
     disturbances account for. ``hand_over_s`` is how long a bundle may be free that its
-    broker was told to let go.
+    broker was commanded to unload.
     """
 
     spells: Sequence[Spell]

@@ -149,8 +149,8 @@ class Producer:
             due_s = await self._due_s.get()
             accepted = await self._publish(due_s + self.retry_bound_s)
             waited_s = monotonic() - due_s
-            tell = self.counts.accepted if accepted else self.counts.gave_up
-            tell(self.bundle, waited_s)
+            count = self.counts.accepted if accepted else self.counts.gave_up
+            count(self.bundle, waited_s)
             self._due_s.task_done()
 
     async def finish(self) -> None:

@@ -91,15 +91,15 @@ class Cluster:
         """The members that the demo has not killed."""
         return tuple(member for member in self.members if not member.killed)
 
-    async def start(self, tell: Callable[[str], None]) -> None:
-        """Start everything and create the namespace; ``tell`` is called with each step.
+    async def start(self, announce: Callable[[str], None]) -> None:
+        """Start everything and create the namespace; ``announce`` is called with each step.
 
         Raises:
             DemoFailed: a process ended, or something was not ready in time.
         """
         self._secret_path.write_text(self.control_secret)
         self._secret_path.chmod(0o600)
-        tell(f"starting ZooKeeper and {len(self.members)} brokers")
+        announce(f"starting ZooKeeper and {len(self.members)} brokers")
         zookeeper = await self._start_zookeeper()
         brokers = [await self._start_broker(member) for member in self.members]
         await self._children.wait_until(
@@ -108,7 +108,7 @@ class Cluster:
             what="listening",
             bound_s=READY_BOUND_S,
         )
-        tell("starting a sidecar beside each broker, until every one knows them all")
+        announce("starting a sidecar beside each broker, until every one knows them all")
         for member, broker in zip(self.members, brokers, strict=True):
             member.processes = (broker, await self._start_sidecar(member))
         await asyncio.gather(*(self._wait_until_ready(member) for member in self.members))
@@ -149,7 +149,7 @@ class Cluster:
         return await self._children.start(name, "-m", "loadmanager", "agent", "--config", str(path))
 
     def _sidecar_settings(self, member: Member) -> Table:
-        """Return what a sidecar is told: everything faster than in a real cluster.
+        """Return a sidecar's configuration: everything faster than in a real cluster.
 
         A load is measured over two seconds, so that the noise of a shared machine stays
         below the threshold. A round comes only when the loads show what the last one
@@ -188,7 +188,7 @@ class Cluster:
 
     @property
     def sidecar_settings(self) -> Table:
-        """What all sidecars are told alike."""
+        """The configuration that all sidecars share."""
         told = self._sidecar_settings(self.members[0])
         return {section: told[section] for section in told if section not in ("broker", "sidecar")}
 

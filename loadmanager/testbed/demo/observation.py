@@ -22,9 +22,9 @@ CPU_USAGE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLook:
-    """What one broker and its sidecar told.
+    """What one broker and its sidecar answered.
 
-    None is what was not told: no answer, or nothing measured yet. ``cpu_fraction``
+    None is what is missing: no answer, or nothing measured yet. ``cpu_fraction``
     is of the broker's own CPU and may exceed 1. ``bundles`` are those it serves,
     each with its messages per second.
     """

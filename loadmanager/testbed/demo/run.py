@@ -58,7 +58,7 @@ class Interrupt:
 
 
 class TrafficProcess:
-    """The traffic generator's process and what it told last."""
+    """The traffic generator's process and its last report."""
 
     def __init__(self, child: Child) -> None:
         self.child = child

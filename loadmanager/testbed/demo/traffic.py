@@ -2,7 +2,7 @@
 
 ``python -m loadmanager.testbed.demo.traffic SETTINGS.json`` looks up every topic, which has
 the cluster place every bundle, then publishes with one broker's bundles much hotter
-than the others until it is told to stop by SIGTERM, finishes what is due, and ends.
+than the others until it is stopped by SIGTERM, finishes what is due, and ends.
 It writes a `TrafficReport` a second to stdout.
 """
 
@@ -41,7 +41,7 @@ LOOKUPS_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSettings:
-    """What a traffic generator is told by its parent, in a JSON file.
+    """What a traffic generator gets from its parent, in a JSON file.
 
     ``lookups_per_s`` are made beside the publishing, as by clients that come anew:
     producers ask only when an owner changes, and lookups must work at all times.

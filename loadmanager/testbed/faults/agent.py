@@ -61,7 +61,7 @@ class World:
         return next((agent for agent in self.living if agent.url == url), None)
 
 
-class OpenDoor:
+class NoServer:
     """A server without clients: tests call the application directly."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Agent:
             metrics=metrics,
         )
         self.context = world.build(context)
-        self.door = OpenDoor()
+        self.server = NoServer()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
         self.line_slow_s = 0.0
@@ -179,7 +179,7 @@ class Agent:
                 )
                 sidecar = Sidecar(
                     self.context,
-                    self.door,
+                    self.server,
                     self.application.member,
                     self.application.election,
                     self.application.readiness,

@@ -17,7 +17,7 @@ from loadmanager.core.wire import decode_lock
 from loadmanager.ports import Owner
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant, Tell
+from loadmanager.testbed.faults.violation import Invariant, Report
 
 PROPAGATION_S: Final = 0.25
 """How long a change takes at most to reach a sidecar in touch: some round trips of 4 ms."""
@@ -69,7 +69,7 @@ class AnswersWatch:
     """Holds each answer to the history of locks and registrations."""
 
     trace: Trace
-    tell: Tell
+    report: Report
     held: defaultdict[BundleId, list[Spell]] = field(default_factory=lambda: defaultdict(list))
     registered: defaultdict[BrokerId, list[Spell]] = field(
         default_factory=lambda: defaultdict(list)
@@ -133,10 +133,10 @@ class AnswersWatch:
         self.stale += not any(one.what == grant and one.until_s is None for one in held)
         if not any(one.what == grant and one.was_so_after(since_s) for one in held):
             seen = f"{told}, which it did not own from {since_s:.3f} s on: {held[-3:]}"
-            self.tell(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
+            self.report(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
         elif not any(one.was_so_after(since_s) for one in self.registered[owner.broker]):
             seen = f"{told}, which was not registered from {since_s:.3f} s on"
-            self.tell(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
+            self.report(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
         self._compare_with_last(name, owner, told, at_s)
 
     def _compare_with_last(self, name: str, owner: Owner, told: str, at_s: float) -> None:
@@ -144,14 +144,14 @@ class AnswersWatch:
         # Answers of one instant have no order: clients that wait together are answered in turn.
         if last is not None and last.at_s < at_s and last.token > owner.fencing_token:
             seen = f"{told} after token {last.token} at {last.at_s:.3f} s"
-            self.tell(Invariant.ANSWERS_GO_ON, owner.bundle, seen)
+            self.report(Invariant.ANSWERS_GO_ON, owner.bundle, seen)
         if last is None or last.token <= owner.fencing_token:
             self._tokens[name, owner.bundle] = _Answered(owner.fencing_token, at_s)
         # 0 says that no leader is known.
         if owner.epoch:
             before = self._epochs.get(name, 0)
             if owner.epoch < before:
-                self.tell(Invariant.ANSWERS_GO_ON, owner.bundle, f"{told} after epoch {before}")
+                self.report(Invariant.ANSWERS_GO_ON, owner.bundle, f"{told} after epoch {before}")
             self._epochs[name] = max(owner.epoch, before)
 
 

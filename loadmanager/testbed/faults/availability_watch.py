@@ -17,7 +17,7 @@ from loadmanager.testbed.checker.serving import share_positions
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.host import CONTROL_TIMEOUT_S, Host
 from loadmanager.testbed.faults.leader_watch import is_healthy, led_within_s
-from loadmanager.testbed.faults.violation import Invariant, Tell
+from loadmanager.testbed.faults.violation import Invariant, Report
 
 LOOK_EVERY_S: Final = 0.5
 
@@ -73,7 +73,7 @@ class AvailabilityWatch:
 
     within_s: float
     asked_within_s: float
-    tell: Tell
+    report: Report
     longest_s: float = 0.0
     """The longest that the clock of the bound ran for any bundle that was served before."""
     longest_asked_s: float = 0.0
@@ -115,7 +115,7 @@ class AvailabilityWatch:
             self.longest_s = max(self.longest_s, at_s - since_s)
             if at_s - since_s > within_s:
                 seen = f"not served for {at_s - since_s:.1f} s; bound {within_s:.1f} s"
-                self.tell(Invariant.SERVED_AGAIN, bundle, seen)
+                self.report(Invariant.SERVED_AGAIN, bundle, seen)
 
     def asked(self, bundle: BundleId, at_s: float) -> None:
         """Expect a bundle that a client asks a healthy sidecar for, for as long as it does."""
@@ -143,7 +143,7 @@ class AvailabilityWatch:
             self.longest_asked_s = max(self.longest_asked_s, passed_s)
             if passed_s > within_s:
                 seen = f"asked for and not served for {passed_s:.1f} s; bound {within_s:.1f} s"
-                self.tell(Invariant.SERVED_WHEN_ASKED, bundle, seen)
+                self.report(Invariant.SERVED_WHEN_ASKED, bundle, seen)
 
     def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:
         """Expect the parts of what was cut, if that was expected."""

@@ -67,7 +67,7 @@ class Clients:
                 return
         monitor = self._scene.monitor
         seen = f"{agent.url} does not answer after all faults: {last}"
-        monitor.tell(Invariant.SETTLES, bundle, seen)
+        monitor.report(Invariant.SETTLES, bundle, seen)
 
     async def _ask_for_ever(self) -> None:
         topics = list(self._topics)
@@ -121,7 +121,7 @@ class Clients:
                     busy[host.name] += weight
             if len(accepting) > 1:
                 seen = f"{' and '.join(accepting)} take its messages"
-                self._scene.monitor.tell(Invariant.ONE_SERVER, str(topic), seen)
+                self._scene.monitor.report(Invariant.ONE_SERVER, str(topic), seen)
         for host in hosts:
             host.cpu_fraction = min(busy[host.name], 1.0)
 

@@ -302,7 +302,7 @@ def make_config(**sections: Mapping[str, Any]) -> Config:
 
 
 def play(
-    tell: Callable[[Cluster], Awaitable[None]],
+    story: Callable[[Cluster], Awaitable[None]],
     sidecars: int = 3,
     *,
     seed: int = 1,
@@ -319,7 +319,7 @@ def play(
                 cluster.start(cluster.add_host())
             if sidecars:
                 await cluster.ready()
-            await tell(cluster)
+            await story(cluster)
             if checked:
                 cluster.check()
         finally:

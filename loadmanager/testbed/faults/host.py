@@ -28,7 +28,7 @@ LATENCY_S = 0.002
 class Host:
     """A broker with a clock of its own in each life, and the host's load as a story sets it.
 
-    ``watchers`` are told of each change of what the broker serves, in the moment it is made.
+    ``watchers`` are notified of each change of what the broker serves, in the moment it is made.
 
     ``machine`` is where a sidecar believes to run that is started now.
     """
@@ -52,7 +52,7 @@ class Host:
         self._drift_fraction = drift_fraction
         self._clocks: dict[str, DriftingClock] = {}
         self._clock = self._new_clock()
-        self.broker = InProcessBroker(self._clock_s, broker=broker, told=self._tell)
+        self.broker = InProcessBroker(self._clock_s, broker=broker, told=self._report)
         self._clocks[self.broker.incarnation] = self._clock
 
     def kill_broker(self) -> None:
@@ -125,7 +125,7 @@ class Host:
         rate = 1.0 + self.rng.uniform(-self._drift_fraction, self._drift_fraction)
         return DriftingClock(self.rng.uniform(-500.0, 5000.0), rate)
 
-    def _tell(self, change: Change) -> None:
+    def _report(self, change: Change) -> None:
         for watcher in self.watchers:
             watcher(self, change)
 

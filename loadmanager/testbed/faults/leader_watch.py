@@ -13,7 +13,7 @@ from loadmanager.adapters.memory.tree import Znode
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.violation import Invariant, Tell
+from loadmanager.testbed.faults.violation import Invariant, Report
 
 _ELECTION_S: Final = 5.0
 """For noticing that the node is free, a lost race or reply, and what a term reads at first."""
@@ -32,7 +32,7 @@ class LeaderWatch:
     """Looks now and then."""
 
     within_s: float
-    tell: Tell
+    report: Report
     longest_s: float = 0.0
     """The longest that the clock of the bound ran."""
     _undisturbed_since_s: float = 0.0
@@ -54,7 +54,7 @@ class LeaderWatch:
         self.longest_s = max(self.longest_s, passed_s)
         if passed_s > within_s:
             seen = f"no leader for {passed_s:.1f} s; bound {within_s:.1f} s"
-            self.tell(Invariant.SOMEBODY_LEADS, znodes.LEADER, seen)
+            self.report(Invariant.SOMEBODY_LEADS, znodes.LEADER, seen)
 
 
 def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:

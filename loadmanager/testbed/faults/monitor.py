@@ -47,15 +47,15 @@ class Monitor:
         self.violations: list[Violation] = []
         self.found = asyncio.Event()
         self._told: set[tuple[Invariant, str]] = set()
-        self.serving = ServingWatch(cluster.hosts, trace, self.tell)
-        self.orders = OrdersWatch(cluster.service, trace, self.tell)
-        self.answers = AnswersWatch(trace, self.tell)
+        self.serving = ServingWatch(cluster.hosts, trace, self.report)
+        self.orders = OrdersWatch(cluster.service, trace, self.report)
+        self.answers = AnswersWatch(trace, self.report)
         self.availability = AvailabilityWatch(
             served_again_within_s(cluster.config),
             served_when_asked_within_s(cluster.config),
-            self.tell,
+            self.report,
         )
-        self.leaders = LeaderWatch(led_within_s(cluster.config), self.tell)
+        self.leaders = LeaderWatch(led_within_s(cluster.config), self.report)
         self._boundaries: dict[Namespace, Boundaries] = {}
         cluster.service.watchers.append(self._node_changed)
 
@@ -163,7 +163,7 @@ class Monitor:
     def _error_caught(self, agent: Agent, place: str, error: BaseException) -> None:
         """A sidecar that goes on after an unexpected error has a fault all the same."""
         name = agent.context.identity.instance
-        self.tell(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
+        self.report(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
 
     def _process_ended(self, agent: Agent) -> None:
         """A process ends because it is asked to, killed or displaced, and for nothing else."""
@@ -171,9 +171,9 @@ class Monitor:
         name = agent.context.identity.instance
         self._trace.add("process", f"{name} ended: {failure}")
         if failure is not None and not isinstance(failure, Displaced):
-            self.tell(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")
+            self.report(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")
 
-    def tell(self, invariant: Invariant, subject: str, seen: str) -> None:
+    def report(self, invariant: Invariant, subject: str, seen: str) -> None:
         """Take up a violation, each once; `raise_first` raises the first."""
         if (invariant, subject) in self._told:
             return

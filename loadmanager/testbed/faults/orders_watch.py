@@ -11,7 +11,7 @@ from loadmanager.ports import Create, Node, Operation
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.service import TimedService
 from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant, Tell
+from loadmanager.testbed.faults.violation import Invariant, Report
 
 _ORDERS = znodes.ORDERS + "/"
 _LOCKS = znodes.LOCKS + "/"
@@ -23,13 +23,13 @@ class OrdersWatch:
     Orders are levels and stand until they are written again, so an order of a leader
     before is still to be obeyed. What must not be: that a leader writes orders whose
     term is over, and with that, that orders go back to an earlier epoch; that a sidecar
-    takes a lock on other orders than those it was told last.
+    takes a lock on other orders than those it read last.
     """
 
-    def __init__(self, service: TimedService, trace: Trace, tell: Tell) -> None:
+    def __init__(self, service: TimedService, trace: Trace, report: Report) -> None:
         self._service = service
         self._trace = trace
-        self._tell = tell
+        self._report = report
         self._elected = 0
         self._told: dict[str, int] = {}
         self._misled: set[str] = set()
@@ -58,7 +58,7 @@ class OrdersWatch:
             epoch = now.node.stat.version
             self._trace.add("epoch", str(epoch))
             if epoch < self._elected:
-                self._tell(Invariant.TOKENS_GROW, path, f"epoch {epoch} after {self._elected}")
+                self._report(Invariant.TOKENS_GROW, path, f"epoch {epoch} after {self._elected}")
             self._elected = max(self._elected, epoch)
         elif path.startswith(_ORDERS) and now is not None and now.node.data:
             self.writes += 1
@@ -74,13 +74,13 @@ class OrdersWatch:
         self._trace.add("orders", f"{path} epoch {epoch}")
         if epoch != self._elected:
             seen = f"written in epoch {epoch} while {self._elected} is elected"
-            self._tell(Invariant.ORDERS_OF_THE_TERM, path, seen)
+            self._report(Invariant.ORDERS_OF_THE_TERM, path, seen)
         return orders.bundles
 
     # --- at the sidecars ------------------------------------------------------------
 
     def follow(self, agent: Agent) -> None:
-        """Listen to what orders a sidecar is told, and to what it commits then."""
+        """Listen to the orders that a sidecar reads, and to what it commits then."""
         session, broker = agent.coordination, agent.host.name
         name = agent.context.identity.instance
         session.after_read = lambda path, node: self._was_read(name, broker, path, node)
@@ -119,8 +119,8 @@ class OrdersWatch:
         newest = max(told, self._read.get(name, 0))
         if not told <= epoch <= newest:
             seen = f"{name} takes it on orders of epoch {epoch}, and was told those of {told} last"
-            self._tell(Invariant.ORDERS_OF_THE_TERM, operation.path, seen)
+            self._report(Invariant.ORDERS_OF_THE_TERM, operation.path, seen)
         if epoch < acted:
             seen = f"{name} takes it on orders of epoch {epoch} after acting on those of {acted}"
-            self._tell(Invariant.ORDERS_OF_THE_TERM, operation.path, seen)
+            self._report(Invariant.ORDERS_OF_THE_TERM, operation.path, seen)
         self._acted[name] = max(epoch, acted)

@@ -8,7 +8,7 @@ from loadmanager.testbed.broker.changes import BundleLoaded, Change, LeaseGrante
 from loadmanager.testbed.checker.serving import share_positions
 from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant, Tell
+from loadmanager.testbed.faults.violation import Invariant, Report
 
 
 class ServingWatch:
@@ -18,10 +18,10 @@ class ServingWatch:
     there: each broker is asked what it serves, whose lease has run out serves nothing.
     """
 
-    def __init__(self, hosts: Sequence[Host], trace: Trace, tell: Tell) -> None:
+    def __init__(self, hosts: Sequence[Host], trace: Trace, report: Report) -> None:
         self._hosts = hosts
         self._trace = trace
-        self._tell = tell
+        self._report = report
         self._tokens: defaultdict[Namespace, dict[BundleId, tuple[int, str]]] = defaultdict(dict)
         self.loads = 0
 
@@ -46,7 +46,7 @@ class ServingWatch:
                 continue
             for bundle, token in other.serving.items():
                 if share_positions(bundle, load.bundle):
-                    self._tell(
+                    self._report(
                         Invariant.ONE_SERVER,
                         load.bundle,
                         f"{host.name} serves it under token {load.fencing_token} while "
@@ -64,7 +64,7 @@ class ServingWatch:
         for bundle, (token, by) in known.items():
             same = bundle == load.bundle or (by != process and share_positions(bundle, load.bundle))
             if same and token > load.fencing_token:
-                self._tell(
+                self._report(
                     Invariant.TOKENS_GROW,
                     load.bundle,
                     f"{process} serves it under token {load.fencing_token} after {by} served "

@@ -1,4 +1,4 @@
-"""What happened in one run, in order: to be told after a failure, and compared as a digest."""
+"""What happened in one run, in order: shown after a failure, and compared as a digest."""
 
 import asyncio
 import hashlib
@@ -66,7 +66,7 @@ _NAMED: Final = frozenset({"event", "level", "at_s"})
 
 
 def listen(heard: Callable[[Entry], None]) -> None:
-    """Have every event that is logged as info or worse told to ``heard``, and to no log.
+    """Pass every event that is logged as info or worse to ``heard``, and to no log.
 
     `structlog.reset_defaults` ends it.
     """

@@ -44,8 +44,8 @@ class Violation(AssertionError):
         self.seen = seen
 
 
-class Tell(Protocol):
+class Report(Protocol):
     """Takes up what was found, and lets the run end there."""
 
     def __call__(self, invariant: Invariant, subject: str, seen: str) -> None:
-        """Tell that ``invariant`` is broken at ``subject``."""
+        """Report that ``invariant`` is broken at ``subject``."""

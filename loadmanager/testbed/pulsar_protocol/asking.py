@@ -8,7 +8,7 @@ from loadmanager.testbed.pulsar_protocol.clients import Line, Refused
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.names import topic_of
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
-from loadmanager.testbed.pulsar_protocol.sidecar import SidecarDoor
+from loadmanager.testbed.pulsar_protocol.sidecar import SidecarClient
 from loadmanager.testbed.pulsar_protocol.topics import Topics
 
 _CONNECT: Final = 1
@@ -31,7 +31,7 @@ class Asking:
     """
 
     def __init__(
-        self, line: Line, topics: Topics, directory: SidecarDoor | None, own_url: str
+        self, line: Line, topics: Topics, directory: SidecarClient | None, own_url: str
     ) -> None:
         self._line = line
         self._topics = topics

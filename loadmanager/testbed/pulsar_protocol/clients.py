@@ -21,7 +21,7 @@ class Line(Protocol):
 
     @property
     def congested(self) -> bool:
-        """Whether the client is slow to read; it is told nothing more until it has caught up."""
+        """Whether the client is slow to read; nothing more is sent until it has caught up."""
 
     def send(self, command: bytes, payload: bytes = b"") -> None:
         """Send an encoded command; to a connection that is gone, nothing."""

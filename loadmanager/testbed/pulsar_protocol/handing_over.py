@@ -1,6 +1,6 @@
 """Directing clients to the new owner when a bundle has left this broker.
 
-The clients of a bundle are told the new owner's address in the command that closes them,
+The clients of a bundle get the new owner's address in the command that closes them,
 so they need no lookup and no pause before one. The address comes from the sidecar, which
 may know it before the new owner serves: a client that comes too early is held there until
 the bundle is loaded.
@@ -49,7 +49,7 @@ class HandOver:
         self._own_url = own_url
         self._serves = serves
 
-    async def tell(self, bundle: BundleId, topics: Sequence[ServedTopic]) -> None:
+    async def notify(self, bundle: BundleId, topics: Sequence[ServedTopic]) -> None:
         """Close all clients of ``topics``, which were in ``bundle``, naming their new owner."""
         left = [topic for topic in topics if topic.producers or topic.consumers]
         while left:

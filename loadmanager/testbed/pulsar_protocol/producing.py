@@ -109,7 +109,7 @@ class Producing:
     async def publish(self, sent: Any, payload: bytes) -> None:
         """Take a message, or a batch of them, and acknowledge it once it is in the log.
 
-        What comes for a topic that has left is dropped: its producer is being told where
+        What comes for a topic that has left is dropped: its producer is being directed where
         to go, and sends there again whatever was not acknowledged.
 
         Raises:

@@ -26,7 +26,7 @@ class ProtocolBroken(LoadManagerError):
 
 
 class ServerError(IntEnum):
-    """What a refused client is told; it decides whether it looks the topic up again."""
+    """The error code of a refusal; it decides whether it looks the topic up again."""
 
     UNKNOWN = 0
     METADATA = 1

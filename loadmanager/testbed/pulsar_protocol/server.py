@@ -1,4 +1,4 @@
-"""The in-memory broker's door for Pulsar's clients: a socket, and what stands behind it."""
+"""The in-memory broker's server for Pulsar's clients: a socket, and what handles its requests."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ from loadmanager.testbed.pulsar_protocol.consuming import Consuming
 from loadmanager.testbed.pulsar_protocol.handing_over import HandOver
 from loadmanager.testbed.pulsar_protocol.producing import Namer, Producing
 from loadmanager.testbed.pulsar_protocol.session import ClientSession
-from loadmanager.testbed.pulsar_protocol.sidecar import SidecarDoor
+from loadmanager.testbed.pulsar_protocol.sidecar import SidecarClient
 from loadmanager.testbed.pulsar_protocol.topic_log import MAX_LOG_BYTES
 from loadmanager.testbed.pulsar_protocol.topics import HOLD_S, IDLE_S, Topics
 from loadmanager.testbed.pulsar_protocol.work import Work
@@ -27,8 +27,8 @@ MAX_CONNECTIONS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoorOptions:
-    """How the door works.
+class PulsarServerOptions:
+    """How the server works.
 
     ``own_url`` is ``pulsar://host:port`` as the sidecar answers lookups with it.
     ``ledger`` is the folder of the logs; brokers that share it keep what was sent when a
@@ -48,17 +48,17 @@ class DoorOptions:
     idle_s: float = IDLE_S
 
 
-class PulsarDoor:
+class PulsarServer:
     """Serves Pulsar's clients for one `RunningBroker`.
 
-    `heard` has to be told every change of the broker.
+    `heard` has to be called with every change of the broker.
     """
 
-    def __init__(self, broker: RunningBroker, options: DoorOptions) -> None:
+    def __init__(self, broker: RunningBroker, options: PulsarServerOptions) -> None:
         self._broker = broker
         self._options = options
         url = options.sidecar_url
-        self._sidecar = SidecarDoor(url, options.sidecar_token) if url else None
+        self._sidecar = SidecarClient(url, options.sidecar_token) if url else None
         hand_over = HandOver(self._sidecar, options.own_url, self._is_here)
         self._topics = Topics(
             broker,

@@ -22,7 +22,7 @@ class TopicOwner:
     bundle: BundleId | None
 
 
-class SidecarDoor:
+class SidecarClient:
     """Asks a sidecar over HTTP, as any client does.
 
     Args:

@@ -102,11 +102,11 @@ class Topics:
         self._broker.count_clients(topic.name, clients)
 
     def heard(self, change: Change) -> None:
-        """Follow what happens to bundles. It is told in the midst of it, before an unload ends."""
+        """Follow what happens to bundles. It is called in the middle, before an unload ends."""
         if isinstance(change, BundleLoaded):
             self._loaded.set()
             self._loaded = asyncio.Event()
-            # The change is told before it takes effect.
+            # The change is reported before it takes effect.
             asyncio.get_running_loop().call_soon(self._follow, change.bundle)
         elif isinstance(change, ServingEnded) and change.why is not EndReason.REGRANTED:
             self._end(change.bundle, handed_over=change.why is EndReason.UNLOADED)
@@ -148,7 +148,7 @@ class Topics:
             self.lost(topic, error)
 
     async def close(self) -> None:
-        """Close all topics; clients that are to be told of a new owner no longer are."""
+        """Close all topics; clients are directed to new owners no more."""
         self._close([*self._open.values()])
         for task in [*self._telling]:
             task.cancel()
@@ -183,7 +183,7 @@ class Topics:
         self._close(gone)
         next_url = self._broker.next_owner_url(bundle)
         if handed_over and not next_url:
-            self._begin(self._hand_over.tell(bundle, gone))
+            self._begin(self._hand_over.notify(bundle, gone))
             return
         if next_url:
             log.info("bundle.clients.sent_on", bundle=bundle, topics=len(gone), broker_url=next_url)
@@ -199,7 +199,7 @@ class Topics:
             except OSError as error:
                 log.warning("topic.log.unsaved", topic=str(topic.name), why=str(error))
 
-    def _begin(self, telling: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(telling)
+    def _begin(self, notifying: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(notifying)
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
