@@ -132,7 +132,7 @@ KEYS: Final = Table(
             _text("kind", "Kind of the line."),
             _count("digest", "Of the line's bytes: copies have the same."),
             _text("file", "The file that it was read from."),
-            _count("line", "Its line there."),
+            _count("line", "Number of its line in that file, from 1."),
         ]
     ),
 )
@@ -145,8 +145,8 @@ SPANS: Final = Table(
             *_some("report", "broker"),
             *plain(one for one in ENVELOPE if one.name in {"cluster", "writer", "instance"}),
             *_some("report", "started_at_ms"),
-            _count("first_ms", "First report."),
-            _count("last_ms", "Last report."),
+            _count("first_ms", "When the first report was made."),
+            _count("last_ms", "When the last report was made."),
         ]
     ),
 )
@@ -157,9 +157,9 @@ DOUBLED: Final = Table(
     schema=StructType(
         [
             *SPANS.schema.fields[:4],
-            _text("for_instance", "The one that began later: its reports stand."),
-            _count("from_ms", "From when."),
-            _count("until_ms", "Until when, inclusive."),
+            _text("for_instance", "Instance that began later: its reports count."),
+            _count("from_ms", "When the passed-over reports begin."),
+            _count("until_ms", "When they end, inclusive."),
         ]
     ),
 )

@@ -38,7 +38,7 @@ REPORT: Final = Kind(
         text(
             "due",
             "Why it was published: first, forced, registration, bundles, usage, msg_rate, "
-            "throughput, age; simulated for what a simulation does not tell.",
+            "throughput, age; simulated where a simulation does not say.",
         ),
         rate(
             "interval_s",
@@ -133,8 +133,8 @@ ROUND: Final = Kind(
             (
                 text("broker", "Broker."),
                 time("reported_at_ms", "The report that stands; null if unknown.", nullable=True),
-                time("started_at_ms", "Its life."),
-                text("version", "Its version."),
+                time("started_at_ms", "When the broker's sidecar began."),
+                text("version", "Version of the broker."),
                 rate("age_s", "How old the report was."),
                 rate("score", "Its load by the configured weights, a fraction."),
                 rate("load_ema", "Its running load, a fraction; null if none.", nullable=True),
@@ -225,7 +225,7 @@ BUNDLES: Final = Kind(
         *TERM,
         AT_TICK,
         count("part", "From 1: the bundles of one round are spread over several lines."),
-        count("parts", "How many."),
+        count("parts", "Number of lines that the bundles of the round take."),
         Columns(
             "bundles",
             (

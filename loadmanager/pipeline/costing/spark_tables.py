@@ -73,11 +73,11 @@ COST_QUALITY: Final = _table(
     ("moves", _COUNT, "Changes of brokers' bundles that were used as natural experiments."),
     ("held_out_minutes", _COUNT, "Minutes in stretches that were held out of training."),
     ("mape", _AMOUNT, "Mean absolute error in these, as a fraction."),
-    ("baseline_mape", _AMOUNT, "That of the rule of traffic shares."),
+    ("baseline_mape", _AMOUNT, "The same error of the rule of traffic shares."),
     ("coverage", _AMOUNT, "How many of these minutes lay in their 90 % interval, a fraction."),
     ("held_out_moves", _COUNT, "Changes of bundles that were held out."),
     ("move_mape", _AMOUNT, "Mean absolute error of the usage after these, as a fraction."),
-    ("baseline_move_mape", _AMOUNT, "That of the rule of traffic shares."),
+    ("baseline_move_mape", _AMOUNT, "The same error of the rule of traffic shares."),
     ("condition", _AMOUNT, "Condition number; above 30 some terms cannot be told apart."),
     (
         "typical_error",

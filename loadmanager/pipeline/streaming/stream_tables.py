@@ -26,7 +26,7 @@ STREAM_MINUTES: Final = Table(
             column("level", StringType(), "broker, bundle, namespace or cluster."),
             column("cluster", StringType(), "Name of the cluster."),
             column("name", StringType(), "Of the broker, bundle, namespace or cluster."),
-            column("minute", TimestampType(), "Its beginning, UTC."),
+            column("minute", TimestampType(), "Beginning of the minute, UTC."),
             column("date", DateType(), "Day in UTC."),
             column("reports", LongType(), "Reports that stand for a part of it."),
             column("seconds", DoubleType(), "How much of the time reports stand for."),

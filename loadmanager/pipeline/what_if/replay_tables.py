@@ -64,15 +64,15 @@ REPLAY_TRUST: Final = Table(
         [
             *_NAMED,
             column("level", StringType(), "high, fair, low or none."),
-            column("because", StringType(), "Why it is not higher."),
+            column("because", StringType(), "Why the level is not higher."),
             column("away", DoubleType(), "Fraction of the traffic elsewhere than recorded."),
             column("rounds", LongType(), "Rounds in the history."),
-            column("refused", LongType(), "Of them, those that could not be replayed."),
+            column("refused", LongType(), "Rounds of these that could not be replayed."),
             column("refused_by_reason", StringType(), "The same by reason, as JSON."),
             column("bases", LongType(), "Base rounds that were decided again."),
-            column("reproduced", LongType(), "Of them, those decided exactly as recorded."),
-            column("difference", StringType(), "The first that was not, if any."),
-            column("changes", LongType(), "Brokers whose bundles had changed, each round."),
+            column("reproduced", LongType(), "Base rounds that were decided exactly as recorded."),
+            column("difference", StringType(), "The first round that was not, if any."),
+            column("changes", LongType(), "Brokers whose bundles had changed, over all rounds."),
             *(
                 column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
                 for group, what in (

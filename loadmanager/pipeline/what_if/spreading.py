@@ -47,7 +47,7 @@ LINES: Final = StructType(
     [
         _field("segment", StringType(), "The stretch of history that it is of."),
         _field("combination", IntegerType(), "Number of the combination, -1 for the recorded."),
-        _field("at_ms", LongType(), "When the round was."),
+        _field("at_ms", LongType(), "When the round was decided."),
         _field("weight_s", DoubleType(), "Until the next round, seconds."),
         _field("refused", StringType(), "Why it could not be replayed, empty if it was."),
         _field("deviation", DoubleType(), "Standard deviation of the loads over their mean."),
