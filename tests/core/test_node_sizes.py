@@ -133,6 +133,17 @@ def test_loads_that_are_none_are_refused_by_name(changes: dict[str, Any], messag
     assert message in str(refused.value)
 
 
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """Return a small text that would be half a gigabyte unpacked."""
+    packer = zlib.compressobj(9)
+    chunk = b" " * 1_000_000
+    packed = packer.compress(b'{"version":1,"epoch":1,') + b"".join(
+        packer.compress(chunk) for _ in range(500)
+    )
+    return packed + packer.compress(b'"x":1}') + packer.flush()
+
+
 @pytest.mark.parametrize(
     "decode",
     [
@@ -143,14 +154,8 @@ def test_loads_that_are_none_are_refused_by_name(changes: dict[str, Any], messag
     ],
 )
 def test_what_would_be_huge_unpacked_is_refused_before_it_is_unpacked(
-    decode: Callable[[bytes], object],
+    decode: Callable[[bytes], object], bomb: bytes
 ) -> None:
-    packer = zlib.compressobj(9)
-    chunk = b" " * 1_000_000
-    bomb = packer.compress(b'{"version":1,"epoch":1,') + b"".join(
-        packer.compress(chunk) for _ in range(500)
-    )
-    bomb += packer.compress(b'"x":1}') + packer.flush()
     assert len(bomb) < JUTE_MAX_BUFFER
     with pytest.raises(MalformedContent, match="at most"):
         decode(bomb)
