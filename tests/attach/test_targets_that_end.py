@@ -79,7 +79,7 @@ async def unavailable(_: web.Request) -> web.Response:
 
 @pytest.fixture
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
-    made = PulsarAdmin(Access(change_timeout_s=1.5), known={one.name for one in pulsar.brokers})
+    made = PulsarAdmin(Access(change_timeout_s=0.7), known={one.name for one in pulsar.brokers})
     yield made
     await made.close()
 
@@ -139,7 +139,7 @@ async def test_so_is_one_whose_order_was_refused_when_it_had_left(
 async def test_so_is_one_that_is_back_long_after_the_last_attempt(
     admin: PulsarAdmin, transfer: Transfer
 ) -> None:
-    transfer.away_s = 2.5
+    transfer.away_s = 1.4
     freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
 
 
@@ -155,7 +155,7 @@ async def test_so_is_one_whose_order_may_not_be_repeated(
             raise LoadManagerError("another one leads")
 
     transfer.ready = True
-    transfer.away_s = 2.0
+    transfer.away_s = 1.0
     freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move, once))
     assert sent == 2
 
@@ -164,7 +164,7 @@ async def test_one_that_pulsar_gives_to_another_broker_stays_there(
     admin: PulsarAdmin, transfer: Transfer
 ) -> None:
     transfer.lands = transfer.third
-    transfer.away_s = 2.0
+    transfer.away_s = 1.0
     outcome = await mover(admin, transfer.pulsar).move(transfer.move)
     assert (outcome.state, outcome.owner) == ("landed_elsewhere", transfer.third.name)
     assert "" not in transfer.destinations
@@ -175,7 +175,7 @@ async def test_where_no_broker_has_it_for_long_the_reason_says_what_to_do(
 ) -> None:
     transfer.away_s = 60.0
     moves = mover(admin, transfer.pulsar)
-    moves.return_s = 1.0
+    moves.return_s = 0.5
     outcome = await moves.move(transfer.move)
     assert (outcome.state, outcome.owner) == ("timed_out", None)
     assert f"if {transfer.source.name} serves it again, unload it there" in outcome.reason
@@ -185,7 +185,7 @@ async def test_the_end_of_the_term_ends_the_wait(admin: PulsarAdmin, transfer: T
     transfer.away_s = 60.0
     moves = mover(admin, transfer.pulsar)
     moves.return_s = 60.0
-    asyncio.get_running_loop().call_later(1.0, moves.close)
+    asyncio.get_running_loop().call_later(0.9, moves.close)
     async with asyncio.timeout(20):
         assert (await moves.move(transfer.move)).state == "timed_out"
 

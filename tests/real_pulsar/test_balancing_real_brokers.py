@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from attaching import PATIENCE_S, balancing, command, first, overridden
+from attaching import PATIENCE_S, balancing, command, first, overridden, told_until
 from pulsar_traffic import Sends, sending, zipf_rates
 from pulsar_watch import Watch, quantile, watching
 from real_pulsar import RealPulsar
@@ -90,6 +90,7 @@ def test_traffic_on_one_broker_is_even_within_30_s_and_stays_so(
         even_after_s = until_even(watch, began_s) - began_s
         lines_until_even = len(told)
         time.sleep(WATCHED_S)
+        told_until(told, lambda line: line.get("whole", False), since=lines_until_even)
         process.terminate()
         assert process.wait(60) == 0
     tasks = [line["task"] for line in told if "task" in line]
