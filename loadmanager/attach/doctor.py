@@ -82,7 +82,8 @@ def _balancer(cluster: PulsarCluster) -> Iterator[Finding]:
         yield Finding(
             "note",
             "loadBalancerSheddingEnabled",
-            "false: no load manager balances this cluster now",
+            "false: without attach --balance or sidecars no load manager balances this cluster",
+            "if none runs: "
             "pulsar-admin brokers delete-dynamic-config --config loadBalancerSheddingEnabled",
         )
 

@@ -149,6 +149,10 @@ def test_the_doctor_names_settings_with_commands_that_change_them(pulsar: FakePu
     found = attach(pulsar, "--doctor")
     assert found.exit_code == 1
     assert f"brokers differ (false: {pulsar.brokers[1].name}" in found.output
+    pulsar.settings["loadBalancerSheddingEnabled"] = "false"
+    found = attach(pulsar, "--doctor")
+    assert "without attach --balance or sidecars no load manager balances" in found.output
+    assert "if none runs: pulsar-admin brokers delete-dynamic-config" in found.output
 
 
 def test_the_doctor_finds_metrics_without_topics(pulsar: FakePulsar) -> None:

@@ -108,6 +108,5 @@ def test_the_doctor_reads_a_real_cluster(cluster: RealPulsar) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
     assert f"3 of 3 brokers answer; version {cluster.version}" in found.stdout
     assert (
-        "loadBalancerSheddingEnabled: false: no load manager balances this cluster now"
-        in found.stdout
+        "loadBalancerSheddingEnabled: false: without attach --balance or sidecars" in found.stdout
     )
