@@ -30,6 +30,7 @@ class Transfer:
         away_s: how long no broker serves the bundle.
         lands: the broker that serves it then: the source, whose topics stay closed, by default.
         ready: whether the target says all the while that it is ready.
+        deaf: how many further orders have no answer and no effect.
         refused: whether the first order is refused at once, and not left without an answer.
         destinations: those of all orders, "" for none.
         stuck: whether its clients wait for topics that the source has closed.
@@ -41,6 +42,7 @@ class Transfer:
     lands: FakeBroker | None = None
     ready: bool = False
     refused: bool = False
+    deaf: int = 0
     destinations: list[str] = field(default_factory=list)
     stuck: bool = False
 
@@ -53,6 +55,9 @@ class Transfer:
     async def unload(self, request: web.Request) -> web.Response:
         """Answer an order: the first one with a destination takes the target down."""
         self.destinations.append(request.query.get("destinationBroker", ""))
+        if not self.destinations[-1] and self.deaf:
+            self.deaf -= 1
+            await asyncio.sleep(30)
         if not self.destinations[-1]:
             self.stuck = False
             self.pulsar.hand_over(self.move.bundle, self.third)
@@ -126,6 +131,17 @@ async def test_a_bundle_that_is_given_back_to_its_source_is_released_once_more(
     freed(transfer, outcome)
     assert outcome.attempts == 1
     assert f"{transfer.source.name} had it back" in outcome.reason
+
+
+async def test_a_source_that_has_it_still_is_told_again(
+    admin: PulsarAdmin, transfer: Transfer
+) -> None:
+    transfer.deaf = 2
+    admin.access = Access(change_timeout_s=3600.0)
+    async with asyncio.timeout(20):
+        outcome = await mover(admin, transfer.pulsar).move(transfer.move)
+    assert transfer.destinations[1:] == [""] * 3
+    assert (outcome.state, transfer.stuck) == ("landed_elsewhere", False)
 
 
 async def test_so_is_one_whose_order_was_refused_when_it_had_left(

@@ -176,24 +176,31 @@ class MoveOrder:
         return None
 
     async def _order(self, owner: BrokerId) -> None:
-        """Send the order; ends before the answer if the target serves it, or the source again."""
         destination = quote(self.move.target, safe="")
         url = f"{self._unload_url(owner)}?destinationBroker={destination}"
         if self.claims:
             await self.admin.change("PUT", url)
             await self.claim()
-            return
+        elif not await self._sent(url, self.look_s):
+            self.left = self._back = True
+
+    async def _sent(self, url: str, look_s: float) -> bool:
+        """Send an order; returns False if it has no answer yet and the source has the bundle.
+
+        Ends before the answer if the target serves the bundle, too. A broker does not list a
+        bundle that it is releasing.
+        """
         change = asyncio.create_task(self.admin.change("PUT", url))
         try:
-            while not (await asyncio.wait({change}, timeout=self.look_s))[0]:
+            while not (await asyncio.wait({change}, timeout=look_s))[0]:
                 if await self.brokers.surely_serves(self.move.target, self.move.bundle):
-                    return
+                    return True
                 if await self.brokers.surely_serves(self.move.source, self.move.bundle):
-                    self.left = self._back = True
-                    return
+                    return False
             await change
         finally:
             change.cancel()
+        return True
 
     async def _released_again(self) -> Outcome:
         """See where Pulsar puts a bundle that left its source; have the source release it again.
@@ -209,19 +216,28 @@ class MoveOrder:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_RETURN_PAUSE_S):
                     await self.over.wait()
-        if owner != self.move.source:
-            return self._ended_at(owner)
-        self._said = f"{owner} had it back and was told to release it again"
-        for _ in range(MOST_ATTEMPTS):
-            try:
-                await self.admin.change("PUT", self._unload_url(owner))
-            except RightMissing:
-                raise
-            except PulsarAdminError as error:
-                self._said = f"{owner} had it back and did not release it again: {error}"
-            else:
-                break
-        return self._ended_at(await self.find())
+        if owner == self.move.source:
+            self._said = f"{owner} had it back and was told to release it again"
+            until_s, look_s = monotonic() + self.return_s, self.look_s
+            while not await self._told_to_release(owner, look_s) and monotonic() < until_s:
+                look_s *= 2
+            owner = await self.find()
+        return self._ended_at(owner)
+
+    async def _told_to_release(self, source: BrokerId, look_s: float) -> bool:
+        """Tell the source to release the bundle; returns whether it need not be told again.
+
+        It has to be where its first order was waiting for the topic of Pulsar's states, and was
+        undone after that.
+        """
+        try:
+            return await self._sent(self._unload_url(source), look_s)
+        except RightMissing:
+            raise
+        except PulsarAdminError as error:
+            self._said = f"{source} had it back and did not release it again: {error}"
+            await asyncio.sleep(_RETURN_PAUSE_S)
+            return not await self.brokers.surely_serves(source, self.move.bundle)
 
     def _unload_url(self, owner: BrokerId) -> str:
         namespace, _, bounds = self.move.bundle.rpartition("/")
