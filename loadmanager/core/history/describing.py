@@ -58,7 +58,7 @@ Each line is one JSON object in UTF-8, with the fields of the envelope first, in
 
 _RULES: Final = f"""
 - Every field of a kind is always there. One that may be null says so; lists may be empty. Fields
-  that are not told here may be added under the same version: readers ignore them. The means and
+  that are not listed here may be added under the same version: readers ignore them. The means and
   variances of a report were added: lines of 0.1 lack them, and readers take them for null.
   `schema` grows when a reader of the former version would misread something.
 - **columns** are an object of lists of one length: the first items of all lists belong together,
@@ -66,15 +66,15 @@ _RULES: Final = f"""
 - Numbers are finite: a number is at most {TOTAL.most:g}, a whole number at most 2^60, which sums
   over all bundles of a cluster stay below. They are written so that reading gives the same 64
   bits.
-- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of who wrote
-  it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is spoilt:
-  a clock that far ahead says nothing, and nobody can compute days and minutes with it.
+- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of the process that
+  wrote it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is
+  spoilt: a clock that far ahead says nothing, and no day or minute can be computed from it.
 - Rates are means over `window_s`. CPU is in percent of one core (400 are four cores), memory in
   MiB, bandwidth in kbit/s, as in Pulsar's load reports. A limit of 0 means that the resource was
   not measured.
 - `seq` has no gap within (`writer`, `instance`, stream). A gap is a file that is missing
   (retention deletes the oldest first) or a line that was spoilt; the same `seq` twice is a line
-  that was copied. Lines that the writer itself had to give up are told by a `lost_reports` or
+  that was copied. Lines that the writer itself had to give up are reported by a `lost_reports` or
   `lost_rounds` line, and use up no `seq`.
 - Order by `seq`, not by `at_ms`: wall clocks jump.
 - A load report is named by `broker` and `reported_at_ms`.
@@ -83,7 +83,7 @@ _RULES: Final = f"""
 
 A `round` with `base` true can be replayed by itself: it has the brokers as the leader saw them,
 what was under way, the strategies' `memory` and the `constraints`, and the `bundles` lines of the
-same `epoch` and `round` before it hold who had which bundle and all averages. From there on,
+same `epoch` and `round` before it hold the owner of each bundle and all averages. From there on,
 every `tick` says which reports were taken up, by their `reported_at_ms`, and whether one sample
 of every listed bundle was added to all averages (`tick` of the round
 says how many had been when it was decided); that gives the view of the rounds that are no

@@ -48,7 +48,7 @@ class Rows:
         return len(self.unit)
 
     def take(self, chosen: slice | Flags | Ints) -> "Rows":
-        """Return some of them."""
+        """Return the rows at these places."""
         return Rows(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
 
     @staticmethod

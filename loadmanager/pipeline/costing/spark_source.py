@@ -36,7 +36,7 @@ class InSpark:
         return added((row["key"], _array(row["sums"], row["shape"])) for row in told)
 
     def close(self) -> None:
-        """Give the disks back."""
+        """Release what was persisted."""
         self._frame.unpersist()
 
 

@@ -49,11 +49,11 @@ COST_TERMS: Final = _table(
         "verdict",
         _TEXT,
         (
-            "known; vague: a wide interval; entangled: cannot be told from others; "
+            "known; vague: a wide interval; entangled: cannot be separated from others; "
             "unvaried: never varied within a broker."
         ),
     ),
-    ("partners", _TEXT, "The rates that it cannot be told from, with commas."),
+    ("partners", _TEXT, "The rates that it cannot be separated from, with commas."),
     (
         "drift",
         _AMOUNT,
@@ -78,7 +78,7 @@ COST_QUALITY: Final = _table(
     ("held_out_moves", _COUNT, "Changes of bundles that were held out."),
     ("move_mape", _AMOUNT, "Mean absolute error of the usage after these, as a fraction."),
     ("baseline_move_mape", _AMOUNT, "The same error of the rule of traffic shares."),
-    ("condition", _AMOUNT, "Condition number; above 30 some terms cannot be told apart."),
+    ("condition", _AMOUNT, "Condition number; above 30 some terms cannot be separated."),
     (
         "typical_error",
         _AMOUNT,

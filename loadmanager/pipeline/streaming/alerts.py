@@ -86,7 +86,7 @@ class Run:
 
     @property
     def minutes(self) -> int:
-        """How many there are."""
+        """The number of minutes, from the first to the last."""
         return (self.last_ms - self.since_ms) // MINUTE_MS + 1
 
 

@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def closed(self) -> datetime:
-        """The same as a time."""
+        """``closed_ms`` as a time."""
         return datetime.fromtimestamp(self.closed_ms / 1000, UTC)
 
     @property

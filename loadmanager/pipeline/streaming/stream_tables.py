@@ -41,7 +41,7 @@ STREAM_MINUTES: Final = Table(
 STREAM_ALERTS: Final = Table(
     name="stream_alerts",
     job="stream",
-    meaning="What was told of minutes, and of lines that came too late to be in theirs.",
+    meaning="Alerts about minutes, and about lines that came too late for theirs.",
     schema=StructType(
         [
             column("at", TimestampType(), "When it was known, by the reports' clock."),

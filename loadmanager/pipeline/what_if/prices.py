@@ -74,7 +74,7 @@ class TrafficCosts:
         return self._amounts(self._frame.rates[rows], self._frame.owner[rows])
 
     def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:  # noqa: ARG002 - the same
-        """Return the same."""
+        """Return the same as `leaving`: shares do not depend on the broker."""
         return self.leaving(rows)
 
     def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:

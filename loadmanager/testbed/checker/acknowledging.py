@@ -30,7 +30,7 @@ class Misplaced:
     why: Why
 
     def __str__(self) -> str:
-        """Tell it to people."""
+        """Return it as a sentence."""
         said = self.publish.acknowledgement
         return f"{self.publish.topic} was taken by {self.publish.broker}: {self.why} ({said})"
 

@@ -55,7 +55,7 @@ class Gap:
         return self.end_s - self.start_s
 
     def __str__(self) -> str:
-        """Tell it to people."""
+        """Return it as a sentence."""
         how = f", which {self.left_by} {'let go' if self.handed_over else 'lost'},"
         return (
             f"{self.segment}{how if self.left_by else ''} was not served "

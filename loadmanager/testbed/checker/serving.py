@@ -25,7 +25,7 @@ class Spell(Protocol):
 
     @property
     def bundle(self) -> BundleId:
-        """What it served."""
+        """The bundle that was served."""
 
     @property
     def fencing_token(self) -> int:
@@ -33,11 +33,11 @@ class Spell(Protocol):
 
     @property
     def start_s(self) -> float:
-        """When it began."""
+        """When serving began."""
 
     @property
     def end_s(self) -> float:
-        """When it had ended."""
+        """When serving ended."""
 
     @property
     def ended_by_command(self) -> bool:
@@ -54,7 +54,7 @@ class Overlap:
     end_s: float
 
     def __str__(self) -> str:
-        """Tell it to people."""
+        """Return it as a sentence."""
         return (
             f"{self.second.bundle} was served by {self.first.broker} (token "
             f"{self.first.fencing_token}) and {self.second.broker} (token "

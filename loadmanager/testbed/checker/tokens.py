@@ -29,7 +29,7 @@ class TokenFault:
     later: Use
 
     def __str__(self) -> str:
-        """Tell it to people."""
+        """Return it as a sentence."""
         one, other = self.earlier, self.later
         return (
             f"{other.broker} {other.what} {other.bundle} under token {other.fencing_token} at "

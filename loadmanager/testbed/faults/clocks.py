@@ -21,7 +21,7 @@ class DriftingClock:
         self._began_s = self._time_s()
 
     def monotonic_s(self) -> float:
-        """Return what it shows."""
+        """Return the time that it shows."""
         passed_s = self._time_s() - self._began_s
         return self._began_s + self._offset_s + passed_s * self.rate
 

@@ -95,7 +95,7 @@ class Host:
         self.gate.close()
 
     def thaw_broker(self) -> None:
-        """Let the broker go on."""
+        """Resume the broker."""
         self.gate.open()
 
     def intervals(self) -> list[ServingInterval]:
@@ -115,7 +115,7 @@ class Host:
 
     @property
     def serving(self) -> Mapping[BundleId, int]:
-        """What it serves now."""
+        """The bundles that the broker serves now."""
         return self.broker.serving
 
     def _clock_s(self) -> float:

@@ -29,7 +29,7 @@ def led_within_s(config: Config) -> float:
 
 @dataclass(slots=True)
 class LeaderWatch:
-    """Looks now and then."""
+    """Checks at intervals that there is a leader."""
 
     within_s: float
     report: Report

@@ -19,15 +19,15 @@ class Gate:
 
     @property
     def shut(self) -> bool:
-        """Whether things wait."""
+        """Whether messages are waiting."""
         return not self._open.is_set()
 
     def close(self) -> None:
-        """Let nothing through."""
+        """Hold all messages back."""
         self._open.clear()
 
     def open(self) -> None:
-        """Let everything through."""
+        """Pass all messages on."""
         self._open.set()
 
     async def passed(self) -> None:

@@ -212,10 +212,10 @@ class _log_of:  # noqa: N801 - reads as what it is, a with statement
         self._topics = topics
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Begin a use of the topic's log."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        """End."""
+        """Give the topic up if its log failed, and refuse the command."""
         if isinstance(error, Fenced | OSError):
             self._topics.lost(self._topic, error)
             raise Refused(ServerError.SERVICE_NOT_READY, str(error)) from None

@@ -101,7 +101,7 @@ class Writer:
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is."""
+        """The length of the file, in bytes."""
         return self._size
 
     def append(self, kind: RecordKind, *parts: bytes) -> int:
