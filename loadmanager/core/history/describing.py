@@ -66,7 +66,7 @@ _RULES: Final = f"""
 - Numbers are finite: a number is at most {TOTAL.most:g}, a whole number at most 2^60, which sums
   over all bundles of a cluster stay below. They are written so that reading gives the same 64
   bits.
-- A **time** is a whole number of milliseconds since 1970 in UTC, on the wall clock of the process that
+- A **time** is a whole number of milliseconds since 1970 in UTC, on the clock of the process that
   wrote it: 0 or more, and less than {TIMES_END_MS} (the year 2100). A line with a later one is
   spoilt: a clock that far ahead says nothing, and no day or minute can be computed from it.
 - Rates are means over `window_s`. CPU is in percent of one core (400 are four cores), memory in
