@@ -7,7 +7,9 @@ sidecars: LOADMANAGER_BENCH_SIDECARS="5 10 20 40".
 """
 
 import asyncio
+import gc
 import os
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +19,19 @@ from typing import Final
 import pytest
 from counted_requests import CountingService, by_role, counted_cluster
 from figures import emit
+from prometheus_client import CollectorRegistry
 
+from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.adapters.memory.service import MemoryService
+from loadmanager.common.cluster_state import ClusterState
+from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace, parse_broker
+from loadmanager.core.orders import encode_owned
+from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
-from loadmanager.testbed.faults.virtual_time import run
+from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -33,6 +43,7 @@ REST_S: Final = 300.0
 COUNTED_S: Final = 120.0
 MOST_AT_REST_PER_S: Final = 1.0
 SPREAD: Final = 1.05
+MOST_BYTES_A_BUNDLE: Final = 400
 KINDS: Final = ("heartbeat", "loads", "owned", "other reads", "writes")
 
 
@@ -148,3 +159,43 @@ def _print(rows: Sequence[Row]) -> None:
             + "".join(f"{one:13.3f}" for one in figures)
             + f"{row.bytes_per_s:13.0f}{row.watches:13.1f}"
         )
+
+
+@pytest.mark.parametrize(("brokers", "bundles"), [(200, 20_000), (1_000, 100_000)])
+def test_what_owners_take_of_memory(brokers: int, bundles: int) -> None:
+    """Every sidecar knows all of them: each list as read, and whom each bundle is with."""
+    taken_bytes = run(_memory_of_owners(brokers, bundles), cpu_limit_s=600)
+    emit(
+        "coordination_memory",
+        brokers=brokers,
+        bundles=bundles,
+        mib=taken_bytes / 2**20,
+        bytes_a_bundle=taken_bytes / bundles,
+    )
+    assert taken_bytes / bundles <= MOST_BYTES_A_BUNDLE
+
+
+async def _memory_of_owners(brokers: int, bundles: int) -> int:
+    service = MemoryService()
+    session = MemoryCoordination(service)
+    await session.start()
+    await asyncio.sleep(1.0)
+    owned = Boundaries.even(Namespace("acme/orders"), bundles).bundles
+    each = bundles // brokers
+    for number in range(brokers):
+        path = znodes.owned(parse_broker(f"broker{number}.example.org:8080"))
+        mine = owned[each * number : each * (number + 1)]
+        await session.create(path, encode_owned(dict.fromkeys(mine, 2**34 + number)))
+    del owned, mine
+    gc.collect()
+    tracemalloc.start()
+    cluster_state = ClusterState(session, VirtualClock(), Metrics(CollectorRegistry()))
+    cluster_state.open()
+    while not cluster_state.complete:
+        await cluster_state.changes.wait(1.0)
+    assert len(cluster_state.owners) == bundles
+    gc.collect()
+    taken_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    await session.close()
+    return taken_bytes
