@@ -4,6 +4,7 @@ docs/replay.md says what is replayed, what the scores mean, and how far to trust
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moves import cost_model
+from loadmanager.pipeline.what_if.advice import advised, sentences
 from loadmanager.pipeline.what_if.course import Rules
-from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play
 from loadmanager.pipeline.what_if.replay_tables import (
     REPLAY_ROUNDS,
@@ -29,9 +31,7 @@ from loadmanager.pipeline.what_if.replay_tables import (
 from loadmanager.pipeline.what_if.results import Found, scored, told
 from loadmanager.pipeline.what_if.segments import Tables, events, index
 from loadmanager.pipeline.what_if.spreading import Spread, replayed, spread, tasks_of
-
-SEGMENT_H: Final = 6.0
-"""How long a segment is: what is decided differently adds up within one."""
+from loadmanager.pipeline.what_if.thresholds import SEGMENT_H, SETTLE_S
 
 _USUAL_HAND_OVER_S: Final = 5.0
 _BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -51,13 +51,15 @@ def run(work: Work) -> list[str]:
             or setting does not exist.
     """
     try:
-        tried = combinations(work.options.get("strategy", ()), work.options.get("setting", ()))
+        named = combinations(work.options.get("strategy", ()), work.options.get("setting", ()))
     except ConfigError as error:
         raise PipelineError(f"job replay: {error}") from None
+    tried = spread_anew(named)
     learned = cost_model(work)
     tables = _tables(work)
     segment_s = 3600.0 * float(work.options.get("segment_h") or SEGMENT_H)
-    play = Play(combinations=tried, learned=learned, rules=Rules(hand_over_s=_hand_over_s(tables)))
+    rules = Rules(hand_over_s=_hand_over_s(tables), settle_s=SETTLE_S)
+    play = Play(combinations=tried, learned=learned, rules=rules)
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
     usual = work.spark.conf.get(_BATCH) or _USUAL_BATCH
@@ -76,7 +78,7 @@ def run(work: Work) -> list[str]:
         lines.unpersist()
         if made is not None:
             made.unpersist()
-    return told(found, play)
+    return [*told(found, play), *sentences(advised(found, play))]
 
 
 def _tables(work: Work) -> Tables:
@@ -134,4 +136,5 @@ def _facts(found: Found, play: Play) -> Mapping[str, Any]:
         "costs_made_at_ms": None if play.learned is None else play.learned.made_at_ms,
         "hand_over_s": play.rules.hand_over_s,
         "overload": play.rules.overload,
+        "advice": asdict(advised(found, play)),
     }

@@ -17,6 +17,8 @@ from loadmanager.pipeline.what_if.trust import Evidence, Level, evidence_of, jud
 SOUND = Evidence(
     rounds=100,
     refused={},
+    covered_s=4 * 3600.0,
+    decisions=40,
     bases=10,
     reproduced=10,
     difference="",
@@ -129,6 +131,7 @@ def test_evidence_adds_up() -> None:
     assert found.changed["cpu"] == pytest.approx(0.1)
     assert found.unchanged["cpu"] is None
     assert found.changed_count == 6
+    assert (found.covered_s, found.decisions) == (180.0, 0)
     assert (found.refused_fraction, found.reproduced_fraction) == (0.5, 0.5)
 
 
@@ -147,6 +150,8 @@ def test_evidence_adds_up() -> None:
         ({"bases": 1000, "reproduced": 999}, 0.02, Level.LOW, "0.1% of the base rounds"),
         ({"reproduced": 9}, 0.02, Level.NONE, "only 90% of the base rounds"),
         ({"bases": 0, "reproduced": 0}, 0.02, Level.NONE, "no base round"),
+        ({"covered_s": 47.0}, 0.02, Level.NONE, "4.0 h of history and 20"),
+        ({"decisions": 3}, 0.02, Level.NONE, "has 4.0 h and 3"),
     ],
 )
 def test_trust_is_as_high_as_its_weakest_reason(

@@ -20,10 +20,11 @@ from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.grid import combinations
+from loadmanager.pipeline.what_if.grid import SPREAD_ANEW, combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play
 from loadmanager.pipeline.what_if.segments import Tables, events, index
 from loadmanager.pipeline.what_if.spreading import Spread, spread
+from loadmanager.pipeline.what_if.thresholds import SETTLE_S
 
 if TYPE_CHECKING:
     from history_sinks import Archive
@@ -83,8 +84,8 @@ def pure(history: Path, done: Done) -> Iterator[Row]:
     }
     rounds = (one for one in every if KINDS[one["kind"]].stream is Stream.ROUNDS)
     told = sorted(rounds, key=lambda one: int(one["seq"]))
-    rules = Rules(hand_over_s=done.facts["hand_over_s"])
-    play = Play(combinations=combinations(PAIRS, SETTINGS), rules=rules)
+    rules = Rules(hand_over_s=done.facts["hand_over_s"], settle_s=SETTLE_S)
+    play = Play(combinations=spread_anew(combinations(PAIRS, SETTINGS)), rules=rules)
     starts = [one["seq"] for one in told if one["kind"] == "bundles" and one["round"] % 60 == 1]
     for segment in sorted({row["segment"] for row in done.rounds}):
         hour = int(segment.rsplit(" ", 1)[1])
@@ -98,7 +99,7 @@ def test_tasks_give_what_the_same_rounds_give_without_spark(
     done: Done, small_history: Path
 ) -> None:
     want = sorted(pure(small_history, done), key=lambda row: (row["combination"], row["at_ms"]))
-    assert len(done.rounds) == len(want) == ROUNDS * 6
+    assert len(done.rounds) == len(want) == ROUNDS * 7
     for got, row in zip(done.rounds, want, strict=True):
         same(got, row)
 
@@ -115,27 +116,34 @@ def test_one_row_of_scores_for_each_combination_best_first(done: Done) -> None:
     assert names == {
         "(recorded)",
         "as recorded",
+        SPREAD_ANEW,
         *(f"{pair} margin={margin}" for pair in PAIRS for margin in ("0.02", "0.1")),
     }
     penalties = [row["penalty"] for row in done.scores]
     assert penalties == sorted(penalties)
     recorded = next(row for row in done.scores if row["name"] == "(recorded)")
     assert recorded["gap"] == 0.0
-    assert {row["rounds"] for row in done.scores} == {ROUNDS}
+    assert {row["rounds"] for row in done.scores} == {ROUNDS // 2}
+    anew = next(row for row in done.scores if row["name"] == SPREAD_ANEW)
     for row in done.scores:
-        assert row["gap"] == pytest.approx(row["penalty"] - recorded["penalty"])
-        mine = [one for one in done.rounds if one["combination"] == row["combination"]]
+        like = recorded if row["name"] in {"(recorded)", "as recorded"} else anew
+        assert row["gap"] == pytest.approx(row["penalty"] - like["penalty"])
+        mine = [
+            one
+            for one in done.rounds
+            if one["combination"] == row["combination"] and not one["settling"]
+        ]
         assert row["moves"] == sum(one["moves"] for one in mine)
         assert row["covered_s"] == pytest.approx(sum(one["weight_s"] for one in mine))
 
 
 def test_every_combination_is_told_how_far_to_trust_it(done: Done) -> None:
-    assert len(done.trust) == 5
+    assert len(done.trust) == 6
     for row in done.trust:
         assert row["bases"] == row["reproduced"] == ROUNDS // 15
         assert (row["rounds"], row["refused"], row["difference"]) == (ROUNDS, 0, "")
-        assert row["level"] in {"high", "fair", "low"}
-        assert row["because"]
+        assert (row["level"], row["covered_s"]) == ("none", pytest.approx(ROUNDS * 60, abs=180))
+        assert row["because"].startswith("it needs 4.0 h of history and 20 decisions")
         assert 0 < row["cpu_changed_error"] < 0.2
 
 
@@ -143,9 +151,11 @@ def test_what_became_of_it_is_said(done: Done) -> None:
     assert done.said[0] == f"{ROUNDS} rounds: {ROUNDS} replayed, 0 refused"
     assert done.said[1] == "12 of 12 base rounds were decided again exactly as recorded"
     assert done.said[2].startswith("there is no cost model")
-    table = done.said[3:]
+    *table, advice = done.said[3:]
+    assert advice.startswith("No advice: it needs 4.0 h of history and 20 decisions to move a ")
+    assert done.facts["advice"]["text"] == advice
     assert table[0].split()[:3] == ["combination", "penalty", "max/mean"]
-    assert [line.split()[0] for line in table[1:]] == [str(rank) for rank in range(1, 7)]
+    assert [line.split()[0] for line in table[1:]] == [str(rank) for rank in range(1, 8)]
     assert done.facts["refused"] == {}
     assert done.facts["replayed"] == ROUNDS
 

@@ -4,75 +4,86 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table, tag
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
-from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.wording import many, percent, plain
+from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
+from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain
+from loadmanager.pipeline.what_if.advice import Advice, Verdict
+from loadmanager.pipeline.what_if.grid import default_pair
+from loadmanager.pipeline.what_if.trust import Level
 
 TITLE: Final = "What other strategies would have done"
-LISTED: Final = 40
+BEST: Final = 5
+_DRAWN: Final = 40
 _RECORDED: Final = -1
-_BETTER: Final = 0.02
-_TRUSTED: Final = frozenset({"high", "fair"})
+_WEIGHTS: Final = {
+    Verdict.TRY: Weight.ACT,
+    Verdict.STAY: Weight.FINE,
+    Verdict.NONE: Weight.LACKING,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """Combinations by rank, the recorded one among them, and how far each can be trusted."""
+    """Combinations by rank, the recorded one among them, and what the replay advises.
+
+    ``bound`` is the smallest that the largest load could have been, on average; None if no
+    leader recorded it.
+    """
 
     scores: Sequence[Row]
     trust: Mapping[int, Row]
     count: int
+    advice: Advice
+    bound: float | None = None
 
 
 def read(tables: Tables) -> Replayed | None:
-    """Return what is to be seen; None if nothing could be replayed."""
-    scores = tables.table("replay_scores")
-    wanted = (F.col("rank") <= LISTED) | (F.col("combination") == _RECORDED)
-    first = rows(scores.where(wanted).orderBy("rank"))
-    if not first:
+    """Return what is to be seen; None if the replay was made by a version without advice."""
+    advice = (tables.store.facts("replay") or {}).get("advice")
+    if advice is None:
         return None
+    scores = tables.table("replay_scores")
+    wanted = (F.col("rank") <= _DRAWN) | (F.col("shedder") == "") | _is_default()
+    first = rows(scores.where(wanted).orderBy("rank"))
     named = [row["combination"] for row in first]
     trust = rows(tables.table("replay_trust").where(F.col("combination").isin(named)))
     return Replayed(
-        scores=first, trust={row["combination"]: row for row in trust}, count=scores.count()
+        scores=first,
+        trust={row["combination"]: row for row in trust},
+        count=scores.count(),
+        advice=Advice.of(advice),
+        bound=one_row(tables.table("optimality").agg(F.avg("bound").alias("bound")))["bound"],
     )
+
+
+def _is_default() -> SparkColumn:
+    shedder, placement = default_pair()
+    return F.struct("shedder", "placement") == F.struct(F.lit(shedder), F.lit(placement))
 
 
 def show(found: Replayed) -> Part:
     """Return the part."""
-    body = [_chart(found).html(), _table(found)]
+    advice = found.advice
+    behind = [
+        tag(kind, text)
+        for what, told in advice.behind.items()
+        for kind, text in (("dt", what), ("dd", told))
+    ]
+    body = [tag("dl", *behind)] if behind else []
+    if found.scores:
+        body += [_chart(found).html(), _table(found)]
     evidence = next(iter(found.trust.values()), None)
     if evidence is not None:
         body.append(tag("p", _evidence(evidence)))
-    return Part(title=TITLE, body=body, findings=[_finding(found)])
-
-
-def _finding(found: Replayed) -> Finding:
-    recorded = next((row for row in found.scores if row["combination"] == _RECORDED), None)
-    others = [row for row in found.scores if row["combination"] != _RECORDED]
-    if not others:
-        return Finding(Weight.LACKING, "The replay has nothing to compare with what was recorded.")
-    best = others[0]
-    level = found.trust.get(best["combination"], {}).get("level", "none")
-    told = f"In the replay {best['name']} does best ({_in_short(best)}"
-    if recorded is None or best["gap"] is None:
-        return Finding(Weight.FINE, f"{told}; trust in that: {level}).")
-    told += f", against {_in_short(recorded)} as recorded; trust in that: {level})"
-    if best["gap"] >= -_BETTER:
-        return Finding(Weight.FINE, f"{told}: hardly better than what is in force.")
-    if level in _TRUSTED:
-        return Finding(Weight.ACT, f"{told}: try it, observing first.")
-    return Finding(Weight.LOOK, f"{told}: worth a simulation before it is tried.")
-
-
-def _in_short(row: Row) -> str:
-    """Return what the order is by, and the two that weigh most in it."""
-    told = f"penalty {plain(row['penalty'])}, max/mean {plain(row['max_over_mean'])}"
-    return f"{told}, {many(row['moves'], 'move')}"
+    weight = _WEIGHTS[advice.verdict]
+    if weight is Weight.ACT and advice.sure is Level.LOW:
+        weight = Weight.LOOK
+    return Part(title=TITLE, body=body, findings=[Finding(weight, advice.text)])
 
 
 def _evidence(row: Row) -> str:
@@ -91,8 +102,8 @@ def _evidence(row: Row) -> str:
 def _chart(found: Replayed) -> Chart:
     data: list[Mapping[str, Json]] = []
     for name, colour, symbol, mine in (
-        ("replayed", COLOURS[0], "circle", [r for r in found.scores if r["combination"] >= 0]),
-        ("as recorded", COLOURS[1], "star", [r for r in found.scores if r["combination"] < 0]),
+        ("other strategies", COLOURS[0], "circle", [r for r in found.scores if r["shedder"]]),
+        ("in force", COLOURS[1], "star", [r for r in found.scores if not r["shedder"]]),
     ):
         if mine:
             data.append(
@@ -118,7 +129,7 @@ def _chart(found: Replayed) -> Chart:
         title="Balance and what it costs",
         summary="How uneven brokers would have been (largest load over the mean, over time) "
         "against how much of the cluster's traffic would have moved each hour. Down and to the "
-        f"left is better. {many(found.count, 'row')} in all.",
+        "left is better. What was in force is drawn from the recorded owners and spread anew.",
         data=data,
         layout=layout(
             xaxis={
@@ -130,35 +141,51 @@ def _chart(found: Replayed) -> Chart:
     )
 
 
+def _listed(found: Replayed) -> list[Row]:
+    """Return the rows that are told: the best, the default, what is in force and recorded."""
+    tried = [row for row in found.scores if row["shedder"]]
+    default = [row for row in tried if (row["shedder"], row["placement"]) == default_pair()]
+    chosen = [*tried[:BEST], *default[:1]]
+    kept = {row["combination"] for row in chosen}
+    return [row for row in found.scores if not row["shedder"] or row["combination"] in kept]
+
+
 def _table(found: Replayed) -> Html:
     columns = [
         Column(name="strategies and settings"),
-        Column(name="rank"),
         Column(
             name="penalty", explanation="What the order is by; less is better.", best=Best.LEAST
         ),
         Column(name="max/mean", best=Best.LEAST),
-        Column(name="max/mean p95", best=Best.LEAST),
-        Column(name="overload", unit="% of brokers' time", best=Best.LEAST),
-        Column(name="moves", best=Best.LEAST),
-        Column(name="came back", unit="moves", best=Best.LEAST),
-        Column(name="connections", unit="that would reconnect", best=Best.LEAST),
+        Column(name="p95", explanation="Max/mean, 95 % of the time at most.", best=Best.LEAST),
+        Column(name="largest load", unit="mean", best=Best.LEAST),
+        Column(name="overload", unit="% of time", best=Best.LEAST),
+        Column(name="moves", unit="an hour", best=Best.LEAST),
+        Column(name="back", unit="an hour", best=Best.LEAST),
+        Column(name="reconnects", unit="an hour", best=Best.LEAST),
         Column(name="trust"),
     ]
-    cells = []
-    for row in found.scores:
-        trust = found.trust.get(row["combination"], {})
-        cells.append(
-            [
-                Cell(row["name"], tone="known" if row["combination"] == _RECORDED else ""),
-                Cell(str(row["rank"]), row["rank"]),
-                *(
-                    Cell(plain(row[n]), row[n])
-                    for n in ("penalty", "max_over_mean", "max_over_mean_p95")
-                ),
-                Cell(percent(row["overload_fraction"], 1), row["overload_fraction"]),
-                *(Cell(f"{row[n]:,}", row[n]) for n in ("moves", "returned", "moved_connections")),
-                Cell(trust.get("level", ""), hover=trust.get("because") or ""),
-            ]
-        )
-    return table("Strategies and settings, best first", columns, cells)
+    cells = [_cells(found, row) for row in _listed(found)]
+    if found.bound is not None:
+        unknown = [Cell(UNKNOWN)] * 5
+        bound = Cell(percent(found.bound, 1), found.bound)
+        least = Cell("1", 1.0)
+        cells.append([Cell("bound", tone="known"), Cell(UNKNOWN), least, least, bound, *unknown])
+    caption = f"The best {BEST} of {many(found.count, 'row')}, the default, and what was in force"
+    return table(caption, columns, cells)
+
+
+def _cells(found: Replayed, row: Row) -> list[Cell]:
+    trust = found.trust.get(row["combination"], {})
+    hours = row["covered_s"] / 3600
+    fractions = ("largest", "overload_fraction")
+    return [
+        Cell(row["name"], tone="" if row["shedder"] else "known"),
+        *(Cell(plain(row[n]), row[n]) for n in ("penalty", "max_over_mean", "max_over_mean_p95")),
+        *(Cell(percent(row[name], 1), row[name]) for name in fractions),
+        *(
+            Cell(plain(row[n] / hours, 2), row[n] / hours)
+            for n in ("moves", "returned", "moved_connections")
+        ),
+        Cell(trust.get("level", ""), hover=trust.get("because") or ""),
+    ]

@@ -25,10 +25,15 @@ _KEPT_FRACTION: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a replay supposes: how long a hand-over takes, and above which load is overload."""
+    """What a replay supposes.
+
+    How long a hand-over takes, above which load is overload, and for how long a segment is not
+    scored: until then, loads are those of where the bundles began.
+    """
 
     hand_over_s: float = 5.0
     overload: float = 0.85
+    settle_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -43,11 +48,11 @@ class _Order:
 class Course:
     """A cluster that has the recorded traffic, and owners that were decided here.
 
-    It begins with what was recorded. Each round it puts the recorded traffic of every
-    bundle on the owner that the bundle has here, computes the brokers' usage from that, and
-    carries out what the planner decides on it. What is new starts where it was recorded; a
-    part of a bundle stays with the whole's owner; what was on a broker that is gone is
-    placed anew; what people ordered is carried out.
+    It begins with the recorded owners, or with those of a ``start``. Each round it puts the
+    recorded traffic of every bundle on the owner that the bundle has here, computes the
+    brokers' usage from that, and carries out what the planner decides on it. What is new
+    starts where it was recorded; a part of a bundle stays with the whole's owner; what was
+    on a broker that is gone is placed anew; what people ordered is carried out.
     """
 
     number: int
@@ -62,11 +67,12 @@ class Course:
     _ledger: Ledger = field(default_factory=Ledger)
     _emas: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     _started: dict[BrokerId, int] = field(default_factory=dict)
+    _began_s: float = 0.0
 
-    def step(self, frame: Frame, costs: Costs) -> Line:
-        """Play one round."""
+    def step(self, frame: Frame, costs: Costs, start: Indices | None = None) -> Line:
+        """Play one round; where it begins, with the broker rows of ``start`` as owners."""
         if frame.begins:
-            self._begin(frame)
+            self._begin(frame, start)
         rows = _rows(frame)
         self._follow(frame, rows)
         self._arrive(frame, rows)
@@ -80,6 +86,7 @@ class Course:
             combination=self.number,
             at_ms=round(frame.at_s * 1000),
             weight_s=frame.until_s - frame.at_s,
+            settling=frame.at_s < self._began_s + self.rules.settle_s,
         )
         measure(line, loads(view, plain_weights(self.measured.at(frame))), self.rules.overload)
         line.bytes_per_s, line.away = _away(frame, owner)
@@ -95,8 +102,18 @@ class Course:
         self._obey(frame)
         return line
 
-    def _begin(self, frame: Frame) -> None:
-        """Take up what was recorded."""
+    def _begin(self, frame: Frame, start: Indices | None) -> None:
+        """Take up what was recorded, or what a ``start`` has instead."""
+        self._began_s = frame.at_s
+        self._ledger = Ledger()
+        self._started = {}
+        self._emas = np.full((len(frame.all_brokers.names), 2), np.nan)
+        if start is not None:
+            self._owner = np.where(start >= 0, frame.broker_numbers[start], -1)
+            self._seen = start >= 0
+            self._orders = {}
+            self._memory = RoundMemory()
+            return
         self._owner = np.zeros(0, dtype=np.intp)
         self._seen = np.zeros(0, dtype=np.bool_)
         arrives_s = frame.at_s + self.rules.hand_over_s
@@ -105,9 +122,8 @@ class Course:
             for bundle, target in frame.moved.items()
         }
         self._memory = frame.memory or RoundMemory()
-        self._ledger = Ledger()
-        self._emas = np.zeros((0, 2))
-        self._started = {}
+        self._emas[frame.broker_numbers, 0] = frame.brokers.load_ema
+        self._emas[frame.broker_numbers, 1] = frame.brokers.bytes_ema
 
     def _follow(self, frame: Frame, rows: Indices) -> None:
         """Give what is new its first owner, and parts the owner of the whole."""
@@ -127,9 +143,6 @@ class Course:
         self._seen |= new
         missing = len(rows) - len(self._emas)
         self._emas = np.concatenate([self._emas, np.full((missing, 2), np.nan)])
-        if frame.begins:
-            self._emas[frame.broker_numbers, 0] = frame.brokers.load_ema
-            self._emas[frame.broker_numbers, 1] = frame.brokers.bytes_ema
 
     def _arrive(self, frame: Frame, rows: Indices) -> None:
         """Let orders arrive that had the time; those to brokers that are gone come to nothing."""
@@ -195,10 +208,11 @@ class Course:
             if self._started.get(name, began) != began:
                 former[row] = np.nan
             self._started[name] = began
-        if frame.samples and not frame.begins:
+        samples = 0 if frame.begins else frame.samples
+        if samples or np.isnan(former).any():
             score = weighted_max_with_memory(usage, frame.brokers.limit, weights)
             now = np.stack([score, traffic[:, 2:4].sum(axis=1)], axis=1)
-            kept = _KEPT_FRACTION**frame.samples
+            kept = _KEPT_FRACTION**samples
             mixed = former * kept + (1.0 - kept) * now
             former = np.where(np.isnan(former), now, mixed)
         self._emas[numbers] = former

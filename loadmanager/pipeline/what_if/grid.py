@@ -7,6 +7,7 @@ from itertools import product
 from typing import Final
 
 from loadmanager.config import ConfigError
+from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.offline import Wanted, part_and_key, planner_for
 from loadmanager.config.strategies import fields_of, go_together, not_together, strategy_named
 from loadmanager.core.filters import Filters
@@ -18,6 +19,9 @@ from loadmanager.core.snapshot import InForce
 AS_RECORDED: Final = "as recorded"
 """The combination that changes nothing: what it does otherwise is the replay's own error."""
 
+SPREAD_ANEW: Final = "as recorded, spread anew"
+"""The same from bundles that no strategy balanced: what all others are compared to."""
+
 MOST_COMBINATIONS: Final = 10_000
 _ACTING: Final = ("planner.observe=false", "planner.shedding=true")
 """A leader configured to observe would else do so in every combination."""
@@ -28,13 +32,15 @@ class Combination:
     """A shedder, a placement and settings, by our short names; both empty: as recorded.
 
     ``settings`` are texts ``key=value`` as for ``loadmanager decide``. All that they do
-    not say is as it was recorded.
+    not say is as it was recorded. ``spread_anew`` is whether it begins with bundles that no
+    strategy balanced, instead of with those where they were recorded.
     """
 
     number: int
     shedder: str = ""
     placement: str = ""
     settings: tuple[str, ...] = ()
+    spread_anew: bool = False
 
     @property
     def pair(self) -> str:
@@ -44,7 +50,8 @@ class Combination:
     @property
     def name(self) -> str:
         """The pair with its settings."""
-        return " ".join([self.pair, *self.settings])
+        pair = SPREAD_ANEW if self.spread_anew and not self.shedder else self.pair
+        return " ".join([pair, *self.settings])
 
     @property
     def wanted(self) -> Wanted:
@@ -83,6 +90,25 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
                 )
     _check(found)
     return tuple(found)
+
+
+def default_pair() -> tuple[str, str]:
+    """Return the shedder and the placement of a configuration that names none, by short names."""
+    return (
+        _short(SHEDDERS, SheddingSettings().strategy, "the default shedder"),
+        _short(PLACEMENTS, PlacementSettings().strategy, "the default placement"),
+    )
+
+
+def spread_anew(tried: Sequence[Combination]) -> tuple[Combination, ...]:
+    """Return combinations such that each begins with bundles that no strategy balanced.
+
+    ``as recorded``, which measures the replay's own error, begins as recorded; what the others
+    are compared to is added.
+    """
+    anew = [replace(one, spread_anew=True) for one in tried if one.shedder]
+    as_recorded = [one for one in tried if not one.shedder]
+    return (*as_recorded, *anew, Combination(len(tried), spread_anew=True))
 
 
 @dataclass(frozen=True, slots=True)

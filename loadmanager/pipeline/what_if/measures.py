@@ -29,7 +29,8 @@ class Line:
     ``broker_s`` in all. ``bytes_per_s`` is the cluster's traffic, ``away`` the fraction of
     it that is on other brokers than recorded. ``moves`` are for load; ``returned`` of them
     took a bundle back within `RETURN_S`. What moved is given as traffic, topics and
-    connections. ``refused`` is a word of `refusals.REFUSALS`, or empty.
+    connections. While it is ``settling``, the loads are still those of where the bundles began,
+    and are not scored. ``refused`` is a word of `refusals.REFUSALS`, or empty.
 
     Of what was recorded alone: whether a base round was ``reproduced``, if not why
     (``note``), and ``errors`` of predicted loads: see `reality`.
@@ -39,6 +40,7 @@ class Line:
     at_ms: int
     weight_s: float
     refused: str = ""
+    settling: bool = False
     deviation: float = 0.0
     max_over_mean: float = 0.0
     largest: float = 0.0

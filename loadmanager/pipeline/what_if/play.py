@@ -3,9 +3,11 @@
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
+from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostDocument
 from loadmanager.pipeline.what_if.course import Course, Rules
 from loadmanager.pipeline.what_if.events import Event
@@ -15,6 +17,10 @@ from loadmanager.pipeline.what_if.measures import Line
 from loadmanager.pipeline.what_if.planners import Planners
 from loadmanager.pipeline.what_if.prices import LearnedPrices, Prices, TrafficPrices
 from loadmanager.pipeline.what_if.reality import Reality
+from loadmanager.pipeline.what_if.starts import spread_anew
+
+_START: Final = (0, 1)
+"""What the chance is numbered by that spreads bundles anew; the recorded has 0, others follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +44,22 @@ class Play:
         """Yield a line for each round and combination; what is recorded comes first.
 
         Chance, where strategies are indifferent, depends on ``segment`` and the
-        combination alone.
+        combination alone. What is spread anew lies the same for all combinations.
         """
         recorded = Planners(learned=self.learned)
-        reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, -1))
+        reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, 0))
         courses = [
             Course(
                 number=one.number,
                 planners=Planners(one.wanted, self.learned),
                 rules=self.rules,
                 measured=recorded,
-                rng=_rng(segment, one.number),
+                rng=_rng(segment, one.number + 1),
             )
             for one in self.combinations
         ]
         prices = self.prices
+        anew: Indices | None = None
         for frame in Frames().of(events):
             if isinstance(frame, Refused):
                 if self.reality:
@@ -61,9 +68,11 @@ class Play:
             costs = prices.at(frame)
             if self.reality:
                 yield reality.step(frame, costs)
-            for course in courses:
-                yield course.step(frame, costs)
+            if frame.begins and any(one.spread_anew for one in self.combinations):
+                anew = spread_anew(frame, recorded.at(frame), _rng(segment, *_START))
+            for one, course in zip(self.combinations, courses, strict=True):
+                yield course.step(frame, costs, anew if one.spread_anew else None)
 
 
-def _rng(segment: str, number: int) -> np.random.Generator:
-    return np.random.default_rng([zlib.crc32(segment.encode()), number + 1])
+def _rng(segment: str, *numbers: int) -> np.random.Generator:
+    return np.random.default_rng([zlib.crc32(segment.encode()), *numbers])

@@ -32,15 +32,19 @@ class Reality:
     rng: np.random.Generator
     _ledger: Ledger = field(default_factory=Ledger)
     _former: tuple[Frame, Costs] | None = None
+    _began_s: float = 0.0
 
     def step(self, frame: Frame, costs: Costs) -> Line:
         """Return the measures of one round, and how far it could be predicted."""
+        if frame.begins:
+            self._began_s = frame.at_s
         planner = self.planners.at(frame)
         view = recorded_view(frame, like_java=planner.weights.like_java)
         line = Line(
             combination=RECORDED,
             at_ms=round(frame.at_s * 1000),
             weight_s=frame.until_s - frame.at_s,
+            settling=frame.at_s < self._began_s + self.rules.settle_s,
         )
         measure(line, loads(view, plain_weights(planner)), self.rules.overload)
         line.bytes_per_s = float(frame.rates[frame.present, 2:4].sum())

@@ -44,7 +44,11 @@ REPLAY_SCORES: Final = Table(
             column("shedder", StringType(), "Its name; empty: as recorded."),
             column("placement", StringType(), "Its name; empty: as recorded."),
             column("settings", StringType(), "What was set, key=value, with a space between."),
-            column("gap", DoubleType(), "Its penalty less that of the recorded; below 0: better."),
+            column(
+                "gap",
+                DoubleType(),
+                "Its penalty less that of the recorded strategy begun alike; below 0: better.",
+            ),
             *(
                 column(
                     one.name,
@@ -67,7 +71,9 @@ REPLAY_TRUST: Final = Table(
             column("because", StringType(), "Why the level is not higher."),
             column("away", DoubleType(), "Fraction of the traffic elsewhere than recorded."),
             column("rounds", LongType(), "Rounds in the history."),
-            column("refused", LongType(), "Rounds of these that could not be replayed."),
+            column("covered_s", DoubleType(), "How long those that were replayed stood, seconds."),
+            column("decisions", LongType(), "Bundles that the recorded leader moved for load."),
+            column("refused", LongType(), "Rounds that could not be replayed."),
             column("refused_by_reason", StringType(), "The same by reason, as JSON."),
             column("bases", LongType(), "Base rounds that were decided again."),
             column("reproduced", LongType(), "Base rounds that were decided exactly as recorded."),
@@ -88,10 +94,10 @@ REPLAY_TRUST: Final = Table(
 
 def score_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of `REPLAY_SCORES`, best first."""
-    recorded = found.scores.get(RECORDED)
     known = {one.number: one for one in play.combinations}
     for rank, (number, name, one) in enumerate(ranked(found, play.combinations), start=1):
         combination = known.get(number)
+        like = _begun_alike(found, play, anew=combination is not None and combination.spread_anew)
         yield {
             "rank": rank,
             "combination": number,
@@ -99,9 +105,23 @@ def score_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
             "shedder": combination.shedder if combination else "",
             "placement": combination.placement if combination else "",
             "settings": " ".join(combination.settings) if combination else "",
-            "gap": one.penalty - recorded.penalty if recorded else None,
+            "gap": None if like is None else one.penalty - like.penalty,
             **asdict(one),
         }
+
+
+def _begun_alike(found: Found, play: Play, *, anew: bool) -> Scores | None:
+    """Return the scores of what is in force from the same start."""
+    if not anew:
+        return found.scores.get(RECORDED)
+    return next(
+        (
+            found.scores.get(one.number)
+            for one in play.combinations
+            if one.spread_anew and not one.shedder
+        ),
+        None,
+    )
 
 
 def trust_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
@@ -109,6 +129,8 @@ def trust_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
     evidence = found.evidence
     common = {
         "rounds": evidence.rounds,
+        "covered_s": evidence.covered_s,
+        "decisions": evidence.decisions,
         "refused": sum(evidence.refused.values()),
         "refused_by_reason": json.dumps(evidence.refused, sort_keys=True),
         "bases": evidence.bases,

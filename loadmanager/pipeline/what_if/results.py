@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from loadmanager.pipeline.what_if.grid import Combination
 from loadmanager.pipeline.what_if.play import Play
 from loadmanager.pipeline.what_if.reality import RECORDED
 from loadmanager.pipeline.what_if.refusals import NO_BASE_YET, REFUSALS
-from loadmanager.pipeline.what_if.scores import Scores, scores_of
+from loadmanager.pipeline.what_if.scores import Scores, scores_of, stretches_of
 from loadmanager.pipeline.what_if.trust import Evidence, evidence_of, judged
 
 if TYPE_CHECKING:
@@ -39,25 +39,30 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a replay gave: scores by combination, and what history says of itself."""
+    """What a replay gave: scores by combination, and what history says of itself.
+
+    ``stretches`` are the penalties of each combination in each stretch of time.
+    """
 
     scores: Mapping[int, Scores]
     evidence: Evidence
+    stretches: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 def scored(lines: "DataFrame", outside: int) -> Found:
     """Return what lines of `spreading.LINES` come to; ``outside`` rounds are in no segment."""
-    form = "combination int, scores string, evidence string"
+    form = "combination int, scores string, stretches string, evidence string"
     rows = lines.groupBy("combination").applyInArrow(score_group, form).collect()
     # As many rows as combinations, however long the history is.
     scores = {row["combination"]: Scores(**json.loads(row["scores"])) for row in rows}
+    stretches = {row["combination"]: json.loads(row["stretches"]) for row in rows}
     told_evidence = next((row["evidence"] for row in rows if row["combination"] == RECORDED), None)
     evidence = _no_evidence() if told_evidence is None else Evidence(**json.loads(told_evidence))
     if outside:
         refused = dict(evidence.refused)
         refused[NO_BASE_YET] = refused.get(NO_BASE_YET, 0) + outside
         evidence = replace(evidence, refused=refused, rounds=evidence.rounds + outside)
-    return Found(scores, evidence)
+    return Found(scores, evidence, stretches)
 
 
 def score_group(table: "pa.Table") -> "pa.Table":
@@ -73,14 +78,14 @@ def score_group(table: "pa.Table") -> "pa.Table":
             if numeric
             else np.array([*values.to_pylist(), None], dtype=object)[:-1]
         )
-    kept = columns["refused"] == ""
-    scores = scores_of({name: values[kept] for name, values in columns.items()})
+    scores, stretches = scores_of(columns), stretches_of(columns)
     number = int(columns["combination"][0])
     evidence = json.dumps(asdict(evidence_of(columns))) if number == RECORDED else None
     return pa.table(
         {
             "combination": pa.array([number], pa.int32()),
             "scores": pa.array([json.dumps(asdict(scores))], pa.string()),
+            "stretches": pa.array([json.dumps(stretches)], pa.string()),
             "evidence": pa.array([evidence], pa.string()),
         }
     )
@@ -91,6 +96,8 @@ def _no_evidence() -> Evidence:
     return Evidence(
         rounds=0,
         refused={},
+        covered_s=0.0,
+        decisions=0,
         bases=0,
         reproduced=0,
         difference="",

@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmanager.pipeline.what_if.thresholds import STRETCH_S
+
 Column = NDArray[Any]
 
 P95_WEIGHT: Final = 0.5
@@ -22,7 +24,7 @@ def _score(what: str) -> Any:
 class Scores:
     """What a combination is judged by, over all rounds that were replayed; less is better."""
 
-    rounds: int = _score("Rounds replayed.")
+    rounds: int = _score("Rounds scored: those replayed, less those while it settled.")
     covered_s: float = _score("How long they stood, seconds.")
     penalty: float = _score(
         f"What the order is by: (max_over_mean - 1) + {P95_WEIGHT} x (max_over_mean_p95 - 1) + "
@@ -38,6 +40,7 @@ class Scores:
     overload_broker_s: float = _score("How long brokers were above the threshold, added up.")
     overload_fraction: float = _score("The same as a fraction of all brokers' time.")
     moves: int = _score("Bundles moved for load.")
+    settling_moves: int = _score("The same while it settled, which nothing else counts.")
     placed: int = _score("Bundles placed that had no owner.")
     drained: int = _score("Bundles taken off draining brokers.")
     returned: int = _score("Moves that took a bundle back to where it was within the last hour.")
@@ -65,8 +68,10 @@ _SUMS: Final = (
 def scores_of(lines: Mapping[str, Column]) -> Scores:
     """Return the scores of one combination; ``lines`` are columns by the names of `Line`.
 
-    Refused rounds have to be left out.
+    Refused rounds, and those in which it settled, are left out.
     """
+    settling = _kept(lines, settled=False)
+    lines = _kept(lines, settled=True)
     weight_s = np.asarray(lines["weight_s"], dtype=np.float64)
     covered_s = float(weight_s.sum())
     broker_s = float(np.sum(lines["broker_s"]))
@@ -82,6 +87,7 @@ def scores_of(lines: Mapping[str, Column]) -> Scores:
         "moved_bytes_per_s": moved,
         "moved_per_hour": moved / hourly if hourly > 0 else 0.0,
         "returned_per_hour": returned / hourly if hourly > 0 else 0.0,
+        "settling_moves": int(np.sum(settling["moves"])),
         **{name: int(np.sum(lines[name])) for name in _SUMS},
     }
     found["overload_fraction"] = found["overload_broker_s"] / broker_s if broker_s > 0 else 0.0
@@ -89,6 +95,25 @@ def scores_of(lines: Mapping[str, Column]) -> Scores:
         found[name] = _mean(lines[name], weight_s)
         found[f"{name}_p95"] = percentile(lines[name], weight_s, 0.95)
     return Scores(penalty=_penalty(found), **found)
+
+
+def stretches_of(lines: Mapping[str, Column], length_s: float = STRETCH_S) -> Mapping[int, float]:
+    """Return the penalty of each stretch of ``length_s`` by its number since 1970."""
+    lines = _kept(lines, settled=True)
+    number = np.asarray(lines["at_ms"]) // round(1000 * length_s)
+    order = np.argsort(number, kind="stable")
+    found, firsts = np.unique(number[order], return_index=True)
+    parts = {name: np.split(values[order], firsts[1:]) for name, values in lines.items()}
+    return {
+        int(each): scores_of({name: part[at] for name, part in parts.items()}).penalty
+        for at, each in enumerate(found)
+    }
+
+
+def _kept(lines: Mapping[str, Column], *, settled: bool) -> Mapping[str, Column]:
+    """Return the replayed rounds in which a combination had settled, or those before."""
+    kept = (np.asarray(lines["refused"]) == "") & (np.asarray(lines["settling"]) != settled)
+    return {name: np.asarray(values)[kept] for name, values in lines.items()}
 
 
 def _penalty(found: Mapping[str, Any]) -> float:

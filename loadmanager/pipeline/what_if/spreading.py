@@ -50,6 +50,7 @@ LINES: Final = StructType(
         _field("at_ms", LongType(), "When the round was decided."),
         _field("weight_s", DoubleType(), "Until the next round, seconds."),
         _field("refused", StringType(), "Why it could not be replayed, empty if it was."),
+        _field("settling", BooleanType(), "Whether it is too early to be scored."),
         _field("deviation", DoubleType(), "Standard deviation of the loads over their mean."),
         _field("max_over_mean", DoubleType(), "Largest load over the mean."),
         _field("largest", DoubleType(), "Largest load, a fraction."),

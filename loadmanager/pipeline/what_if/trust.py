@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.scores import CPU, DIRECT_MEMORY, RESOURCES
+from loadmanager.pipeline.reporting.wording import span
 from loadmanager.pipeline.what_if.reality import ERROR_COLUMNS
 from loadmanager.pipeline.what_if.scores import Column
+from loadmanager.pipeline.what_if.thresholds import LEAST_DECISIONS, LEAST_HISTORY_S
 
 _LEAST_REPRODUCED: Final = 0.95
 _CLOSE_ERROR, _FAIR_ERROR = 0.05, 0.10
@@ -32,6 +34,7 @@ class Level(StrEnum):
 class Evidence:
     """What the history itself says of the replay, the same for all combinations.
 
+    Its replayed rounds stood for ``covered_s``; ``decisions`` bundles were moved for load.
     ``reproduced`` of the ``bases`` were decided exactly as recorded. ``changed`` and
     ``unchanged`` are mean errors of predicted usage by resource, as fractions of the
     limits, of brokers whose bundles changed and of all others; None was never seen.
@@ -39,6 +42,8 @@ class Evidence:
 
     rounds: int
     refused: Mapping[str, int]
+    covered_s: float
+    decisions: int
     bases: int
     reproduced: int
     difference: str
@@ -50,6 +55,16 @@ class Evidence:
     def refused_fraction(self) -> float:
         """Rounds that could not be replayed, of all."""
         return sum(self.refused.values()) / self.rounds if self.rounds else 1.0
+
+    @property
+    def too_little(self) -> str:
+        """What advice needs and what there is instead; empty if there is enough."""
+        if self.covered_s >= LEAST_HISTORY_S and self.decisions >= LEAST_DECISIONS:
+            return ""
+        return (
+            f"it needs {span(LEAST_HISTORY_S)} of history and {LEAST_DECISIONS} decisions to move "
+            f"a bundle; has {span(self.covered_s)} and {self.decisions:,}"
+        )
 
     @property
     def reproduced_fraction(self) -> float | None:
@@ -79,6 +94,8 @@ def evidence_of(lines: Mapping[str, Column]) -> Evidence:
     return Evidence(
         rounds=len(refused),
         refused={str(word): int(count) for word, count in zip(words, counts, strict=True)},
+        covered_s=float(np.sum(np.asarray(lines["weight_s"], dtype=np.float64)[refused == ""])),
+        decisions=int(np.sum(lines["moves"])),
         bases=len(verdicts),
         reproduced=sum(map(bool, verdicts)),
         difference=wrong[0] if wrong else "",
@@ -113,6 +130,8 @@ def judged(evidence: Evidence, away: float, *, learned: bool) -> tuple[Level, st
 
 def _of_decisions(evidence: Evidence) -> Sequence[tuple[Level, str]]:
     found: list[tuple[Level, str]] = []
+    if evidence.too_little:
+        found.append((Level.NONE, evidence.too_little))
     share = evidence.reproduced_fraction
     if share is None:
         found.append((Level.NONE, "no base round could be decided again"))
