@@ -33,8 +33,8 @@ _OPTIONS: Final = (
         "--segment-h",
         metavar="HOURS",
         type=click.FloatRange(min=0.1, max=24 * 365),
-        help="replay: how long the decisions of a strategy add up before it begins again from a new "
-        "start; so long pieces are spread over Spark's tasks. [default: 2]",
+        help="replay: how long the decisions of a strategy add up before it begins again from a "
+        "new start; so long pieces are spread over Spark's tasks. [default: 2]",
     ),
     click.option(
         "--for-s",
