@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,13 +16,17 @@ from loadmanager.charts.markup import Html, tag
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 """A value of a figure."""
 
+_LEAST_POINTS: Final = 3
+_TOO_FEW: Final = "there are fewer than three points in time"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A figure of plotly.js: its traces and its layout, which leaves colours of text alone.
 
     ``summary`` says in words what is to be seen, for those who cannot see it, and stands
-    under the title for the others. The page draws a chart when it comes into sight.
+    under the title for the others. The page draws a chart when it comes into sight. One that
+    would be empty, or a line between two points, is not drawn: the text says so instead.
     """
 
     title: str
@@ -33,6 +37,8 @@ class Chart:
 
     def html(self) -> Html:
         """Return the element that the page's script draws the figure into."""
+        if not any(_to_be_seen(trace) for trace in self.data):
+            return tag("p", tag("strong", self.title), f" is not drawn: {_TOO_FEW}.")
         caption = tag("figcaption", tag("strong", self.title), " ", tag("span", self.summary))
         place = tag(
             "div",
@@ -43,6 +49,23 @@ class Chart:
         )
         packed = Html(_packed({"data": self.data, "layout": self.layout}))
         return tag("figure", caption, place, tag("script", packed, type="application/x-chart"))
+
+
+def _to_be_seen(trace: Mapping[str, Json]) -> bool:
+    """Return whether a trace has anything to see: of lines and maps, a course of three or more."""
+    values = trace.get("z", trace.get("y"))
+    if trace.get("type") == "bar" and trace.get("orientation") == "h":
+        values = trace.get("x")
+    if not isinstance(values, Sequence):
+        return True
+    if trace.get("type") == "heatmap":
+        rows = [_known(row) for row in values if isinstance(row, Sequence)]
+        return max(rows, default=0) >= _LEAST_POINTS
+    return _known(values) >= (_LEAST_POINTS if trace.get("mode") == "lines" else 1)
+
+
+def _known(values: Sequence[Json]) -> int:
+    return sum(value is not None for value in values)
 
 
 def _packed(figure: Mapping[str, Json]) -> str:

@@ -1,6 +1,8 @@
 "use strict";
 (() => {
   const DARK = matchMedia("(prefers-color-scheme: dark)");
+  const PRINT = matchMedia("print");
+  const PAPER_PX = 680;
   /* plotly.js can send a chart to its makers' service; a report stays where it is. */
   const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
 
@@ -83,6 +85,24 @@
     places
       .filter((place) => place.dataset.state === "drawn")
       .forEach((place) => Plotly.relayout(place, { template: template() }));
+  });
+
+  /* A print has all charts that are not folded away, however far one has read. */
+  async function drawTheRest() {
+    for (const place of places) {
+      if (place.dataset.state || place.closest("details:not([open])")) continue;
+      await new Promise((done) => setTimeout(done, 100));
+      await draw(place);
+    }
+  }
+  addEventListener("load", drawTheRest);
+
+  /* Paper is light, and as wide as it is. */
+  PRINT.addEventListener("change", () => {
+    const size = PRINT.matches ? { width: PAPER_PX, autosize: false } : { width: null, autosize: true };
+    places
+      .filter((place) => place.dataset.state === "drawn")
+      .forEach((place) => Plotly.relayout(place, { ...size, template: template() }));
   });
 
   /* Rows are sorted by a column's values; what has none comes last either way. */

@@ -1,6 +1,7 @@
 """One HTML file with all that the other jobs found, and what to do next at its top."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Final
 
@@ -21,8 +22,9 @@ from loadmanager.pipeline.reporting import (
 )
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, lacking, next_steps
-from loadmanager.pipeline.reporting.sources import INGEST, Tables, clusters
-from loadmanager.pipeline.reporting.wording import many
+from loadmanager.pipeline.reporting.sources import INGEST, Tables, bounds_ms, clusters, sound
+from loadmanager.pipeline.reporting.wording import many, span
+from loadmanager.pipeline.what_if.thresholds import LEAST_HISTORY_S
 
 FILE: Final = "report.html"
 
@@ -78,11 +80,33 @@ def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
         body.append(tag("p", "No broker reported anything in this history."))
     if left_out > 0:
         body.append(tag("p", f"{many(left_out, 'more cluster')} in the tables are not told of."))
-    return page(title, contents(links), *body)
+    return page(title, *body[:1], contents(links), *body[1:])
 
 
 def cluster_parts(tables: Tables) -> list[Part]:
-    """Return all parts of the report of a cluster; one whose job did not run says so."""
+    """Return all parts of the report of a cluster; one whose job did not run says so.
+
+    With less history than advice needs, they say what was, and nothing is to be acted on.
+    """
+    bounds = bounds_ms(sound(tables.table("broker_load")), "at")
+    history_s = 0.0 if bounds is None else (bounds[1] - bounds[0]) / 1000
+    parts = _all_parts(tables)
+    return parts if history_s >= LEAST_HISTORY_S else [too_short(one, history_s) for one in parts]
+
+
+def too_short(part: Part, history_s: float) -> Part:
+    """Return a part of so short a history that its conclusions are no advice."""
+    so_far = f" (in {span(history_s)}; advice needs {span(LEAST_HISTORY_S)} of history)"
+    findings = [
+        replace(one, weight=Weight.LOOK, text=one.text.removesuffix(".") + so_far + ".")
+        if one.weight is Weight.ACT
+        else one
+        for one in part.findings
+    ]
+    return replace(part, findings=findings)
+
+
+def _all_parts(tables: Tables) -> list[Part]:
     return [
         _part(tables, "rollup", balance),
         optimality.show(optimality.read(tables)),

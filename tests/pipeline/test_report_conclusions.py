@@ -8,10 +8,11 @@ import pytest
 import small_report
 
 from loadmanager.core.splitting import SplitRules
+from loadmanager.pipeline.report import too_short
 from loadmanager.pipeline.reporting import capacity, optimality
 from loadmanager.pipeline.reporting.cutting import to_merge, to_split
 from loadmanager.pipeline.reporting.namespaces import judged
-from loadmanager.pipeline.reporting.parts import Finding, Weight, next_steps
+from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, next_steps
 from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain, scaled, span
 
 RULES = SplitRules()
@@ -32,6 +33,15 @@ def bundle(low: int, high: int, *, share: float = 0.001, **more: Any) -> dict[st
         **rates,
         **more,
     }
+
+
+def test_a_short_history_gives_nothing_to_act_on() -> None:
+    findings = [Finding(Weight.ACT, "The cluster is uneven."), Finding(Weight.FINE, "Fine.")]
+    told = too_short(Part(title="Balance", body=[], findings=findings), 47.0).findings
+    assert told == [
+        Finding(Weight.LOOK, "The cluster is uneven (in 47 s; advice needs 4.0 h of history)."),
+        findings[1],
+    ]
 
 
 def concluded(**changed: Any) -> list[str]:

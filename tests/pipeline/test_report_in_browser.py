@@ -115,6 +115,65 @@ def fetches_nothing(heard: Heard, file: Path) -> None:
     ]
 
 
+def table_overflows(page: Page) -> list[str]:
+    """Return what is wider than where it stands: tables by their captions, and the page."""
+    found: list[str] = page.evaluate(
+        """() => [document.documentElement, ...document.querySelectorAll(".scrolled")]
+            .filter((place) => place.clientWidth && place.scrollWidth > place.clientWidth + 1)
+            .map((place) => `${place.ariaLabel ?? "page"}: ${place.scrollWidth}`)"""
+    )
+    return found
+
+
+def charts_outside(page: Page) -> list[str]:
+    """Return the charts whose drawing is wider than their place, or that have no drawing."""
+    found: list[str] = page.evaluate(
+        """() => [...document.querySelectorAll(".plot")].filter((place) => {
+            const drawing = place.querySelector(".main-svg");
+            return place.clientWidth
+                && !(drawing && drawing.getBoundingClientRect().width <= place.clientWidth + 1);
+        }).map((place) => place.ariaLabel)"""
+    )
+    return found
+
+
+PAPER_PX = 718
+"""What A4 is wide between margins of a centimetre."""
+
+
+def test_nothing_is_cut_off_on_screens_and_on_paper(report: Path) -> None:
+    with chromium() as browser, opened(browser, report, dark=True) as (page, heard):
+        for width in (1400, 800):
+            page.set_viewport_size({"width": width, "height": 1000})
+            draw_all(page)
+            page.locator("details > summary").evaluate_all("all => all.forEach(one => one.click())")
+            expect(page.locator("details[open]").first).to_be_visible()
+            assert table_overflows(page) == []
+            assert charts_outside(page) == []
+            page.locator("details > summary").evaluate_all("all => all.forEach(one => one.click())")
+        page.set_viewport_size({"width": PAPER_PX, "height": 1000})
+        page.emulate_media(media="print", color_scheme="light")
+        page.wait_for_function(
+            "[...document.querySelectorAll('.main-svg')].every(one => one.clientWidth <= 680)"
+        )
+        draw_all(page)
+        assert table_overflows(page) == []
+        assert charts_outside(page) == []
+        white = page.evaluate(
+            "getComputedStyle(document.documentElement).getPropertyValue('--raised')"
+        )
+        assert white == "#ffffff"
+        assert heard.errors == []
+
+
+def test_charts_are_drawn_before_one_has_read_so_far(report: Path) -> None:
+    """A print has them all."""
+    with chromium() as browser, opened(browser, report) as (page, _):
+        for chart in page.locator(".plot").all():
+            expect(chart).to_have_attribute("data-state", "drawn")
+        assert page.evaluate("scrollY") == 0
+
+
 @contextmanager
 def on_a_phone(browser: Browser, file: Path) -> Iterator[Page]:
     context = browser.new_context(
