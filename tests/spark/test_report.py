@@ -35,6 +35,7 @@ from loadmanager.pipeline.reporting import (
     speeds,
 )
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
+from loadmanager.pipeline.reporting.parts import Finding, Weight
 from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
 from loadmanager.pipeline.rolling.rollup_tables import (
     BROKER_HOURS,
@@ -170,9 +171,28 @@ def costs(spark: "SparkSession") -> dict[Table, "DataFrame"]:
     }
 
 
+ADVICE: Final = {
+    "verdict": "try",
+    "text": "Try avg+avg, observing first.",
+    "name": "avg+avg",
+    "rests_on": "10 h of history.",
+    "costs": "12 moves an hour.",
+    "sure": "fair",
+    "because": "77% of the traffic lay elsewhere",
+}
+
+
 def replays(spark: "SparkSession") -> dict[Table, "DataFrame"]:
     scores = [
-        {"rank": rank, "combination": number, "name": name, "gap": gap, "max_over_mean": 1.3}
+        {
+            "rank": rank,
+            "combination": number,
+            "name": name,
+            "gap": gap,
+            "max_over_mean": 1.3,
+            "shedder": name.partition("+")[0] if "+" in name else "",
+            "covered_s": 36_000.0,
+        }
         for rank, number, name, gap in ((1, 4, "avg+avg", -0.2), (2, -1, "(recorded)", 0.0))
     ]
     trust = [{"combination": 4, "name": "avg+avg", "level": "fair", "because": "", "rounds": 9}]
@@ -199,7 +219,7 @@ def full(spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPa
     store.replace("rollup", rollup(spark), {})
     store.replace("moves", moves(spark), {"window_s": 300.0, "back_within_s": 3600.0})
     store.replace("costs", costs(spark), {})
-    store.replace("replay", replays(spark), {})
+    store.replace("replay", replays(spark), {"advice": ADVICE})
     return store
 
 
@@ -367,7 +387,19 @@ def test_rankings_moves_and_scores_are_read(found: Found) -> None:
     assert moved.changes[0]["realised"] == 25.0
     assert [row["name"] for row in tried.scores] == ["avg+avg", "(recorded)"]
     assert tried.trust[4]["level"] == "fair"
-    assert "avg+avg does best" in replayed.show(tried).findings[0].text
+    shown = replayed.show(tried)
+    assert shown.findings == [Finding(Weight.ACT, "Try avg+avg, observing first.")]
+    assert "fair: 77% of the traffic lay elsewhere" in shown.html("x")
+
+
+def test_a_replay_of_a_version_without_advice_is_to_be_made_again(
+    spark: "SparkSession", full: Store, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tables"
+    shutil.copytree(full.out, folder)
+    former = Store(spark, str(folder))
+    former.replace("replay", replays(spark), {})
+    assert replayed.read(Tables(former, CLUSTER)) is None
 
 
 @pytest.mark.browser
