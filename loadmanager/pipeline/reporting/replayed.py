@@ -62,8 +62,7 @@ def read(tables: Tables) -> Replayed | None:
 
 
 def _is_default() -> SparkColumn:
-    shedder, placement = default_pair()
-    return F.struct("shedder", "placement") == F.struct(F.lit(shedder), F.lit(placement))
+    return F.concat_ws("+", "shedder", "placement") == "+".join(default_pair())
 
 
 def show(found: Replayed) -> Part:
