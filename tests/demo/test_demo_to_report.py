@@ -32,8 +32,8 @@ PARTS = (
     *(capacity, speeds, pricing, replayed, intake),
 )
 
-DRAWN = (balance, hottest, namespaces)
-"""What there is to draw of however short a history."""
+DRAWN = (hottest, namespaces)
+"""What there is to draw of however short a history: what has no course."""
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def opens_in_a_browser(report: Path, picture: Path) -> None:
         for part in DRAWN:
             heading = page.get_by_role("heading", name=part.TITLE, exact=True)
             assert page.locator("section", has=heading).locator(".plot").count() > 0, part.TITLE
+        expect(page.get_by_text("No advice: it needs 4.0 h of history and 20")).to_be_visible()
         for chart in page.locator(".plot").all():
             chart.scroll_into_view_if_needed()
             expect(chart).to_have_attribute("data-state", "drawn")

@@ -154,7 +154,7 @@ def test_nothing_is_cut_off_on_screens_and_on_paper(report: Path) -> None:
         page.set_viewport_size({"width": PAPER_PX, "height": 1000})
         page.emulate_media(media="print", color_scheme="light")
         page.wait_for_function(
-            "[...document.querySelectorAll('.main-svg')].every(one => one.clientWidth <= 680)"
+            "() => [...document.querySelectorAll('.main-svg')].every(({clientWidth: w}) => w <= 680)"
         )
         draw_all(page)
         assert table_overflows(page) == []

@@ -166,10 +166,8 @@ def _table(found: Replayed) -> Html:
     ]
     cells = [_cells(found, row) for row in _listed(found)]
     if found.bound is not None:
-        unknown = [Cell(UNKNOWN)] * 5
-        bound = Cell(percent(found.bound, 1), found.bound)
-        least = Cell("1", 1.0)
-        cells.append([Cell("bound", tone="known"), Cell(UNKNOWN), least, least, bound, *unknown])
+        bound = (UNKNOWN, "1", "1", percent(found.bound, 1), *[UNKNOWN] * 5)
+        cells.append([Cell("bound", tone="known"), *(Cell(text, tone="number") for text in bound)])
     caption = f"The best {BEST} of {many(found.count, 'row')}, the default, and what was in force"
     return table(caption, columns, cells)
 
