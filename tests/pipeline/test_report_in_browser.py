@@ -153,9 +153,8 @@ def test_nothing_is_cut_off_on_screens_and_on_paper(report: Path) -> None:
             page.locator("details > summary").evaluate_all("all => all.forEach(one => one.click())")
         page.set_viewport_size({"width": PAPER_PX, "height": 1000})
         page.emulate_media(media="print", color_scheme="light")
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('.main-svg')].every(({clientWidth: w}) => w <= 680)"
-        )
+        drawn = "() => [...document.querySelectorAll('.main-svg')]"
+        page.wait_for_function(f"{drawn}.every((one) => one.clientWidth <= {PAPER_PX})")
         draw_all(page)
         assert table_overflows(page) == []
         assert charts_outside(page) == []
