@@ -19,6 +19,7 @@ from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
 from loadmanager.core.joint.learning import measured_error
 from loadmanager.core.joint.level import water_level
+from loadmanager.core.joint.persistence import LOOK_S, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.standing import Standing
@@ -372,3 +373,46 @@ def test_it_may_be_empty() -> None:
     seen = view({})
     state = learned_from(seen, None)
     assert decode_joint("/m", encode_joint(state), 0.0).learned.brokers.names == ()
+
+
+def seen_twice(then: list[float], now: list[float], passed_s: float = LOOK_S) -> Persistence:
+    """Return what is known of bundles whose deviations were these at two looks."""
+    known, rows = Persistence(), [name(k) for k in range(max(len(then), len(now)))]
+    for at_s, deviation in ((0.0, then), (passed_s, now)):
+        long = np.ones(len(deviation))
+        known = known.after(at_s, rows, long + np.array(deviation), long)
+    return known
+
+
+def test_of_a_deviation_counts_what_was_there_at_the_look_before() -> None:
+    known = seen_twice([0.0, 0.5, 1.0, -1.0, 2.0], [1.0, 1.0, 1.0, 1.0, 0.0])
+    assert known.confirmed.tolist() == [0.0, 0.5, 1.0, 0.0, 0.0]
+    assert seen_twice([1.0], [4.0, 1.0]).confirmed.tolist() == [0.25, 1.0]
+    assert seen_twice([0.0], [1.0], LOOK_S - 1).confirmed.tolist() == [1.0]  # No look before.
+
+
+def test_a_change_counts_at_once_where_that_is_urgent_or_the_bundle_is_new() -> None:
+    known = seen_twice([0.0, 0.0], [1.0, 1.0])
+    found = known.lasting_of(3, np.array([False, True, False]))
+    assert found.tolist() == [0.0, known.lasting, known.lasting]
+    assert known.lasting_of(1, np.array([False])).tolist() == [0.0]
+
+
+def burst_of(msgs: float, minutes: int) -> int:
+    """Return how many bundles move by minutes after those of one broker grew to so much."""
+    shedder, memory, found = JointShedder(), Memory(), 0
+    brokers = {"a:1": Broker(bundles=range(12)), "b:1": Broker(bundles=range(12, 24))}
+    first = view(brokers)
+    for minute in range(1, 5 + minutes):
+        now = msgs if minute >= 5 else 4000.0
+        traffic = {k: Traffic(msgs=now if k < 12 else 4000.0, long_msgs=4000.0) for k in range(24)}
+        seen = rows_kept(view(brokers, traffic, now_s=60.0 * minute), first)
+        shed = shedder.decide(seen, memory, open_limits(seen))
+        memory, found = shed.memory, found + len(shed.offers)
+    return found
+
+
+def test_traffic_that_just_grew_moves_nothing_before_it_lasted_unless_the_broker_is_full() -> None:
+    assert burst_of(8000.0, 2) == 0
+    assert burst_of(8000.0, 3) > 0
+    assert burst_of(15_000.0, 1) > 0

@@ -8,11 +8,12 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
+from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
-from loadmanager.core.joint.search import EVEN, Search, Stuck
-from loadmanager.core.joint.standing import URGENT, Standing, shares, standing
+from loadmanager.core.joint.search import Search, Stuck
+from loadmanager.core.joint.standing import EVEN, URGENT, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.limits import Limits
@@ -37,24 +38,27 @@ def learned_from(
     restarts = (former.restarts if former else Restarts()).after(
         view.now_s, brokers.names, brokers.started_at_ms
     )
-    return JointState(learned=learned, persistence=persistence, restarts=restarts)
+    ages = former.ages if former else Ages()
+    return JointState(learned=learned, persistence=persistence, restarts=restarts, ages=ages)
 
 
 def decided(
     view: ClusterView, state: JointState, weights: ResourceWeights, limits: Limits, price: float
-) -> tuple[tuple[Offer, ...], tuple[Refusal, ...]]:
-    """Return the moves of a round and why the other brokers keep what they have."""
+) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
+    """Return the moves of a round and why the other brokers keep what they have, and the state."""
     counted = limits.gives | limits.takes
     if not counted.any():
-        return (), ()
+        return (), (), state
     at = standing(view, state, weights, counted)
+    ages = state.ages.after(view.now_s, view.brokers.names, at.over)
+    state = replace(state, ages=ages)
     held = limits.gives & (at.low.max(axis=1, initial=0.0) * at.level <= URGENT)
     held &= state.restarts.under_way(view.now_s)
     limits = replace(limits, gives=limits.gives & ~held)
     search = Search(
         at=at,
         limits=limits,
-        prices=price * at.effort,
+        prices=ages.prices(price, at.effort, at.owner),
         weight_left=_budget(at, limits),
     )
     search.run()
@@ -65,7 +69,7 @@ def decided(
         for one in search.found
     )  # fmt: skip
     refusals = (*_held(view, at, held), *_refusals(view, limits, search))
-    return offers, refusals
+    return offers, refusals, state
 
 
 def _budget(at: Standing, limits: Limits) -> float:

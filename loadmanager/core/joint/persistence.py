@@ -4,20 +4,26 @@ A bundle's traffic now is its long-term mean and a deviation. What it will be in
 is predicted as the mean and ``lasting`` times the deviation. Bursts of a minute are gone by
 then and ``lasting`` goes to 0: bundles are weighed by their means and nothing is moved for a
 burst. Changes that stay take it to 1: bundles are weighed by what they do now.
+
+Of a deviation only as much counts as was there at an earlier look already: what has begun
+since may pass before it is known how much of such changes lasts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BundleId
 from loadmanager.core.scores import FloatArray
 
 SUPPOSED: Final = 0.8
 HORIZON_S: Final = 600.0
-_SNAPSHOTS: Final = 6
+LOOK_S: Final = 100.0
+"""The least time between two looks at what the bundles do."""
+
 _KEPT_PER_ROUND: Final = 0.98
 _PRIOR: Final = 0.05
 """What is supposed counts as much as five looks at deviations of a tenth of every bundle."""
@@ -37,7 +43,8 @@ class Persistence:
     """What was learned so far: ``lasted`` of the square of all deviations, ``looked_at``.
 
     ``rows`` are the names of the bundles' rows at the ``snapshots``: another object has
-    other rows.
+    other rows. ``confirmed`` (K,) is how much of the deviation of each bundle was there at an
+    earlier look.
     """
 
     lasted: float = 0.0
@@ -45,6 +52,15 @@ class Persistence:
     lasting: float = SUPPOSED
     rows: Sequence[BundleId] | None = None
     snapshots: tuple[Snapshot, ...] = ()
+    confirmed: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def lasting_of(self, count: int, at_once: Mask) -> FloatArray:
+        """Return (K,): how much of the deviation of each of ``count`` bundles is to count.
+
+        Of those ``at_once`` it counts from its beginning, as of bundles not seen before.
+        """
+        confirmed = np.append(self.confirmed, np.ones(max(count - len(self.confirmed), 0)))[:count]
+        return np.asarray(self.lasting * np.where(at_once, 1.0, confirmed))
 
     def after(
         self, now_s: float, rows: Sequence[BundleId], short: FloatArray, long: FloatArray
@@ -52,6 +68,7 @@ class Persistence:
         """Return what is known once the shares are ``short``, in the long term ``long``."""
         snapshots = self.snapshots if rows is self.rows else ()
         lasted, looked_at = _KEPT_PER_ROUND * self.lasted, _KEPT_PER_ROUND * self.looked_at
+        confirmed = _confirmed(now_s, snapshots, short - long)
         due = [one for one in snapshots if now_s - one.at_s >= HORIZON_S]
         if due:
             then = due[-1]
@@ -60,7 +77,7 @@ class Persistence:
             lasted += float(deviation @ (short[:count] - then.long[:count]))
             looked_at += float(deviation @ deviation)
             snapshots = tuple(one for one in snapshots if one.at_s >= then.at_s)
-        if not snapshots or now_s - snapshots[-1].at_s >= HORIZON_S / _SNAPSHOTS:
+        if not snapshots or now_s - snapshots[-1].at_s >= LOOK_S:
             snapshots = (*snapshots, Snapshot(at_s=now_s, short=short, long=long))
         prior = _PRIOR * float(long @ long)
         whole = looked_at + prior
@@ -72,4 +89,17 @@ class Persistence:
             lasting=float(np.clip(lasting, 0.0, 1.0)),
             rows=rows,
             snapshots=snapshots,
+            confirmed=confirmed,
         )
+
+
+def _confirmed(now_s: float, snapshots: Sequence[Snapshot], deviation: FloatArray) -> FloatArray:
+    """Return (K,): how much of each deviation was there at the look before; 1 without one."""
+    found = np.ones(len(deviation))
+    looks = [one for one in snapshots if now_s - one.at_s >= LOOK_S]
+    if looks:
+        then = looks[-1].short - looks[-1].long
+        count = min(len(then), len(deviation))
+        now = deviation[:count]
+        found[:count] = np.clip(then[:count] / np.where(now == 0, np.inf, now), 0.0, 1.0)
+    return found

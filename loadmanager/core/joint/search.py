@@ -12,13 +12,11 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.joint.standing import Standing
+from loadmanager.core.joint.standing import EVEN, Standing
 from loadmanager.core.limits import Limits
 from loadmanager.core.scores import FloatArray
 
 POWER: Final = 8
-EVEN: Final = 1.02
-"""A broker gives nothing below this use; 1 is the level."""
 
 _TARGETS: Final = 24
 _SWAP_TARGETS: Final = 6

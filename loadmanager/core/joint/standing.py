@@ -9,15 +9,29 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.level import water_level
-from loadmanager.core.joint.served import RATES, owners, served_by, served_in
+from loadmanager.core.joint.served import RATES, fractions, owners, served_by, served_in
 from loadmanager.core.joint.state import JointState
-from loadmanager.core.scores import CPU, MEMORY, RESOURCES, FloatArray, ResourceWeights
+from loadmanager.core.scores import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    CPU,
+    MEMORY,
+    RESOURCES,
+    FloatArray,
+    ResourceWeights,
+)
 
 QUIET: Final = 0.05
 """At a lower level the noise of usage is as large as its differences: rates are balanced."""
 
+EVEN: Final = 1.02
+"""A broker gives nothing below this use; 1 is the level."""
+
 URGENT: Final = 0.9
 """A broker that uses more does not wait until it is clear that its background lasts."""
+
+_LOADED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
+"""The resources by which a change of traffic is urgent: memory may be full without any."""
 
 _STEADY_SD: Final = 0.025
 """Heap counts only while it is predicted better than this: collectors make a saw-tooth of it."""
@@ -53,6 +67,12 @@ class Standing:
     weight: FloatArray
     effort: FloatArray
     owner: Indices
+
+    @property
+    def over(self) -> FloatArray:
+        """Return (B,): how far each broker stands above the level, 0 where it is even."""
+        use = self.low.max(axis=1, initial=0.0)
+        return np.where(use > EVEN, use - 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -106,8 +126,14 @@ def standing(
 
 
 def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
-    """Return (K, 4): the rates of the bundles as far as changes last; 0 if never measured."""
-    bundles, lasting = view.bundles, state.persistence.lasting
+    """Return (K, 4): the rates of the bundles as far as changes last; 0 if never measured.
+
+    On a broker that is urgent a change counts from its beginning.
+    """
+    bundles, reported, owner = view.bundles, view.brokers.reported, owners(view)
+    full = (fractions(reported.usage, reported.limit)[:, _LOADED] > URGENT).any(axis=1)
+    at_once = np.append(full, False)[owner]  # The last one is of bundles that nobody has.
+    lasting = state.persistence.lasting_of(len(owner), at_once)[:, np.newaxis]
     rates = lasting * bundles.short + (1.0 - lasting) * bundles.long
     return np.asarray(np.where(bundles.known[:, np.newaxis], rates, 0.0))
 
@@ -209,6 +235,7 @@ def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
 
 
 __all__ = [
+    "EVEN",
     "QUIET",
     "RATES",
     "RATES_ALONE",

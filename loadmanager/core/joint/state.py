@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
 from loadmanager.core.joint.restarts import Restarts
@@ -14,3 +15,4 @@ class JointState:
     learned: Learned
     persistence: Persistence = field(default_factory=Persistence)
     restarts: Restarts = field(default_factory=Restarts)
+    ages: Ages = field(default_factory=Ages)

@@ -30,11 +30,14 @@ class MovePrice(StrEnum):
 
 
 _PRICES: Final[Mapping[MovePrice, float]] = {
-    MovePrice.QUIET: 1.5,
-    MovePrice.NORMAL: 0.5,
-    MovePrice.EVEN: 0.25,
+    MovePrice.QUIET: 2.0,
+    MovePrice.NORMAL: 0.7,
+    MovePrice.EVEN: 0.35,
 }
-"""What the potential must fall by for each weight of a mean broker that is interrupted."""
+"""What the potential must fall by for each weight of a mean broker that is interrupted.
+
+It is for an imbalance that is new; `Ages` has what an older one costs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +47,9 @@ class JointShedder:
     It learns from load reports what messages, bytes, topics and connections cost of each
     resource, and how fast and how busy with other things each broker is. So it knows how
     high every broker would stand if the load were water, and moves bundles, or swaps them,
-    where that brings brokers closer to this level by more than the move's price. How much
-    of a change of traffic lasts is learned, too: what is gone in a minute moves nothing.
+    where that brings brokers closer to this level by more than the move's price, which
+    falls the longer a broker has stood above it. How much of a change of traffic lasts is
+    learned, too: what is gone in a minute moves nothing.
     Where usage is too low to be told from noise, rates are balanced instead.
 
     It is its own placement, and refuses another beside it.
@@ -94,8 +98,8 @@ class JointShedder:
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         """Return the moves of one round, each worth its price and within the limits."""
         by = self.weigher(view, memory, limits)
-        offers, refusals = decided(view, by.state, by.weights, by.limits, by.price)
-        return Shed(offers, refusals, replace(memory, joint=by.state))
+        offers, refusals, state = decided(view, by.state, by.weights, by.limits, by.price)
+        return Shed(offers, refusals, replace(memory, joint=state))
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
         """Return what moves are weighed by once the reports of ``view`` have taught."""

@@ -1,0 +1,45 @@
+"""How long brokers have stood above the level: moves off those that long have cost less.
+
+An imbalance is expected to last as long again as it has lasted. What a move saves is had for
+that long and its price is paid once, so that the price falls with the age of the imbalance.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.scores import FloatArray
+
+HALF_PRICE_S: Final = 300.0
+"""Moves cost half as much once an imbalance is so old, a quarter at three times that age."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Ages:
+    """How far the brokers ``names`` were ``over`` the level at ``at_s``, and for how long."""
+
+    at_s: float = 0.0
+    names: Sequence[BrokerId] = ()
+    over: FloatArray = field(default_factory=lambda: np.zeros(0))
+    age_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def after(self, now_s: float, names: Sequence[BrokerId], over: FloatArray) -> "Ages":
+        """Return the ages once brokers are so far over the level; 0 is even, and has no age.
+
+        What is added to an imbalance begins now, which makes the whole of it younger by as
+        much.
+        """
+        known = {name: row for row, name in enumerate(self.names)}
+        rows = np.array([known.get(name, -1) for name in names], dtype=np.intp)
+        # The last one is of brokers that are new.
+        then, since_s = np.append(self.over, 0.0)[rows], np.append(self.age_s, 0.0)[rows]
+        old = np.minimum(then / np.where(over > 0, over, np.inf), 1.0)
+        return Ages(at_s=now_s, names=names, over=over, age_s=old * (since_s + now_s - self.at_s))
+
+    def prices(self, price: float, effort: FloatArray, owner: Indices) -> FloatArray:
+        """Return (K,): what moving each bundle costs, by the age of its owner's imbalance."""
+        return np.asarray(price * effort * (HALF_PRICE_S / (HALF_PRICE_S + self.age_s))[owner])
