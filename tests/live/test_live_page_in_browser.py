@@ -171,6 +171,40 @@ def does_what_it_is_asked(page: Page, cluster: LiveSidecars) -> None:
     dialog.get_by_role("button", name="Close").click()
 
 
+def observes_splits_and_drains(page: Page, cluster: LiveSidecars) -> None:
+    dialog = page.get_by_role("dialog")
+
+    def done(action: str, outcome: str) -> None:
+        dialog.get_by_role("button", name=action).click()
+        expect(dialog.get_by_role("status")).to_contain_text(outcome)
+        dialog.get_by_role("button", name="Close").click()
+
+    def find(subject: str) -> None:
+        page.locator("#subject").fill(subject)
+        page.locator("#search button").click()
+        expect(page.locator("#found h3").first).to_contain_text(subject)
+
+    page.get_by_role("button", name="Only observe").click()
+    expect(dialog).to_contain_text("A round would now make")
+    done("Only observe", "Rounds are observing now")
+    bundle = BOUNDARIES.bundles[0]
+    find(bundle)
+    page.get_by_role("button", name="Split").click()
+    expect(dialog).to_contain_text("owns it")
+    done("Split", "It is cut: 0x00000000_0x10000000, 0x10000000_0x20000000.")
+    drained = next(one for one in cluster.living if not one.leads)
+    find(drained.name)
+    page.get_by_role("button", name="Drain", exact=True).click()
+    expect(dialog).to_contain_text(f"{drained.name} has")
+    done("Drain", "It is empty, after")
+    assert not drained.broker.serving
+    expect(page.locator("#brokers tbody tr", has_text=drained.name)).to_contain_text("draining")
+    page.get_by_role("button", name="End the drain").click()
+    expect(dialog).to_contain_text("it is draining since")
+    done("End the drain", "It takes bundles again.")
+    expect(page.locator("#brokers tbody tr", has_text=drained.name)).not_to_contain_text("draining")
+
+
 def goes_on_when_the_leader_is_killed(page: Page, cluster: LiveSidecars, loop: LoopThread) -> None:
     killed = cluster.leader
     loop.run(cluster.crash(killed))
@@ -190,6 +224,7 @@ def test_the_page_of_a_follower_shows_the_cluster_and_changes_it(
             does_what_it_is_asked(page, cluster)
             a_hot_broker_is_balanced(page, cluster)
             looks_well_everywhere(page, packages)
+            observes_splits_and_drains(page, cluster)
             goes_on_when_the_leader_is_killed(page, cluster, loop)
 
 
