@@ -25,8 +25,10 @@ async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
 
 def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> BundleMover:
     brokers = [parse_broker(one.name) for one in pulsar.brokers]
+    # Without claims the source is asked after that time, too: long after what is tried here.
+    look_s = 0.3 if claims else 20.0
     return BundleMover(
-        admin, lambda broker: f"http://{broker}", "research", lambda: brokers, claims, look_s=0.3
+        admin, lambda broker: f"http://{broker}", "research", lambda: brokers, claims, look_s
     )
 
 
