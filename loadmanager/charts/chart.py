@@ -37,7 +37,9 @@ class Chart:
 
     def html(self) -> Html:
         """Return the element that the page's script draws the figure into."""
-        if not any(_to_be_seen(trace) for trace in self.data):
+        # Bars that go along with lines are no reason to draw lines between two points.
+        deciding = [trace for trace in self.data if trace.get("type") != "bar"] or self.data
+        if not any(_to_be_seen(trace) for trace in deciding):
             return tag("p", tag("strong", self.title), f" is not drawn: {_TOO_FEW}.")
         caption = tag("figcaption", tag("strong", self.title), " ", tag("span", self.summary))
         place = tag(

@@ -34,6 +34,12 @@ def test_a_chart_is_drawn_if_there_is_something_to_see(
     assert ("Load</strong> is not drawn: there are fewer than three points" in text) != drawn
 
 
+def test_bars_beside_lines_do_not_make_a_course_of_two_points() -> None:
+    data = [{**LINE, "y": [1.0, 2.0]}, {"type": "bar", "y": [3, 4]}]
+    assert 'class="plot"' not in Chart(title="Load", summary="", data=data).html()
+    assert 'class="plot"' in Chart(title="Load", summary="", data=data[1:]).html()
+
+
 def test_one_trace_with_a_course_is_enough() -> None:
     data = [{**LINE, "y": [1.0]}, {**LINE, "y": [1.0, 2.0, 3.0]}]
     assert 'class="plot"' in Chart(title="Load", summary="", data=data).html()
