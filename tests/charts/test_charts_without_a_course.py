@@ -35,7 +35,7 @@ def test_a_chart_is_drawn_if_there_is_something_to_see(
 
 
 def test_bars_beside_lines_do_not_make_a_course_of_two_points() -> None:
-    data = [{**LINE, "y": [1.0, 2.0]}, {"type": "bar", "y": [3, 4]}]
+    data: list[Mapping[str, Json]] = [{**LINE, "y": [1.0, 2.0]}, {"type": "bar", "y": [3, 4]}]
     assert 'class="plot"' not in Chart(title="Load", summary="", data=data).html()
     assert 'class="plot"' in Chart(title="Load", summary="", data=data[1:]).html()
 
