@@ -56,6 +56,7 @@ class BrokerRequests:
         data = await self._documents.read(path)
         with told(path, "read"):
             policies = Policies(isolation=decode_isolation(path, data) if data else {})
+        await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         mine = sorted(bundle for bundle, holding in owners if holding.broker == broker)
         return {bundle: _why(policies, bundle, broker) for bundle in mine}

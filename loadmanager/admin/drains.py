@@ -72,6 +72,7 @@ class DrainRequests:
         known = self._cluster_state.brokers.get(broker)
         if known is None and mark is None:
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
+        await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
         return DrainStatus(

@@ -60,6 +60,7 @@ class TopicRequests:
         """Return the topics of this broker's bundles, of one namespace or of all."""
         me = self._context.identity.broker
         found: dict[BundleId, Mapping[TopicName, Rates]] = {}
+        await self._context.cluster_state.lists.require_read(me)
         for bundle, holding in list(self._context.cluster_state.owners.items()):
             if holding.broker != me or namespace not in {None, namespace_of(bundle)}:
                 continue
@@ -104,6 +105,7 @@ class TopicRequests:
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
         """Return what each broker with some of the bundles says of its topics."""
         cluster_state, me = self._context.cluster_state, self._context.identity.broker
+        await cluster_state.lists.require_read()
         holdings = (cluster_state.live_owner(bundle) for bundle in bundles)
         owners = sorted({holding.broker for holding in holdings if holding})
         turns = asyncio.Semaphore(_ASKED_AT_ONCE)

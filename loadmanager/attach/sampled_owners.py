@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.common.cluster_state import Holding
+from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_full_topic

@@ -1,16 +1,13 @@
-"""What this sidecar knows of the cluster, kept current by watches.
-
-Every list in it may be stale: that costs a client one more hop, never a second owner,
-because only the lock in ZooKeeper decides which broker serves.
-"""
+"""What this sidecar knows of the cluster, kept current by watches."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
 from loadmanager.common.cluster_loads import ClusterLoads
+from loadmanager.common.cluster_owners import READ_AHEAD, ClusterOwners, Holding
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
@@ -19,14 +16,11 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.leadership import Incumbent, successors
 from loadmanager.core.load import Registration
-from loadmanager.core.orders import OwnedList, decode_owned
 from loadmanager.core.wire import decode_boundaries, decode_leader, decode_registration
 from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node, SessionState, Watch
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
-
-_OWNS_NOTHING: Final = OwnedList({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +29,6 @@ class KnownBroker:
 
     registration: Registration
     registered_as: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """The broker that lists a bundle as owned, with the fencing token of the lock.
-
-    ``serving`` is False while the broker has the lock and not loaded the bundle yet.
-    """
-
-    broker: BrokerId
-    fencing_token: int
-    serving: bool = True
 
 
 class OwnerView(Protocol):
@@ -71,19 +53,24 @@ class OwnerView(Protocol):
 class ClusterState:
     """Brokers, owners, boundaries and leader, as one sidecar sees them."""
 
-    def __init__(self, coordination: Coordination, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        read_ahead: int = READ_AHEAD,
+    ) -> None:
         self._coordination = coordination
         self._clock = clock
         self._metrics = metrics
         self.changes = Subscriptions()
-        self.owner_changes = Subscriptions()
         self.version = 0
         self.connected_at_s = clock.monotonic_s()
         """Since when this sidecar's connection stands, or when it broke last."""
         self.leader: LeaderInfo | None = None
         self.incumbent: Incumbent | None = None
         self._leader_read = False
-        self._owners: dict[BundleId, Holding] = {}
         self._boundaries: dict[Namespace, Boundaries] = {}
         self._boundary_watches: dict[Namespace, Watch] = {}
         self._watches: list[Watch] = []
@@ -102,28 +89,27 @@ class ClusterState:
             registered=self._registration,
             changed=self.changes.notify,
         )
-        self._owned = WatchedFolder(
+        self.lists = ClusterOwners(
             coordination,
-            znodes.OWNED,
-            read=lambda name, node: decode_owned(
-                f"{znodes.OWNED}/{parse_broker(name)}", node.data, node.stat.mzxid
-            ),
-            changed=self._owned_changed,
-            malformed=lambda: metrics.malformed("owned"),
+            clock,
+            metrics,
+            answers_changed=self._answers_changed,
             completed=self.changes.notify,
+            read_ahead=read_ahead,
         )
+        self.lists.changes.subscribe(self.changes.notify)
 
     def open(self) -> None:
         """Begin watching."""
         self._brokers.open()
-        self._owned.open()
+        self.lists.open()
         self._watches.append(self._coordination.watch(znodes.LEADER, self.leader_read))
         self._watches.append(self._coordination.on_session(self._session_changed))
 
     def close(self) -> None:
         """Stop watching."""
         self._brokers.close()
-        self._owned.close()
+        self.lists.close()
         self.loads.close()
         for watch in (*self._watches, *self._boundary_watches.values()):
             watch.close()
@@ -131,7 +117,7 @@ class ClusterState:
     @property
     def complete(self) -> bool:
         """Whether everything was read at least once."""
-        return self._brokers.complete and self._owned.complete and self._leader_read
+        return self._brokers.complete and self.lists.complete and self._leader_read
 
     @property
     def current(self) -> bool:
@@ -158,18 +144,25 @@ class ClusterState:
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """The broker that lists each bundle as owned."""
-        return self._owners
+        """The broker that lists each bundle as owned, by the lists as read last."""
+        return self.lists.holdings
+
+    @property
+    def owner_changes(self) -> Subscriptions:
+        """Notifies that owners changed."""
+        return self.lists.changes
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that lists ``bundle`` as owned, registered or not."""
-        holding = self._owners.get(bundle)
+        holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     def live_owner(self, bundle: BundleId) -> Holding | None:
-        """Return the owner of ``bundle`` if that broker is registered."""
-        holding = self._owners.get(bundle)
-        return holding if holding and holding.broker in self._brokers.values else None
+        """Return the owner of ``bundle`` if that broker is registered, and its list is read."""
+        holding = self.owners.get(bundle)
+        if holding is None or holding.broker not in self._brokers.values:
+            return None
+        return holding if self.lists.is_read(holding.broker) else None
 
     def serving_owner(self, bundle: BundleId) -> Holding | None:
         """Return the owner of ``bundle`` if that broker is registered and serves it."""
@@ -238,35 +231,6 @@ class ClusterState:
         if before is None or after is None or _address(before) != _address(after):
             self._answers_changed()
         self.changes.notify()
-
-    def _owned_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
-        broker = BrokerId(name)
-        former, now = before or _OWNS_NOTHING, after or _OWNS_NOTHING
-        for bundle in [bundle for bundle in former.tokens if bundle not in now.tokens]:
-            holding = self._owners.get(bundle)
-            if holding and holding.broker == broker:
-                del self._owners[bundle]
-                self._take_from_other_lists(bundle)
-        for bundle, token in now.tokens.items():
-            loading = bundle in now.loading
-            if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
-                continue  # As most entries of a long list: nothing changed for it.
-            holding = self._owners.get(bundle)
-            # Two lists may name a bundle for a moment; the later lock is the owner.
-            if holding is None or holding.broker == broker or holding.fencing_token < token:
-                self._owners[bundle] = Holding(broker, token, not loading)
-        self._answers_changed()
-        self.owner_changes.notify()
-        self.changes.notify()
-
-    def _take_from_other_lists(self, bundle: BundleId) -> None:
-        claims = [
-            Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
-            for name, listed in self._owned.values.items()
-            if bundle in listed.tokens
-        ]
-        if claims:
-            self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
 
     def leader_read(self, node: Node | None) -> None:
         """Take up the election node as just read."""

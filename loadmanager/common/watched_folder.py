@@ -1,13 +1,13 @@
 """A folder of znodes kept as values: what its children hold now, decoded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
 
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.ports import Coordination, Node, Watch
+from loadmanager.ports import Coordination, Node, NodeWatch, Watch
 
 log = structlog.get_logger()
 
@@ -21,6 +21,7 @@ class WatchedFolder(Generic[Value]):
     `MalformedContent`: then the child is logged, told to ``malformed`` and left out
     until it changes. ``changed`` is called with a name, its former and its new value;
     ``completed`` when the folder was found empty, for nothing else would tell of that.
+    ``postpone`` is called when a child changed and says whether to leave it unread for now.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class WatchedFolder(Generic[Value]):
         changed: Callable[[str, Value | None, Value | None], None],
         malformed: Callable[[], None],
         completed: Callable[[], None],
+        postpone: Callable[[], bool] | None = None,
     ) -> None:
         self._coordination = coordination
         self._path = path
@@ -39,7 +41,9 @@ class WatchedFolder(Generic[Value]):
         self._changed = changed
         self._malformed = malformed
         self._completed = completed
-        self._watches: dict[str, Watch] = {}
+        self._postpone = postpone
+        self._postponed: dict[str, None] = {}
+        self._watches: dict[str, NodeWatch] = {}
         self._unread: set[str] = set()
         self._listed = False
         self._values: dict[str, Value] = {}
@@ -54,6 +58,16 @@ class WatchedFolder(Generic[Value]):
     def complete(self) -> bool:
         """Whether the folder was listed and every child in it was read."""
         return self._listed and not self._unread
+
+    @property
+    def postponed(self) -> Collection[str]:
+        """The children that changed and were not read since, the first to change first."""
+        return self._postponed.keys()
+
+    def read(self, name: str) -> None:
+        """Read a child that was left unread, unless this is closed."""
+        if name in self._postponed and name in self._watches:
+            self._watches[name].read()
 
     def open(self) -> None:
         """Begin watching."""
@@ -73,21 +87,31 @@ class WatchedFolder(Generic[Value]):
         for name in [name for name in self._watches if name not in present]:
             self._watches.pop(name).close()
             self._unread.discard(name)
+            self._postponed.pop(name, None)
             self._replace(name, None)
         for name in names:
             if name not in self._watches:
                 self._unread.add(name)
                 path = f"{self._path}/{name}"
                 self._watches[name] = self._coordination.watch(
-                    path, partial(self._child_changed, name)
+                    path,
+                    partial(self._child_changed, name),
+                    postpone=partial(self._postpones, name) if self._postpone else None,
                 )
         if not was_listed and not names:
             self._completed()
+
+    def _postpones(self, name: str) -> bool:
+        postpones = self._postpone is not None and self._postpone()
+        if postpones:
+            self._postponed[name] = None
+        return postpones
 
     def _child_changed(self, name: str, node: Node | None) -> None:
         if name not in self._watches:
             return
         self._unread.discard(name)
+        self._postponed.pop(name, None)
         self._replace(name, None if node is None else self._decode(name, node))
 
     def _decode(self, name: str, node: Node) -> Value | None:

@@ -59,23 +59,24 @@ class Leadership:
         self._metrics.is_leader.set(1)
         self._metrics.leader_changes.labels("gained").inc()
         try:
-            await self._read_loads()
-            self._leader_term = self._open_term(term)
-            await self._leader_term.run()
+            with self._cluster_state.lists.followed():
+                await self._read_cluster()
+                self._leader_term = self._open_term(term)
+                await self._leader_term.run()
         finally:
             self._leader_term, self.elected = None, False
             self._metrics.is_leader.set(0)
             self._metrics.leader_changes.labels("lost").inc()
 
-    async def _read_loads(self) -> None:
-        """Watch the loads, and wait until all were read: nothing is decided without them.
+    async def _read_cluster(self) -> None:
+        """Wait until all loads and owned lists were read: nothing is decided without them.
 
         Not for ever: with some of them, a leader can place what no broker serves.
         """
-        loads = self._cluster_state.loads
+        loads, lists = self._cluster_state.loads, self._cluster_state.lists
         loads.open()
         give_up_s = self._clock.monotonic_s() + _LOADS_WAIT_S
-        while not loads.complete:
+        while not (loads.complete and lists.all_read):
             if self._clock.monotonic_s() >= give_up_s:
                 log.warning("leadership.loads.incomplete", brokers=len(loads.reports))
                 return

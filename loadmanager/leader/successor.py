@@ -1,4 +1,4 @@
-"""Reading loads ahead where the next leader probably is, so that it can decide at once."""
+"""Reading ahead: loads where the next leader probably is, and owned lists in their turn."""
 
 from typing import Final
 
@@ -9,7 +9,10 @@ _LOOK_S: Final = 1.0
 
 
 class SuccessorReading:
-    """Watches the loads while this sidecar leads or would be among the first to succeed."""
+    """Watches the loads while this sidecar leads or would be among the first to succeed.
+
+    And reads the owned lists that have changed and that nobody here needs yet.
+    """
 
     def __init__(self, context: Context, leading: Leadership) -> None:
         self._cluster_state = context.cluster_state
@@ -24,4 +27,5 @@ class SuccessorReading:
                 self._cluster_state.loads.open()
             else:
                 self._cluster_state.loads.close()
+            self._cluster_state.lists.read_next()
             await self._clock.sleep(_LOOK_S)

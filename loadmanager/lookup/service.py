@@ -31,6 +31,7 @@ from loadmanager.ports import (
 log = structlog.get_logger()
 
 _ASK_AGAIN_S = 1.0
+_READ_WITHIN_S = 0.5
 _MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
@@ -187,7 +188,7 @@ class LookupService:
         key = (bundle, mode, authoritative)
         task = self._waiting.get(key)
         if task is None:
-            task = asyncio.ensure_future(self._walk(bundle, mode, authoritative=authoritative))
+            task = asyncio.ensure_future(self._search(bundle, mode, authoritative=authoritative))
             self._waiting[key] = task
             task.add_done_callback(lambda done: self._walked(key, done))
         return await asyncio.shield(task)
@@ -196,6 +197,29 @@ class LookupService:
         self._waiting.pop(key, None)
         if not task.cancelled():
             task.exception()  # The requester may have gone away, and the error is no bug.
+
+    async def _search(
+        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+    ) -> Owner | Redirection:
+        """Find the owner: in the list that named it last, in all that changed, or by the chain.
+
+        Whoever waits for an owner follows the lists, and is told of each change at once.
+        """
+        if await self._read_again(bundle):
+            owner = self._naming.owner(bundle)
+            if owner is not None:
+                return owner
+        lists = self._cluster_state.lists
+        with lists.followed():
+            await lists.until_read(_READ_WITHIN_S)
+            return await self._walk(bundle, mode, authoritative=authoritative)
+
+    async def _read_again(self, bundle: BundleId) -> bool:
+        """Read the list that named the owner last if it has changed; return whether it was read."""
+        lists, listed = self._cluster_state.lists, self._cluster_state.listed_owner(bundle)
+        if listed is None or lists.is_read(listed):
+            return False
+        return await lists.until_read(_READ_WITHIN_S, listed)
 
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool

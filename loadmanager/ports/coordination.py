@@ -153,6 +153,13 @@ class Watch(Protocol):
         """End the subscription. Calling it twice is fine."""
 
 
+class NodeWatch(Watch, Protocol):
+    """A subscription to the changes of one node."""
+
+    def read(self) -> None:
+        """Have the node read and reported, unless it is being read."""
+
+
 class Coordination(Protocol):
     """ZooKeeper, or something that behaves like it.
 
@@ -259,11 +266,20 @@ class Coordination(Protocol):
     async def ensure(self, path: str) -> None:
         """Create a persistent empty node and its parents unless they exist."""
 
-    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+    def watch(
+        self,
+        path: str,
+        callback: Callable[[Node | None], None],
+        *,
+        postpone: Callable[[], bool] | None = None,
+    ) -> NodeWatch:
         """Call ``callback`` with the node now, after each change and after a reconnect.
 
         Changes that follow one another closely may be reported as one: the last
         state is always reported, not every state. None: the node does not exist.
+
+        ``postpone`` is called at a change, before it is read. While it returns True nothing is
+        read or reported, further changes included, until `NodeWatch.read` or a reconnect.
         """
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:

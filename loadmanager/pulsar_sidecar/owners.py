@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from loadmanager.common.cluster_state import ClusterState, Holding
+from loadmanager.common.cluster_owners import Holding
+from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Clock

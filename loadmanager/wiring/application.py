@@ -204,11 +204,14 @@ def join(
 
 def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
     """Return the bundles of this broker: none yet; ``commands`` runs what it is told."""
-    me, owners = context.identity.broker, context.cluster_state.owners
+    me, lists = context.identity.broker, context.cluster_state.lists
 
     def claimed_elsewhere(bundle: BundleId) -> bool:
-        holding = owners.get(bundle)
-        return holding is not None and holding.broker != me
+        holding = lists.holdings.get(bundle)
+        if holding is None or holding.broker == me:
+            return False
+        lists.read_list(holding.broker)
+        return True
 
     def next_owner_url(bundle: BundleId) -> str:
         planned = ownerships.handovers.get(bundle)
@@ -222,6 +225,7 @@ def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipW
         tasks=commands,
         next_owner_url=next_owner_url,
     )
+    lists.follow_while(lambda: ownerships.records.unsettled or ownerships.takes)
     return ownerships
 
 

@@ -43,6 +43,8 @@ REST_S: Final = 300.0
 COUNTED_S: Final = 120.0
 MOST_AT_REST_PER_S: Final = 1.0
 SPREAD: Final = 1.05
+MOST_LISTS_PER_S: Final = 1.1
+"""One a second, and what had been saved for the beginning."""
 MOST_BYTES_A_BUNDLE: Final = 400
 KINDS: Final = ("heartbeat", "loads", "owned", "other reads", "writes")
 
@@ -81,6 +83,10 @@ def test_what_each_sidecar_asks_of_zookeeper() -> None:
     others = [row.all_per_s for row in rows if (row.state, row.role) == ("at rest", "other")]
     assert max(others) <= MOST_AT_REST_PER_S
     assert max(others) <= SPREAD * min(others)
+    moved = [row for row in rows if (row.state, row.role) == ("a move a second", "other")]
+    for row in moved:
+        # A broker that takes one of the bundles reads the lists that changed before.
+        assert row.per_s["owned"] <= MOST_LISTS_PER_S + 3 / row.sidecars
 
 
 async def _measured(sidecars: int) -> list[Row]:

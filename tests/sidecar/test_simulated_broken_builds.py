@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
-from loadmanager.ports import Check, Node, Operation, Stat, Watch
+from loadmanager.ports import Check, Node, NodeWatch, Operation, Stat
 from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
 from loadmanager.testbed.faults.violation import Invariant
 
@@ -67,7 +67,12 @@ def without_changes_of_orders(context: Context) -> Context:
 def _deaf_to(context: Context, unheard: Callable[[str], bool]) -> Context:
     watch = context.coordination.watch
 
-    def watch_once(path: str, callback: Callable[[Node | None], None]) -> Watch:
+    def watch_once(
+        path: str,
+        callback: Callable[[Node | None], None],
+        *,
+        postpone: Callable[[], bool] | None = None,
+    ) -> NodeWatch:
         told: list[Node] = []
 
         def tell(node: Node | None) -> None:
@@ -76,7 +81,7 @@ def _deaf_to(context: Context, unheard: Callable[[str], bool]) -> Context:
             if node is not None:
                 told.append(node)
 
-        return watch(path, tell)
+        return watch(path, tell, postpone=postpone)
 
     context.coordination.watch = watch_once  # type: ignore[method-assign] # that is the point
     return context

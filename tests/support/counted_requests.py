@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.config import Config
 from loadmanager.ports import Check, Create, Node, Operation, SetData, Stat
 from loadmanager.testbed.faults.agent import Agent
@@ -88,13 +89,16 @@ class CountingService(TimedService):
 
 
 @asynccontextmanager
-async def counted_cluster(sidecars: int) -> AsyncIterator[tuple[Cluster, CountingService]]:
+async def counted_cluster(
+    sidecars: int, *, read_ahead: int = READ_AHEAD
+) -> AsyncIterator[tuple[Cluster, CountingService]]:
     """Yield a cluster at work with the default configuration, for a virtual loop."""
     service = CountingService()
     config = Config.model_validate(
         {"broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"}}
     )
     cluster = Cluster(config, Random(1), service=service)  # noqa: S311 - to be repeatable
+    cluster.read_ahead = lambda: read_ahead
     try:
         for _ in range(sidecars):
             cluster.start(cluster.add_host())

@@ -20,6 +20,7 @@ from loadmanager.ports.coordination import (
     Node,
     NodeExists,
     NodeMissing,
+    NodeWatch,
     Operation,
     SessionLost,
     SessionState,
@@ -150,9 +151,15 @@ class LinkedCoordination:
         """Create a persistent node and its parents unless they exist."""
         await self._make(self._request_at(path))
 
-    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+    def watch(
+        self,
+        path: str,
+        callback: Callable[[Node | None], None],
+        *,
+        postpone: Callable[[], bool] | None = None,
+    ) -> NodeWatch:
         """Report the node now, after each change and after a reconnect."""
-        return self._watches.watch(self._place(path), callback)
+        return self._watches.watch(self._place(path), callback, postpone)
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
         """Report the children now, after each change and after a reconnect."""

@@ -57,11 +57,13 @@ class Subscription(Generic[Value]):
         self,
         callback: Callable[[Value], None],
         first_read: int,
-        forget: "Callable[[Subscription[Value]], None]",
+        watched: "WatchedPath[Value]",
+        postpone: Callable[[], bool] | None,
     ) -> None:
         self._callback = callback
         self._first_read = first_read
-        self._forget = forget
+        self._watched = watched
+        self.postpone = postpone
         self._told: Value | type[_Untold] = _Untold
         self._closed = False
 
@@ -69,7 +71,12 @@ class Subscription(Generic[Value]):
         """Stop reporting."""
         if not self._closed:
             self._closed = True
-            self._forget(self)
+            self._watched.unsubscribe(self)
+
+    def read(self) -> None:
+        """Have the value read and reported, unless it is being read."""
+        if not self._closed:
+            self._watched.read()
 
     def tell(self, value: Value, read: int, *, repeat: bool) -> None:
         """Report the value if it is new.
@@ -91,11 +98,19 @@ class Subscription(Generic[Value]):
 class WatchedPath(Generic[Value]):
     """All watches of one kind on one path. They share one read and one trigger."""
 
-    def __init__(self, link: Link, path: str, read: Read[Value], trigger: Trigger) -> None:
+    def __init__(
+        self,
+        link: Link,
+        path: str,
+        read: Read[Value],
+        trigger: Trigger,
+        unused: "Callable[[WatchedPath[Value]], None]",
+    ) -> None:
         self._link = link
         self._path = path
         self._read = read
         self._trigger = trigger
+        self._unused = unused
         self._reads = 0
         self._stale = False
         self._repeat = False
@@ -105,12 +120,33 @@ class WatchedPath(Generic[Value]):
     def subscribe(
         self,
         callback: Callable[[Value], None],
-        forget: Callable[[Subscription[Value]], None],
+        postpone: Callable[[], bool] | None = None,
     ) -> Subscription[Value]:
         """Add a watch; the next read to begin is the first that it reports."""
-        subscription = Subscription(callback, self._reads + 1, forget)
+        subscription = Subscription(callback, self._reads + 1, self, postpone)
         self.subscriptions.append(subscription)
+        self.refresh()
         return subscription
+
+    def unsubscribe(self, subscription: Subscription[Value]) -> None:
+        """Remove a watch."""
+        self.subscriptions.remove(subscription)
+        if not self.subscriptions:
+            self._unused(self)
+
+    def changed(self) -> None:
+        """Read what a trigger reported, unless all watches want it postponed.
+
+        What is being read may have been sent before the change: it is read again.
+        """
+        wishes = [one.postpone for one in self.subscriptions]
+        if self._task is not None or not all(wish is not None and wish() for wish in wishes):
+            self.refresh()
+
+    def read(self) -> None:
+        """Read and report what was postponed, unless it is being read."""
+        if self._task is None:
+            self.refresh(repeat=True)
 
     def refresh(self, *, repeat: bool = False) -> None:
         """Read again, after the read under way if there is one.
@@ -178,23 +214,27 @@ class WatchTable:
         self._children: dict[str, WatchedPath[tuple[str, ...]]] = {}
 
     def watch(
-        self, path: str, callback: Callable[[Node | None], None]
+        self,
+        path: str,
+        callback: Callable[[Node | None], None],
+        postpone: Callable[[], bool] | None = None,
     ) -> Subscription[Node | None]:
         """Watch a node."""
-        return self._subscribe(self._nodes, "node", path, read_node, callback)
+        watched = self._watched(self._nodes, "node", path, read_node)
+        return watched.subscribe(callback, postpone)
 
     def watch_children(
         self, path: str, callback: Callable[[tuple[str, ...]], None]
     ) -> Subscription[tuple[str, ...]]:
         """Watch the names below a node."""
-        return self._subscribe(self._children, "children", path, read_children, callback)
+        return self._watched(self._children, "children", path, read_children).subscribe(callback)
 
     def fired(self, kind: str, path: str) -> None:
         """Read again what a trigger reported, if it is still watched."""
         paths = self._nodes if kind == "node" else self._children
         watched = paths.get(path)
         if watched is not None:
-            watched.refresh()
+            watched.changed()
 
     def reread(self) -> None:
         """Read and report everything again: a broken connection forgot all triggers."""
@@ -211,23 +251,13 @@ class WatchTable:
     def _all(self) -> tuple[WatchedPath[Node | None] | WatchedPath[tuple[str, ...]], ...]:
         return (*self._nodes.values(), *self._children.values())
 
-    def _subscribe(
-        self,
-        paths: dict[str, WatchedPath[Value]],
-        kind: str,
-        path: str,
-        read: Read[Value],
-        callback: Callable[[Value], None],
-    ) -> Subscription[Value]:
-        trigger = PathTrigger(self, kind, path)
-        watched = paths.setdefault(path, WatchedPath(self._link, path, read, trigger))
-
-        def forget(subscription: Subscription[Value]) -> None:
-            watched.subscriptions.remove(subscription)
-            if not watched.subscriptions and paths.get(path) is watched:
+    def _watched(
+        self, paths: dict[str, WatchedPath[Value]], kind: str, path: str, read: Read[Value]
+    ) -> WatchedPath[Value]:
+        def unused(watched: WatchedPath[Value]) -> None:
+            if paths.get(path) is watched:
                 watched.stop()
                 del paths[path]
 
-        subscription = watched.subscribe(callback, forget)
-        watched.refresh()
-        return subscription
+        trigger = PathTrigger(self, kind, path)
+        return paths.setdefault(path, WatchedPath(self._link, path, read, trigger, unused))

@@ -9,6 +9,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from loadmanager.common.cluster_conditions import Conditions
+from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
@@ -48,6 +49,8 @@ class World:
     agents: "list[Agent]" = field(default_factory=list)
     drift_fraction: float = 0.0
     """How much faster or slower than others the monotonic clock of a process may run."""
+    read_ahead: Callable[[], int] = lambda: READ_AHEAD
+    """How many owned lists a new sidecar reads at once though nobody there needs them."""
     build: Callable[[Context], Context] = field(default=as_built)
     """What each new sidecar is joined of; a test of the tests breaks something here."""
 
@@ -93,7 +96,9 @@ class Agent:
         self.clock = clock = ProcessClock(self.gate, world.rng, world.drift_fraction)
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
-        self.cluster_state = ClusterState(self.coordination, clock, metrics)
+        self.cluster_state = ClusterState(
+            self.coordination, clock, metrics, read_ahead=world.read_ahead()
+        )
         identity = Identity(
             broker=host.name,
             urls=BrokerUrls(http_url=f"http://{host.name}"),

@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.common.context import Context
 from loadmanager.config import Config
 from loadmanager.testbed.faults.agent import SESSION_S, as_built
@@ -142,6 +143,8 @@ class _SeedRun:
         cluster.drift_fraction = DRIFT_FRACTION
         cluster.service.half_tick_s = TICK_S / 2
         cluster.service.fails = lambda: cluster.rng.random() < _FAILS
+        # So few brokers change less than a thousand: some sidecars leave their lists unread.
+        cluster.read_ahead = lambda: cluster.rng.choice((1, READ_AHEAD))
         cluster.build = build
         monitor = Monitor(cluster, self._trace)
         self._scene = scene = Scene(cluster, monitor, rng)

@@ -10,7 +10,7 @@ from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.memory.link import Loss, MemoryLink
 from loadmanager.adapters.memory.server import Server
-from loadmanager.ports import Connection, Node, Operation, SessionState, Stat, Watch
+from loadmanager.ports import Connection, Node, NodeWatch, Operation, SessionState, Stat
 from loadmanager.testbed.faults.service import TimedService
 from loadmanager.testbed.faults.wires import Gate, Losses, LossPlace, Wire, sent
 
@@ -238,7 +238,13 @@ class ClientSession(LinkedCoordination):
             self.after_read(path, node)
         return node
 
-    def watch(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+    def watch(
+        self,
+        path: str,
+        callback: Callable[[Node | None], None],
+        *,
+        postpone: Callable[[], bool] | None = None,
+    ) -> NodeWatch:
         """Watch it."""
 
         def told(node: Node | None) -> None:
@@ -246,7 +252,7 @@ class ClientSession(LinkedCoordination):
                 self.after_told(path, node)
             callback(node)
 
-        return super().watch(path, told)
+        return super().watch(path, told, postpone=postpone)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Send it."""

@@ -6,7 +6,11 @@ import pytest
 from coordination_worlds import World, connected
 from waiting import eventually
 
-from loadmanager.ports.coordination import Connection, Coordination, Node
+from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.watches import WatchTable
+from loadmanager.adapters.memory.link import MemoryLink
+from loadmanager.adapters.memory.service import MemoryService
+from loadmanager.ports.coordination import Connection, Coordination, Node, Stat
 
 
 def contents(told: list[Node | None]) -> list[bytes | None]:
@@ -52,6 +56,92 @@ async def test_a_watch_tells_the_last_state_after_a_burst(
         await other.set("/a", str(i).encode())
     await eventually(lambda: contents(told)[-1:] == [b"49"])
     assert len(told) <= 51
+
+
+async def test_what_a_watch_postpones_is_read_when_it_is_asked_for(
+    session: Coordination, other: Coordination
+) -> None:
+    await other.create("/a", b"first")
+    told: list[Node | None] = []
+    postponed: list[bool] = []
+
+    def postpone() -> bool:
+        postponed.append(True)
+        return True
+
+    watch = session.watch("/a", told.append, postpone=postpone)
+    await eventually(lambda: contents(told) == [b"first"])
+    for content in (b"second", b"third"):
+        await other.set("/a", content)
+    await eventually(lambda: postponed == [True])
+    await session.sync("/a")
+    assert contents(told) == [b"first"]
+    watch.read()
+    await eventually(lambda: contents(told) == [b"first", b"third"])
+    await other.set("/a", b"fourth")
+    await eventually(lambda: postponed == [True, True])
+    watch.read()
+    await eventually(lambda: contents(told) == [b"first", b"third", b"fourth"])
+    watch.close()
+    watch.read()
+
+
+async def test_a_watch_that_postpones_delays_no_other_of_the_same_node(
+    session: Coordination, other: Coordination
+) -> None:
+    patient: list[Node | None] = []
+    prompt: list[Node | None] = []
+    session.watch("/a", patient.append, postpone=lambda: True)
+    session.watch("/a", prompt.append)
+    await eventually(lambda: contents(prompt) == [None])
+    await other.create("/a", b"one")
+    await eventually(lambda: contents(prompt) == [None, b"one"])
+    assert contents(patient) == [None, b"one"]
+
+
+async def test_what_a_watch_postponed_is_told_after_a_reconnect(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    await other.create("/a", b"one")
+    told: list[Node | None] = []
+    postponed: list[bool] = []
+
+    def postpone() -> bool:
+        postponed.append(True)
+        return True
+
+    session.watch("/a", told.append, postpone=postpone)
+    await eventually(lambda: contents(told) == [b"one"])
+    await other.set("/a", b"two")
+    await eventually(lambda: bool(postponed))
+    world.cut(session)
+    await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+    world.mend(session)
+    await eventually(lambda: contents(told) == [b"one", b"two"])
+
+
+async def test_a_change_that_is_told_before_the_read_under_way_ends_is_never_postponed() -> None:
+    """What is being read may be older than the change, and nothing would tell of that again."""
+    answers: list[asyncio.Future[Node]] = []
+
+    class SlowLink(MemoryLink):
+        async def get(self, path: str, trigger: Trigger | None = None) -> Node:
+            del path, trigger
+            answers.append(asyncio.get_running_loop().create_future())
+            return await answers[-1]
+
+    service = MemoryService()
+    table = WatchTable(SlowLink(service, timeout_s=1.0, turn=lambda: asyncio.sleep(0)))
+    told: list[Node | None] = []
+    table.watch("/a", told.append, postpone=lambda: True)
+    stat = Stat(version=0, czxid=1, mzxid=1, ephemeral_owner=0)
+    await eventually(lambda: len(answers) == 1)
+    table.fired("node", "/a")
+    answers[0].set_result(Node(b"old", stat))
+    await eventually(lambda: len(answers) == 2)
+    answers[1].set_result(Node(b"new", stat))
+    await eventually(lambda: contents(told) == [b"old", b"new"])
+    table.close()
 
 
 async def test_a_watch_never_tells_less_than_its_caller_knew(session: Coordination) -> None:

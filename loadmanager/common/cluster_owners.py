@@ -1,0 +1,192 @@
+"""Which broker owns each bundle, by the lists that the brokers' sidecars write.
+
+A list may be stale: that costs a client one more hop, never a second owner, because only the
+lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
+and most of them do not need it. So it is read at once only while somebody here follows the
+owners: the leader, lookups that wait, and bundles of this broker that are not as ordered yet.
+Else a few lists are read at once and then one a second, or when a lookup or request needs them.
+A list that changed and was not read names no owner.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from loadmanager.common.subscriptions import Subscriptions
+from loadmanager.common.watched_folder import WatchedFolder
+from loadmanager.core import znodes
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
+from loadmanager.core.orders import OwnedList, decode_owned
+from loadmanager.ports import Clock, Coordination, Unavailable
+from loadmanager.telemetry.metrics import Metrics
+
+_OWNS_NOTHING: Final = OwnedList({})
+
+READ_AHEAD: Final = 16
+"""How many changed lists that nobody here follows are read at once, after as many seconds."""
+
+_READS_PER_S: Final = 1.0
+_READ_WITHIN_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The broker that lists a bundle as owned, with the fencing token of the lock.
+
+    ``serving`` is False while the broker has the lock and not loaded the bundle yet.
+    """
+
+    broker: BrokerId
+    fencing_token: int
+    serving: bool = True
+
+
+class ClusterOwners:
+    """The owned lists of all brokers, joined; ``changes`` notifies that they were read.
+
+    ``answers_changed`` is called when an answer that names an owner may have become another one.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        answers_changed: Callable[[], None],
+        completed: Callable[[], None],
+        read_ahead: int,
+    ) -> None:
+        self._clock = clock
+        self._answers_changed = answers_changed
+        self._read_ahead = read_ahead
+        self._reads_left: float = read_ahead
+        self._counted_at_s = -math.inf
+        self._followers = 0
+        self._needs: list[Callable[[], object]] = []
+        self._owners: dict[BundleId, Holding] = {}
+        self.changes = Subscriptions()
+        self._lists = WatchedFolder(
+            coordination,
+            znodes.OWNED,
+            read=lambda name, node: decode_owned(
+                f"{znodes.OWNED}/{parse_broker(name)}", node.data, node.stat.mzxid
+            ),
+            changed=self._list_changed,
+            malformed=lambda: metrics.malformed("owned"),
+            completed=completed,
+            postpone=self._postpones,
+        )
+        self.open, self.close = self._lists.open, self._lists.close
+
+    @property
+    def complete(self) -> bool:
+        """Whether every list was read at least once."""
+        return self._lists.complete
+
+    @property
+    def holdings(self) -> Mapping[BundleId, Holding]:
+        """The broker that lists each bundle as owned, by the lists as read last."""
+        return self._owners
+
+    @property
+    def all_read(self) -> bool:
+        """Whether no list has changed since it was read, as far as reported."""
+        return not self._lists.postponed
+
+    def is_read(self, broker: BrokerId) -> bool:
+        """Return whether the list of ``broker`` has not changed since it was read."""
+        return broker not in self._lists.postponed
+
+    def read_list(self, broker: BrokerId) -> None:
+        """Read a list, if it changed since it was read."""
+        self._lists.read(broker)
+
+    def read_all(self) -> None:
+        """Read all lists that changed since they were read."""
+        for name in tuple(self._lists.postponed):
+            self._lists.read(name)
+
+    async def until_read(self, within_s: float, broker: BrokerId | None = None) -> bool:
+        """Read the list of ``broker``, or all, if changed; return whether that was in time."""
+        if broker is None:
+            self.read_all()
+            return await self.changes.until(lambda: self.all_read, self._clock, within_s)
+        self.read_list(broker)
+        return await self.changes.until(lambda: self.is_read(broker), self._clock, within_s)
+
+    async def require_read(self, broker: BrokerId | None = None) -> None:
+        """Read what has changed, for an answer about all that ``broker`` owns, or that all own.
+
+        Raises:
+            Unavailable: it cannot be read now.
+        """
+        if not await self.until_read(_READ_WITHIN_S, broker):
+            raise Unavailable("the lists of owned bundles cannot be read now")
+
+    def read_next(self) -> None:
+        """Read the list that has been left unread longest, if it is time for one."""
+        first = next(iter(self._lists.postponed), None)
+        if first is not None and self._has_turn():
+            self._lists.read(first)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Have all lists read, and further changes at once, for as long as this lasts."""
+        self._followers += 1
+        self.read_all()
+        try:
+            yield
+        finally:
+            self._followers -= 1
+
+    def follow_while(self, needed: Callable[[], object]) -> None:
+        """Read further changes at once whenever ``needed()`` is true."""
+        self._needs.append(needed)
+
+    def _postpones(self) -> bool:
+        if self._followers or any(needed() for needed in self._needs) or self._has_turn():
+            return False
+        self._answers_changed()
+        return True
+
+    def _has_turn(self) -> bool:
+        """Take one of the reads for lists that nobody follows, if there is one."""
+        now_s = self._clock.monotonic_s()
+        saved = (now_s - self._counted_at_s) * _READS_PER_S
+        self._reads_left = min(self._reads_left + saved, self._read_ahead)
+        self._counted_at_s = now_s
+        if self._reads_left < 1:
+            return False
+        self._reads_left -= 1
+        return True
+
+    def _list_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
+        broker = BrokerId(name)
+        former, now = before or _OWNS_NOTHING, after or _OWNS_NOTHING
+        for bundle in [bundle for bundle in former.tokens if bundle not in now.tokens]:
+            holding = self._owners.get(bundle)
+            if holding and holding.broker == broker:
+                del self._owners[bundle]
+                self._take_from_other_lists(bundle)
+        for bundle, token in now.tokens.items():
+            loading = bundle in now.loading
+            if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
+                continue  # As most entries of a long list: nothing changed for it.
+            holding = self._owners.get(bundle)
+            # Two lists may name a bundle for a moment; the later lock is the owner.
+            if holding is None or holding.broker == broker or holding.fencing_token < token:
+                self._owners[bundle] = Holding(broker, token, not loading)
+        self._answers_changed()
+        self.changes.notify()
+
+    def _take_from_other_lists(self, bundle: BundleId) -> None:
+        claims = [
+            Holding(BrokerId(name), listed.tokens[bundle], bundle not in listed.loading)
+            for name, listed in self._lists.values.items()
+            if bundle in listed.tokens
+        ]
+        if claims:
+            self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)

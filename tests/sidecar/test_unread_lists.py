@@ -1,0 +1,207 @@
+"""Lists of owned bundles that change are read by those who need them, and name nobody before."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from counted_requests import CountingService, by_role, counted_cluster
+from prometheus_client import CollectorRegistry
+from stories import place_all, story
+
+from loadmanager.common.cluster_owners import ClusterOwners
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
+from loadmanager.core.orders import encode_owned
+from loadmanager.ports import LookupRefused
+from loadmanager.telemetry.metrics import Metrics
+from loadmanager.testbed.faults.agent import Agent
+from loadmanager.testbed.faults.cluster import Cluster, topic_in
+from loadmanager.testbed.faults.host import Host
+from loadmanager.testbed.faults.virtual_time import run
+
+LISTS = "get /loadbalance/owned"
+WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
+Tell = Callable[[Cluster, CountingService, Boundaries], Awaitable[None]]
+
+
+def _told(tell: Tell, sidecars: int = 5) -> None:
+    """Run a story of sidecars that read one list a second which nobody there needs."""
+
+    async def program() -> None:
+        async with counted_cluster(sidecars, read_ahead=1) as (cluster, service):
+            boundaries = await cluster.make_namespace(2 * sidecars)
+            await place_all(cluster, boundaries)
+            await asyncio.sleep(60.0)
+            service.forget()
+            await tell(cluster, service, boundaries)
+
+    run(program())
+
+
+def _bystander(cluster: Cluster) -> Agent:
+    return by_role(cluster)["other"][0]
+
+
+async def _move(cluster: Cluster, bundle: BundleId) -> float:
+    """Move a bundle to the next broker; return how long it was until that served."""
+    hosts, began_s = cluster.hosts, asyncio.get_running_loop().time()
+    target = hosts[(hosts.index(cluster.server(bundle)) + 1) % len(hosts)]
+    await cluster.move(bundle, target)
+    await cluster.until(lambda: cluster.servers(bundle) == [target], every_s=0.001)
+    return asyncio.get_running_loop().time() - began_s
+
+
+async def _leave_unread(cluster: Cluster, bundles: tuple[BundleId, ...]) -> BundleId:
+    """Move bundles until the bystander has left the list of a bundle's former owner unread."""
+    cluster_state = _bystander(cluster).cluster_state
+    for _ in range(3):
+        for bundle in bundles:
+            await _move(cluster, bundle)
+            await asyncio.sleep(0.1)
+            listed = cluster_state.listed_owner(bundle)
+            if listed != cluster.server(bundle).name and not cluster_state.lists.all_read:
+                return bundle
+    raise AssertionError("each change was read")
+
+
+def test_who_needs_no_owner_reads_one_list_a_second_however_many_change() -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        began_s = asyncio.get_running_loop().time()
+        for _ in range(3):
+            for bundle in boundaries.bundles:
+                await _move(cluster, bundle)
+        took_s = asyncio.get_running_loop().time() - began_s
+        moves = 3 * len(boundaries.bundles)
+        assert service.asked_by([cluster.leader])[LISTS] > 2 * moves
+        # Each is the target of some moves, and follows the lists then.
+        assert service.asked_by([_bystander(cluster)])[LISTS] < moves + took_s
+
+    _told(tell)
+
+
+def test_what_was_left_unread_is_read_in_its_turn() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        await _leave_unread(cluster, boundaries.bundles)
+        lists = _bystander(cluster).cluster_state.lists
+        await cluster.until(lambda: lists.all_read, within_s=len(cluster.hosts) + 2.0)
+        await cluster.settled(boundaries.bundles, within_s=0.1)
+
+    _told(tell)
+
+
+def test_a_lookup_reads_what_was_left_unread_and_names_who_serves() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        for _ in range(3):
+            bundle = await _leave_unread(cluster, boundaries.bundles)
+            asked, topic = _bystander(cluster), topic_in(boundaries, bundle)
+            assert asked.app.answering.owner_if_known(topic) is None
+            questions = asked.questions
+            owner = await asked.look_up(topic)
+            assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
+            assert asked.questions == questions
+
+    _told(tell)
+
+
+def test_a_list_that_cannot_be_read_any_more_names_nobody() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        bundle = await _leave_unread(cluster, boundaries.bundles)
+        asked = _bystander(cluster)
+        asked.coordination.suspend()
+        with pytest.raises(LookupRefused):
+            await asked.look_up(topic_in(boundaries, bundle))
+        asked.coordination.reconnect()
+        owner = await asked.look_up(topic_in(boundaries, bundle))
+        assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
+
+    _told(tell)
+
+
+def test_a_broker_takes_its_bundle_as_soon_as_it_is_free_whatever_it_left_unread() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        took_s = [await _move(cluster, bundle) for bundle in boundaries.bundles * 3]
+        assert max(took_s) < 0.2
+
+    _told(tell)
+
+
+def test_a_new_leader_has_read_all_lists_before_it_decides() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        terms = len(cluster.service.epochs)
+        for bundle in boundaries.bundles:
+            await _move(cluster, bundle)
+        behind = [one for one in cluster.living if not one.cluster_state.lists.all_read]
+        await cluster.leader.app.election.resign()
+        await cluster.until(lambda: len(cluster.service.epochs) > terms, every_s=0.001)
+        heir = cluster.leader
+        assert heir in behind
+        await cluster.until(lambda: heir.app.leading.leader_term, every_s=0.001)
+        assert heir.cluster_state.lists.all_read
+
+    _told(tell)
+
+
+def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        asked = _bystander(cluster)
+        lists = asked.cluster_state.lists
+
+        def unread() -> dict[BundleId, Host]:
+            """Return the bundles that are where the bystander knows them, on an unread list."""
+            servers = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
+            return {
+                bundle: host
+                for bundle, host in servers.items()
+                if asked.cluster_state.listed_owner(bundle) == host.name
+                and not lists.is_read(host.name)
+            }
+
+        for bundle in boundaries.bundles * 3:
+            await _move(cluster, bundle)
+            if len(set(unread().values())) > 1:
+                break
+        topic = topic_in(boundaries, next(iter(unread())))
+        service.forget()
+        await asked.look_up(topic)
+        assert service.asked_by([asked])[LISTS] == 1
+        assert not lists.all_read
+
+    _told(tell)
+
+
+@story(1)
+async def test_a_list_that_changes_unread_changes_answers_until_it_is_read_or_gone(
+    cluster: Cluster,
+) -> None:
+    operator, first, second = await cluster.operator(), parse_broker("a:1"), parse_broker("b:1")
+    changed: list[bool] = []
+    lists = ClusterOwners(
+        operator,
+        cluster.agents[0].clock,
+        Metrics(CollectorRegistry()),
+        answers_changed=lambda: changed.append(lists.all_read),
+        completed=lambda: None,
+        read_ahead=1,
+    )
+    await cluster.write(znodes.owned(first), encode_owned({}))
+    await cluster.write(znodes.owned(second), encode_owned({}))
+    lists.open()
+    await cluster.until(lambda: lists.complete)
+    for _ in range(2):
+        await cluster.write(znodes.owned(first), encode_owned({WHOLE: 60}))
+        await cluster.until(lambda: WHOLE in lists.holdings)
+    await cluster.until(lambda: not lists.is_read(first))
+    assert lists.is_read(second)
+    former = len(changed)
+    await cluster.write(znodes.owned(second), encode_owned({}))
+    await cluster.until(lambda: not lists.is_read(second))
+    assert len(changed) == former + 1
+    assert await lists.until_read(1.0, first)
+    assert not lists.is_read(second)
+    await operator.delete(znodes.owned(second))
+    await cluster.until(lambda: lists.all_read)
+    await cluster.write(znodes.owned(first), encode_owned({}))
+    await cluster.until(lambda: not lists.all_read)
+    lists.close()
+    assert not await lists.until_read(1.0)
