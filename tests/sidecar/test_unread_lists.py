@@ -8,12 +8,13 @@ from counted_requests import CountingService, by_role, counted_cluster
 from prometheus_client import CollectorRegistry
 from stories import place_all, story
 
+from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.common.cluster_owners import ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
-from loadmanager.ports import LookupRefused
+from loadmanager.ports import CoordinationError, LookupRefused, Node
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
@@ -126,16 +127,30 @@ def test_a_broker_takes_its_bundle_as_soon_as_it_is_free_whatever_it_left_unread
     _told(tell)
 
 
-def test_a_new_leader_has_read_all_lists_before_it_decides() -> None:
-    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
-        terms = len(cluster.service.epochs)
+def test_a_new_leader_has_read_all_lists_before_it_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        terms = len(service.epochs)
         for bundle in boundaries.bundles:
             await _move(cluster, bundle)
         behind = [one for one in cluster.living if not one.cluster_state.lists.all_read]
+        refused = True
+
+        def get(session_id: int, path: str, trigger: Trigger | None = None) -> Node:
+            if refused and path.startswith(znodes.OWNED):
+                raise CoordinationError(f"{path}: not now")
+            return CountingService.get(service, session_id, path, trigger)
+
+        monkeypatch.setattr(service, "get", get)
         await cluster.leader.app.election.resign()
-        await cluster.until(lambda: len(cluster.service.epochs) > terms, every_s=0.001)
+        await cluster.until(lambda: len(service.epochs) > terms, every_s=0.001)
         heir = cluster.leader
         assert heir in behind
+        await asyncio.sleep(3.0)
+        assert heir.app.leading.elected
+        assert heir.app.leading.leader_term is None
+        refused = False
         await cluster.until(lambda: heir.app.leading.leader_term, every_s=0.001)
         assert heir.cluster_state.lists.all_read
 
