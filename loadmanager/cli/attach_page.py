@@ -23,12 +23,12 @@ from loadmanager.common.overview import (
     most_refused,
     scarcest_first,
 )
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.ports import (
-    BalancePoint,
     BrokerUse,
     MissingBroker,
     Overview,

@@ -7,23 +7,28 @@ back shows in the future.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import structlog
 
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
+from loadmanager.core.balance_course import last_hour
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
+from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.splits import Splits
 from loadmanager.ports import Check, CommitRejected, SetData, TooLarge
 
 log = structlog.get_logger()
 
 _LARGEST_BYTES = 900_000
+_MOST_POINTS: Final = 120
+"""Of the course of the balance: one in half a minute."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +39,7 @@ class LeaderState:
     term: Term
     tracker: LoadTracker
     splits: Splits
+    optimality_watch: OptimalityWatch
 
     async def take(self) -> RoundMemory:
         """Carry on from what the former leader left, and return what it remembered.
@@ -53,6 +59,7 @@ class LeaderState:
         self.tracker.inherit(standby.running, departed_at_s, now_s)
         self.tracker.seed(standby.averages)
         self.splits.inherit(standby.split_rests_s)
+        self.optimality_watch.inherit(standby.course)
         return self._with_joint(standby, now_s)
 
     async def leave(self, memory: RoundMemory) -> None:
@@ -83,6 +90,7 @@ class LeaderState:
             {broker: at_s + offset_s for broker, at_s in self.tracker.departed_at_s.items()},
             {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
             b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
+            last_hour(self.optimality_watch.course, self.context.clock.wall_ms(), _MOST_POINTS),
         )
         content = encode_standby(standby)
         if len(content) > _LARGEST_BYTES:

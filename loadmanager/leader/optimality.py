@@ -4,10 +4,12 @@ And how far it would be with the strategies that decide beside the active one.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.common.context import Context
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.planner import Plan
@@ -21,15 +23,15 @@ _SHARE_OF_TIME: Final = 0.05
 """So much of a leader's time this may take; what follows too soon is left out."""
 
 _MOST_KEPT: Final = 720
-"""Of the rounds of a term: an hour at one round in five seconds."""
+"""Of rounds: an hour at one round in five seconds."""
 
 
 @dataclass(slots=True)
 class OptimalityWatch:
     """Computes it once the orders of a round are written, so that no move waits for it.
 
-    Shown as metrics, recorded in history, and kept until the term ends: as ``last``, and those
-    before it as ``course``.
+    Shown as metrics, recorded in history, and kept: the one of this term's last round as ``last``,
+    and as ``course`` those of the last hour, which the next leader inherits.
     """
 
     context: Context
@@ -37,9 +39,13 @@ class OptimalityWatch:
     recorder: HistoryRecorder
     shadows: Shadows
     last: Assessment | None = None
-    course: deque[Assessment] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    course: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     _round: tuple[ClusterView, Plan] | None = None
     _not_before_s: float = float("-inf")
+
+    def inherit(self, course: Iterable[BalancePoint]) -> None:
+        """Go on with the course that former leaders left."""
+        self.course.extend(course)
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
         """Keep the view and the plan of a round until that is over."""
@@ -75,7 +81,14 @@ class OptimalityWatch:
         self.last = None
         if found is not None:
             self.last = Assessment(found, round=past.rounds, at_ms=past.last_round_at_ms)
-            self.course.append(self.last)
+            self.course.append(
+                BalancePoint(
+                    at_ms=self.last.at_ms,
+                    gap=found.gap_within_policies,
+                    largest=found.largest,
+                    bound=found.bound_within_policies,
+                )
+            )
             self.recorder.assessed(found)
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ from loadmanager.common.overview import (
     resources_of,
     scarcest_first,
 )
+from loadmanager.core.balance_course import last_hour
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
@@ -20,8 +21,6 @@ from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import (
-    Assessment,
-    BalancePoint,
     BrokerUse,
     LedgerWish,
     MissingBroker,
@@ -30,7 +29,6 @@ from loadmanager.ports import (
     TaskWish,
 )
 
-_HOUR_MS: Final = 3_600_000
 _MOST_POINTS: Final = 240
 _ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")
 _SPLIT: Final = "split"
@@ -69,7 +67,7 @@ class OverviewRequests:
             at_ms=at_ms,
             measure="use",
             balancing=term.balancing,
-            course=_course(term.optimality_watch.course, at_ms - _HOUR_MS),
+            course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
             resources=resources_of(brokers),
@@ -130,19 +128,3 @@ def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
     if left_out is None:
         return "registered, and has reported no load yet"
     return f"left out of decisions: its report makes them fail ({left_out})"
-
-
-def _course(rounds: Sequence[Assessment], since_ms: int) -> list[BalancePoint]:
-    """Return the rounds of the last hour, thinned out to what a chart can show."""
-    recent = [one for one in rounds if one.at_ms >= since_ms]
-    step = max(1, -(-len(recent) // _MOST_POINTS))
-    thinned = recent[::-1][::step][::-1]
-    return [
-        BalancePoint(
-            at_ms=one.at_ms,
-            gap=one.optimality.gap_within_policies,
-            largest=one.optimality.largest,
-            bound=one.optimality.bound_within_policies,
-        )
-        for one in thinned
-    ]

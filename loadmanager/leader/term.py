@@ -150,7 +150,9 @@ class LeaderTerm:
             self._decider,
             uncut=() if foreign is None else foreign.uncut,
         )
-        self._leader_state = LeaderState(context, term, self._tracker, self.splits)
+        self._leader_state = LeaderState(
+            context, term, self._tracker, self.splits, self.optimality_watch
+        )
         self._placement_worker = self._new_placement_worker()
         self._rounds = self._new_rounds()
 

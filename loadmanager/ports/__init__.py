@@ -79,7 +79,6 @@ from loadmanager.ports.lookup import (
 from loadmanager.ports.merges import MergeRefused, MergeService
 from loadmanager.ports.orders import Reported, StandingOrders
 from loadmanager.ports.overview import (
-    BalancePoint,
     BrokerUse,
     MissingBroker,
     Overview,
@@ -95,7 +94,6 @@ from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
 __all__ = [
     "Account",
     "Assessment",
-    "BalancePoint",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",

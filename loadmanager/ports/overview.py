@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.explaining import Decision
 from loadmanager.core.ids import BrokerId
@@ -12,20 +13,6 @@ from loadmanager.ports.leading import TaskList
 
 Measure = Literal["use", "rate"]
 """What is balanced: use of CPU and network over its limit, or messages over their mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancePoint:
-    """How far a cluster was from the best possible at one time.
-
-    ``largest`` is the largest use of any broker, ``bound`` what no assignment that policies
-    allow could be below, ``gap`` how far the first is above the second, over the second.
-    """
-
-    at_ms: int
-    gap: float
-    largest: float
-    bound: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.averages import Average, BundleAverages, Running
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json
@@ -192,12 +193,25 @@ def _standby() -> Standby:
         departed_at_s={BrokerId("b:1"): 7.5},
         split_rests_s={BundleId("t/n/0x00000000_0x00000001"): 80.0},
         joint=b"\x1f\x8b what a strategy learned",
+        course=(
+            BalancePoint(at_ms=1_000, gap=0.5, largest=0.75, bound=0.5),
+            BalancePoint(at_ms=31_000, gap=0.0, largest=0.5, bound=0.5),
+        ),
     )
 
 
 def test_the_leaders_state_survives_the_wire() -> None:
     state = _standby()
     assert decode_standby("/s", encode_standby(state)) == state
+
+
+def test_a_state_of_a_leader_that_kept_no_course_has_none() -> None:
+    document = json.loads(encode_standby(_standby()))
+    del document["course"]
+    assert decode_standby("/s", to_json(document)).course == ()
+    document["course"] = {"atMs": [1, 2], "gap": [0.5, 0.5], "largest": [0.5], "bound": [0.5, 1.0]}
+    with pytest.raises(MalformedContent, match=r"course.largest = \[0.5\]; expected 2 numbers"):
+        decode_standby("/s", to_json(document))
 
 
 def test_only_the_heaviest_averages_are_kept_when_they_must_be_few() -> None:

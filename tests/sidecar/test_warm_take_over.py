@@ -130,6 +130,24 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
     assert np.isfinite(ema).all()
 
 
+@story(3, **THRESHOLD)
+async def test_the_course_of_the_balance_goes_on_under_the_next_leader(cluster: Cluster) -> None:
+    await place_all(cluster, await cluster.make_namespace(6))
+    watch = _leader_term(cluster.leader).optimality_watch
+    await cluster.until(lambda: len(watch.course) >= 4)
+    former = [one.at_ms for one in watch.course]
+    await cluster.leader.kill()
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
+    await cluster.until(lambda: cluster.leader.app.leading.leader_term is not None)
+    heir = _leader_term(cluster.leader)
+    await cluster.until(lambda: heir.optimality_watch.last is not None)
+    course = [one.at_ms for one in heir.optimality_watch.course]
+    # The last rounds of the former leader may not have been stored.
+    assert course[: len(former) - 1] == former[: len(former) - 1]
+    assert course == sorted(course)
+    assert course[-1] > former[-1]
+
+
 @story(3, shedding={"strategy": "joint"}, placement={"strategy": "joint"})
 async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(12)

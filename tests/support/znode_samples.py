@@ -16,6 +16,7 @@ from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term, pack_costs
@@ -80,6 +81,7 @@ STATE: Final = Standby(
     {BROKER: 1.0},
     {BUNDLE: 1.0},
     b"joint",
+    (BalancePoint(at_ms=1, gap=1.0, largest=1.0, bound=1.0),),
 )
 TERM: Final = Term(1.0, 1.0, 1.0)
 COSTS: Final = CostDocument(

@@ -7,12 +7,13 @@ digits: a bundle that is missing starts with no sample, as a new one does.
 import binascii
 import heapq
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
@@ -34,8 +35,9 @@ class Standby:
     ``running`` are brokers' averages, ``departed_at_s`` when brokers left lately, and
     ``split_rests_s`` until when bundles that could not be cut are left whole; times are
     on the clock of the memory's. ``joint`` is what the joint strategy learned, in the form of
-    `core.joint.document`, empty without one. All but the first two may be absent: states
-    written before they were kept had none.
+    `core.joint.document`, empty without one. ``course`` is the balance of the last hour by the
+    wall clock. All but the first two may be absent: states written before they were kept had
+    none.
     """
 
     memory: RoundMemory
@@ -44,6 +46,7 @@ class Standby:
     departed_at_s: Mapping[BrokerId, float] = field(default_factory=lambda: MappingProxyType({}))
     split_rests_s: Mapping[BundleId, float] = field(default_factory=lambda: MappingProxyType({}))
     joint: bytes = b""
+    course: Sequence[BalancePoint] = ()
 
 
 def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes:
@@ -61,6 +64,12 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
         "departedAtS": dict(sorted(state.departed_at_s.items())),
         "splitRestsS": dict(sorted(state.split_rests_s.items())),
         "joint": b64encode(state.joint).decode("ascii"),
+        "course": {
+            "atMs": [one.at_ms for one in state.course],
+            "gap": [six_digits(one.gap) for one in state.course],
+            "largest": [six_digits(one.largest) for one in state.course],
+            "bound": [six_digits(one.bound) for one in state.course],
+        },
     }
     return packed(to_json(document))
 
@@ -83,6 +92,7 @@ def decode_standby(where: str, data: bytes) -> Standby:
         times("departedAtS", parse_broker),
         times("splitRestsS", parse_bundle),
         _bytes(fields, "joint"),
+        _course(fields.inner("course")),
     )
 
 
@@ -91,6 +101,17 @@ def _bytes(fields: Fields, name: str) -> bytes:
         return b64decode(fields.text(name, ""), validate=True)
     except binascii.Error:
         fields.refuse(name, "bytes in base64")
+
+
+def _course(course: Fields) -> tuple[BalancePoint, ...]:
+    if not course.names():
+        return ()
+    at_ms = course.counts("atMs", bound=TIME_MS)
+    gap, largest, bound = (course.rates(name, len(at_ms)) for name in ("gap", "largest", "bound"))
+    return tuple(
+        BalancePoint(at_ms=at_ms[row], gap=gap[row], largest=largest[row], bound=bound[row])
+        for row in range(len(at_ms))
+    )
 
 
 def _running(running: Fields, name: str) -> Running:

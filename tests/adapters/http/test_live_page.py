@@ -23,10 +23,10 @@ from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.overview import Overviews, overview_document
+from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.plan import Reason
 from loadmanager.ports import (
-    BalancePoint,
     BrokerUse,
     LeaderElsewhere,
     MissingBroker,

@@ -5,15 +5,15 @@ const points = new Map();
 let chart = null;
 let drawn = "";
 
-// Points of former leaders that this page has seen stay: a new leader begins with none.
+// Points that this page has seen stay, whether the next leader inherited them or not.
 export function remember(course, nowMs) {
   for (const [atMs, gap, largest, bound] of course) points.set(atMs, [gap, largest, bound]);
   for (const atMs of points.keys()) if (atMs < nowMs - HOUR_MS) points.delete(atMs);
 }
 
 export function latest() {
-  const last = Math.max(...points.keys());
-  return points.get(last) ?? null;
+  const atMs = Math.max(...points.keys());
+  return points.has(atMs) ? [atMs, ...points.get(atMs)] : null;
 }
 
 function colour(name) {
@@ -41,7 +41,7 @@ export function draw(container, measure) {
     ...size(container),
     cursor: { y: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 0.01)] } },
-    axes: [{ ...axis, values: (_, ticks) => times(ticks) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
+    axes: [{ ...axis, space: 76, values: (_, ticks) => times(ticks) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
     series: [
       { label: "time", value: (_, value) => (value === null || value === undefined ? "–" : times([value, value + 1])[0]) },
       { label: "fullest broker", stroke: () => colour("--bar"), width: 2, value: told },

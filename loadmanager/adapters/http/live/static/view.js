@@ -32,15 +32,16 @@ function balance(seen, button) {
     setText("number", "–");
     setText("verdict", "Not known yet: no round was computed since the leader began.");
   } else {
-    const [gap, largest, bound] = point;
+    const [atMs, gap, largest, bound] = point;
     const [level, word] = gap <= CLOSE ? ["good", "Balanced"] : gap <= FAR ? ["fair", "Nearly balanced"] : ["bad", "Not balanced"];
     number.dataset.level = level;
     setText("number", `${Math.round(100 * gap)} % above best`);
-    setText("verdict", seen.measure === "use"
+    const former = atMs < seen.sinceMs ? " So the former leader saw it last; this one has not finished a round yet." : "";
+    setText("verdict", (seen.measure === "use"
       ? `${word}. The fullest broker uses ${percent(largest)} of its CPU or network; no placement of the present bundles is below ${percent(bound)}.`
-      : `${word}. The fullest broker has ${largest.toFixed(2)} times the mean rate; at best it is ${bound.toFixed(2)}.`);
+      : `${word}. The fullest broker has ${largest.toFixed(2)} times the mean rate; at best it is ${bound.toFixed(2)}.`) + former);
     draw(byId("course"), seen.measure);
-    setText("course-text", "The last hour, as far as this leader and this page have seen it.");
+    setText("course-text", "The last hour, as far as it was seen.");
   }
   setText("why", why(seen));
   const { mode, by, reason } = seen.balancing;
