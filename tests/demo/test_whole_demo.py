@@ -82,6 +82,9 @@ def test_an_interrupted_demo_sums_up_and_leaves_no_process(tmp_path: Path) -> No
         done = subprocess.run(pasted, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("rror")) == (0, 0), done
         assert "127.0.0.1" in done.stdout or "0x" in done.stdout, done
+    (page,) = (line.split()[-1] for line in told if line.startswith("live page"))
+    done = subprocess.run(["curl", "-s", page], capture_output=True, text=True, check=True)
+    assert '<section id="balance"' in done.stdout
     demo.send_signal(signal.SIGINT)
     out, err = demo.communicate(timeout=120)
     assert demo.returncode == 0, err

@@ -38,6 +38,7 @@ class Invitation:
                     for one in cluster.members
                 ),
                 ("ZooKeeper", cluster.zookeeper),
+                ("live page", f"{url}/"),
                 ("REST paths", f"{url}/docs"),
                 ("logs", str(settings.data_dir)),
             ),
