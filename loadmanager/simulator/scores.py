@@ -80,6 +80,7 @@ class Scores:
         "How far the largest demand is above a proven lower bound of what any assignment could "
         "reach, as a fraction of the bound, mean over time.",
     )
+    gap_p95: float = _score("gap p95", "", "The same, 95 % of the time at most.")
     gap_end: float = _score("gap end", "", "The same, mean over the last tenth of the time.")
     excess: float | None = _score(
         "excess",
@@ -190,6 +191,7 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
         "largest_end": curves.end(curves.largest),
         "bound": curves.mean(curves.bound),
         "gap": curves.mean(curves.gap),
+        "gap_p95": curves.percentile(curves.gap, 95),
         "gap_end": curves.end(curves.gap),
         "overload_min": curves.broker_minutes_above(1.0),
         "hot_min": curves.broker_minutes_above(HOT),

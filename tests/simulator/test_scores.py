@@ -61,6 +61,7 @@ def test_figures_over_time_are_those_of_the_sum_done_by_hand() -> None:
     assert found.largest_end == pytest.approx(0.6)
     # The lower bound is 0.4 throughout.
     assert found.gap == pytest.approx((9 * 1.25 + 0.5) / 10, rel=1e-6)
+    assert found.gap_p95 == pytest.approx(1.25, rel=1e-6)
     assert found.gap_end == pytest.approx(0.5, rel=1e-6)
 
 
