@@ -6,10 +6,16 @@ from typing import Annotated, Final
 from aiohttp import web
 from pydantic import Field, StringConstraints
 
-from loadmanager.adapters.http.operations import TEXT, Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    TEXT,
+    Call,
+    Reply,
+    Resource,
+    namespace_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply, text_reply
-from loadmanager.admin.names import namespace_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
 from loadmanager.core import znodes

@@ -6,11 +6,17 @@ from typing import Any, Final, Literal
 from aiohttp import web
 from pydantic import ConfigDict, Field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    broker_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.topics_client import TOPICS_PATH, topics_to_json
-from loadmanager.admin.names import broker_in
 from loadmanager.admin.topics import TopicRequests
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context

@@ -8,11 +8,16 @@ from pydantic import Field
 from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
 from loadmanager.adapters.http.replies import bytes_reply, json_reply
-from loadmanager.admin.optimality import AssessmentDocument, assessment_document
-from loadmanager.admin.shadows import ShadowsDocument, shadows_document
+from loadmanager.admin.optimality import (
+    AssessmentDocument,
+    PaybackDocument,
+    ShadowsDocument,
+    WeighingDocument,
+    assessment_document,
+    shadows_document,
+)
 from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
-from loadmanager.admin.weighing import PaybackDocument, WeighingDocument
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.explaining import Decision, Ground
 from loadmanager.core.joint.weighing import Payback, Weighing

@@ -7,10 +7,16 @@ import structlog
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    broker_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
-from loadmanager.admin.names import broker_in
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

@@ -9,9 +9,15 @@ import structlog
 from aiohttp import web
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    broker_in,
+    operation,
+)
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.admin.names import broker_in
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told

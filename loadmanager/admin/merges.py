@@ -6,10 +6,16 @@ from typing import Final
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    namespace_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Query
 from loadmanager.adapters.http.replies import json_reply
-from loadmanager.admin.names import namespace_in
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings

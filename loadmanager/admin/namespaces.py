@@ -8,10 +8,16 @@ import structlog
 from aiohttp import web
 from pydantic import ConfigDict, Field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    namespace_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
-from loadmanager.admin.names import namespace_in
 from loadmanager.common.bundle_names import boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told

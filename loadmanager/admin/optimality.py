@@ -1,7 +1,9 @@
-"""How far the cluster is from the best possible, as JSON."""
+"""How far the cluster is from the best possible, shadows, and how a strategy weighs, as JSON."""
 
 from loadmanager.adapters.http.operations import Document
-from loadmanager.ports import Assessment
+from loadmanager.core.joint.weighing import CostSource
+from loadmanager.core.shadow import Shadow
+from loadmanager.ports import Assessment, ShadowList
 
 
 class OptimalityDocument(Document):
@@ -44,3 +46,116 @@ def assessment_document(told: Assessment | None) -> RoundOptimality | None:
         return None
     found = OptimalityDocument.model_validate(told.optimality)
     return RoundOptimality(**dict(found), round=told.round, at_ms=told.at_ms)
+
+
+class ShadowDocument(Document):
+    """What a strategy would have had; means and sums are of the last rounds, at most 60."""
+
+    strategy: str
+    """The class of the strategy."""
+    rounds: int
+    """How many rounds."""
+    gap: float | None
+    """How far the fullest broker would be above the proven lower bound, over the bound; null before
+    the first round."""
+    mean_gap: float
+    """The mean of it."""
+    regret: float
+    """The mean gap of the cluster less that; negative: the active strategy is closer to the
+    best."""
+    moves: int
+    """Bundles that it would have moved for their load."""
+    moved: float
+    """Their part of all traffic."""
+    active_moves: int
+    """Moves of the active strategy."""
+    active_moved: float
+    """Their part of all traffic."""
+
+
+class ShadowsDocument(Document):
+    """The strategies beside the active one."""
+
+    active: str
+    """The class of the active strategy."""
+    shadows: list[ShadowDocument]
+
+
+def shadows_document(told: ShadowList) -> ShadowsDocument:
+    """Return the strategies beside the active one as a document."""
+    shadows = [_shadow(strategy, shadow) for strategy, shadow in told.shadows.items()]
+    return ShadowsDocument(active=told.active, shadows=shadows)
+
+
+def _shadow(strategy: str, shadow: Shadow) -> ShadowDocument:
+    return ShadowDocument(
+        strategy=strategy,
+        rounds=len(shadow.rounds),
+        gap=shadow.rounds[-1].gap if shadow.rounds else None,
+        mean_gap=shadow.gap,
+        regret=shadow.regret,
+        moves=shadow.moves,
+        moved=shadow.moved,
+        active_moves=sum(one.active_moves for one in shadow.rounds),
+        active_moved=sum(one.active_moved for one in shadow.rounds),
+    )
+
+
+class PredictedUseDocument(Document):
+    """One resource of a broker, as fractions of its limit."""
+
+    resource: str
+    """Its name; `rates` where usage is below its noise."""
+    reported: float | None
+    """By the last load report; null for rates."""
+    predicted: float
+    """By costs, for the bundles that it has or that are on their way to it."""
+    background: float
+    """What is used by anything but bundles."""
+    speed: float
+    """What work costs here over what it costs on a broker of speed 1."""
+    noise: float | None
+    """How far reports are from predictions, as a standard deviation; null for rates."""
+
+
+class BundleCostDocument(Document):
+    """What a bundle uses of one resource on a broker of speed 1."""
+
+    resource: str
+    """Its name; `rates` where usage is below its noise."""
+    usage: float
+    """In the unit of load reports; for rates a share of the cluster's traffic."""
+    sd: float
+    """How uncertain the unit costs leave that, as a standard deviation."""
+    source: CostSource
+    """Load reports, if they removed at least half of the variance that the cost began with."""
+    learned_fraction: float
+    """How much of that variance reports removed."""
+
+
+class WeighingDocument(Document):
+    """How the strategy weighs a bundle or a broker."""
+
+    level: float
+    """Where all brokers would stand if load were water, of the scarcest resource."""
+    lasting: float
+    """How much of a change of traffic is taken to last for ten minutes."""
+    uses: list[PredictedUseDocument]
+    """Of the broker, or of the bundle's owner."""
+    costs: list[BundleCostDocument]
+    """Of the bundle; empty for a broker and where it was never measured."""
+
+
+class PaybackDocument(Document):
+    """What moving a bundle to a broker would bring and cost."""
+
+    resource: str
+    """The one of which the broker would have least left."""
+    use: float
+    """The predicted use of it now."""
+    use_with: float
+    """The predicted use with the bundle."""
+    saving: float
+    """By how much the potential would fall."""
+    price: float
+    """What it has to fall by."""

@@ -7,10 +7,9 @@ from typing import Annotated, Final
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Call, Reply, Resource, namespace_in, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
 from loadmanager.adapters.http.replies import empty_reply
-from loadmanager.admin.names import namespace_in
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries

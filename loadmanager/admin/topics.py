@@ -9,11 +9,17 @@ import structlog
 from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import (
+    Call,
+    Document,
+    Reply,
+    Resource,
+    namespace_in,
+    operation,
+)
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role
-from loadmanager.admin.names import namespace_in
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents

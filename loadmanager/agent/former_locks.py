@@ -12,10 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_effects import PARALLEL
 from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registration import listed_in
+from loadmanager.agent.registration import Membership, listed_in
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

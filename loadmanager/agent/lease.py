@@ -27,8 +27,8 @@ from loadmanager.agent.lease_terms import (
     LeaseTerms,
     MembershipEnded,
 )
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId

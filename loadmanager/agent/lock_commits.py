@@ -10,9 +10,9 @@ from enum import StrEnum
 
 import structlog
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.range_changes import RangeChange
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent

@@ -9,10 +9,10 @@ from typing import Final
 
 from loadmanager.agent.lock_batches import LockBatch, LockBatches
 from loadmanager.agent.lock_commits import LockCommits, LockOutcomes, LockResult
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.oversized import REST_S
 from loadmanager.core.ids import BundleId

@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_records import OwnershipRecords
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import structlog
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_effects import OwnershipEffects
 from loadmanager.agent.ownership_records import Ownership
 from loadmanager.agent.range_changes import RangeChange, RangeChanges
+from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Event, Phase, may_serve

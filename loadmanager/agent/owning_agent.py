@@ -18,10 +18,10 @@ from loadmanager.agent.lease_terms import (
     MembershipEnded,
 )
 from loadmanager.agent.load_reports import Publisher
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.membership_tasks import MembershipTasks
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registrar import Registrar
+from loadmanager.agent.registration import Membership
 from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
 from loadmanager.agent.takeover import StandingBy, Takeover

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from loadmanager.agent.lease_terms import Displaced, MembershipEnded
-from loadmanager.agent.membership import Membership
-from loadmanager.agent.registration import deregister, register
+from loadmanager.agent.registration import Membership, deregister, register
 from loadmanager.agent.takeover import Takeover
 from loadmanager.common.context import Context
 from loadmanager.core import znodes

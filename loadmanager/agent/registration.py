@@ -8,10 +8,10 @@ is higher than that of any earlier registration of this broker.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import structlog
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.takeover import Takeover
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
@@ -33,6 +33,20 @@ from loadmanager.ports import (
     SetData,
     VersionMismatch,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This agent as registered: the session that holds its nodes, and its agent epoch.
+
+    ``agent_epoch`` is the czxid of the registration, so it grows with every session and
+    every restart of the agent; the broker obeys only the highest.
+    """
+
+    broker: BrokerId
+    session_id: int
+    agent_epoch: int
+
 
 log = structlog.get_logger()
 

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import structlog
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registration import deregister
+from loadmanager.agent.registration import Membership, deregister
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import belongs_to_a_broker

@@ -6,11 +6,10 @@ from loadmanager.cli.agent import agent
 from loadmanager.cli.attach import attach_command
 from loadmanager.cli.broker import broker
 from loadmanager.cli.cluster import brokers_command, leader_command, lookup_command
-from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.cost_model import cost_model_group
 from loadmanager.cli.decide import decide
-from loadmanager.cli.decisions import decisions_command, plan_command
+from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
 from loadmanager.cli.faults import faults_command
@@ -25,9 +24,8 @@ from loadmanager.cli.namespaces import (
 )
 from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.rating import rate_strategies_command
-from loadmanager.cli.reference import show_commands_command
+from loadmanager.cli.reference import completion_command, show_commands_command
 from loadmanager.cli.sections import SectionedGroup
-from loadmanager.cli.shadows import shadows_command
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
 from loadmanager.cli.steering import (

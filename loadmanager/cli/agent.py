@@ -37,7 +37,7 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
     from loadmanager.agent.lease_terms import Displaced
-    from loadmanager.cli.garbage import spare_what_stays
+    from loadmanager.cli.options import spare_what_stays
     from loadmanager.config import ConfigError, load_config
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging

@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.history import open_history
 from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.recording import AttachHistory
-from loadmanager.attach.reports import Reports
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tallied import Tallied
+from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history import Origin

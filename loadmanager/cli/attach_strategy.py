@@ -13,9 +13,8 @@ from loadmanager.attach.discovery import Addresses
 from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.planned import Planned
-from loadmanager.attach.reports import Reports
 from loadmanager.attach.strategy import GreedyRate, Strategy
-from loadmanager.attach.tallied import Tallied
+from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.config import (
     Config,
     LeaderSettings,

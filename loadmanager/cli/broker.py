@@ -130,7 +130,7 @@ def broker(
     import sys
 
     from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.cli.garbage import spare_what_stays
+    from loadmanager.cli.options import spare_what_stays
     from loadmanager.telemetry.logging import configure_logging
     from loadmanager.testbed.broker.broker_process import (
         BrokerSettings,

@@ -7,9 +7,9 @@ from typing import Final
 import click
 
 from loadmanager.cli.text_tables import print_table
+from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
 from loadmanager.core.cost.trust import distrust
-from loadmanager.core.durations import HOUR_MS
 from loadmanager.core.scores import RESOURCES
 
 _UNITS: Final[Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""``loadmanager decisions`` and ``loadmanager plan``: what the leader did, and what it would do."""
+"""``loadmanager decisions``, ``plan`` and ``shadows``: decisions made, planned, and of others."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -171,8 +171,7 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    from loadmanager.cli.optimality import optimality_line
-    from loadmanager.cli.text_tables import print_table
+    from loadmanager.cli.text_tables import optimality_line, print_table
 
     told = reach.json(
         "/admin/v2/loadmanager/plan",
@@ -213,3 +212,54 @@ def _way(one: Mapping[str, Any]) -> str:
     if source and target:
         return f"{source} -> {target}"
     return f"-> {target}" if target else source or ""
+
+
+_COLUMNS: Final = (
+    "strategy",
+    "rounds>",
+    "gap>",
+    "mean gap>",
+    "regret>",
+    "moves>",
+    "traffic moved>",
+)
+
+
+@click.command("shadows")
+@JSON_OPTION
+@reaching()
+def shadows_command(*, as_json: bool, reach: Reach) -> None:
+    """Show what the strategies of `[shedding] shadows` would have had.
+
+    Each decides on what the leader sees, as if it had decided since the leader's term began,
+    and moves nothing. The gap is how far the fullest broker is above the proven lower bound;
+    mean gap, regret (the active strategy's mean gap less this one's), moves and the traffic
+    that they moved are of the last 60 rounds.
+
+    Example: loadmanager shadows --url http://broker-1.example.org:7750
+    """
+    from loadmanager.cli.text_tables import print_table
+
+    told = reach.json("/admin/v2/loadmanager/shadows")
+    if as_json:
+        print_json(told)
+        return
+    shadows = told["shadows"]
+    if not shadows:
+        click.echo("No strategy decides beside the active one: [shedding] shadows names them.")
+        return
+    print_table(f"Beside {told['active']}", _COLUMNS, [_row(one) for one in shadows])
+    longest = max(shadows, key=lambda one: one["rounds"])
+    click.echo(
+        f"{told['active']} in the last {longest['rounds']} rounds: mean gap "
+        f"{longest['meanGap'] + longest['regret']:.1%}, {longest['activeMoves']} moves, "
+        f"traffic moved {longest['activeMoved']:.1%}"
+    )
+
+
+def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
+    gap = "-" if one["gap"] is None else f"{one['gap']:.1%}"
+    return (
+        *(one["strategy"], one["rounds"], gap, f"{one['meanGap']:.1%}"),
+        *(f"{one['regret']:+.1%}", one["moves"], f"{one['moved']:.1%}"),
+    )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option, print_json
-from loadmanager.cli.stopping import interrupted
+from loadmanager.cli.options import interrupted, option, print_json
 
 if TYPE_CHECKING:
     from loadmanager.testbed.demo.figures import Evidence, Summary

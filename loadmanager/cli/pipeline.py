@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from loadmanager.cli.moments import MOMENT
-from loadmanager.cli.options import option
+from loadmanager.cli.options import interrupted, option
 from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
-from loadmanager.cli.stopping import interrupted
 from loadmanager.pipeline.jobs import JOBS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``loadmanager show-commands``: the reference of the command line, made from the commands."""
+"""``loadmanager show-commands`` and ``completion``: commands described, for people and shells."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -87,3 +87,20 @@ def _below(context: click.Context, command: click.Command, name: str) -> click.C
         terminal_width=context.terminal_width,
         max_content_width=context.max_content_width,
     )
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print a script that lets a shell complete commands and options.
+
+    Example: loadmanager completion bash > ~/.local/share/bash-completion/completions/loadmanager
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"{shell}: this version of click cannot complete for it")
+    root = context.find_root()
+    click.echo(kind(root.command, {}, "loadmanager", "_LOADMANAGER_COMPLETE").source())

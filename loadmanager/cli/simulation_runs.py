@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.stopping import interrupted
+from loadmanager.cli.options import interrupted
 
 if TYPE_CHECKING:
     from loadmanager.simulator.comparing import Job

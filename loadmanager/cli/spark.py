@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import option, stopped_by_signals
 from loadmanager.cli.sections import SectionedGroup
-from loadmanager.cli.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.nodes import Node

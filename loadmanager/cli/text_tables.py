@@ -3,8 +3,8 @@
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
@@ -94,3 +94,14 @@ def _below(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[s
                 break_long_words=False,
                 break_on_hyphens=False,
             )
+
+
+def optimality_line(found: Mapping[str, Any] | None) -> str:
+    """Return the line for what the leader answered; None is for nothing known yet."""
+    if found is None:
+        return "fullest broker: not known yet"
+    policies = ""
+    if found["boundWithinPolicies"] > found["bound"]:
+        policies = f", within policies {found['boundWithinPolicies']:.1%}"
+    bound = f"no assignment below {found['bound']:.1%}{policies}"
+    return f"fullest broker {found['largest']:.1%}; {bound}; gap {found['gap']:.0%}"

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.cli.optimality import optimality_line
+from loadmanager.cli.text_tables import optimality_line
 from loadmanager.core.snapshot import Snapshot
 
 _BAR: Final = 10

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.options import option
-from loadmanager.cli.stopping import stopped_by_signals
+from loadmanager.cli.options import option, stopped_by_signals
 
 
 @click.command("zookeeper")

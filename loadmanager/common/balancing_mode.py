@@ -11,7 +11,7 @@ from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
+from loadmanager.core.wire.records import decode_balancing, encode_balancing
 from loadmanager.ports import Node, Watch
 
 log = structlog.get_logger()

@@ -29,14 +29,18 @@ from loadmanager.config.deployment import (
 )
 from loadmanager.config.forms import Section
 from loadmanager.config.history import HistorySettings, faults_of_history
-from loadmanager.config.pulsar_broker import PulsarSettings, faults_of_pulsar
 from loadmanager.config.security import (
     SecuritySettings,
     TlsSettings,
     faults_of_security,
     uses_cluster_key,
 )
-from loadmanager.config.serving import LookupSettings, OwnershipSettings
+from loadmanager.config.serving import (
+    LookupSettings,
+    OwnershipSettings,
+    PulsarSettings,
+    faults_of_pulsar,
+)
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_broker
 from loadmanager.core.lease import longest_lease_fraction

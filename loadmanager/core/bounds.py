@@ -120,3 +120,8 @@ VARIANCE: Final = _number(0.0, TOTAL.most, "a finite number")
 """How much usage varies: the mean square of its deviations."""
 
 FRACTION: Final = _number(0.0, 1.0, "a fraction")
+
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES
-from loadmanager.core.bounds import RATE, TIME_MS
-from loadmanager.core.durations import HOUR_MS
+from loadmanager.core.bounds import HOUR_MS, RATE, TIME_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, parse_fields, to_json
 from loadmanager.core.ids import BundleId, parse_bundle

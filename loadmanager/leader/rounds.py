@@ -11,6 +11,7 @@ from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.planner import Plan
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
@@ -20,10 +21,33 @@ from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.placement import PlacementWorker
 from loadmanager.leader.reconciliation import Reconciler
-from loadmanager.leader.round_log import report_plan
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports import Connection, CoordinationError
+from loadmanager.telemetry.metrics import Metrics
+
+
+def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
+    """Report each move, and each thing that was left alone with its reason."""
+    for move in (*plan.moves, *plan.observed):
+        metrics.moves.labels(strategy, move.cause.value).inc()
+        log.info(
+            "bundle.move.decided" if plan.moves else "bundle.move.observed",
+            bundle=move.bundle,
+            source=move.source,
+            target=move.target,
+            cause=move.cause.value,
+            epoch=epoch,
+        )
+    for refusal in plan.refusals:
+        metrics.refusals.labels(strategy, refusal.reason.value).inc()
+        log.debug(
+            "round.subject.refused",
+            subject=refusal.subject or "cluster",
+            reason=refusal.reason.value,
+            detail=refusal.detail,
+        )
+
 
 log = structlog.get_logger()
 

@@ -38,8 +38,7 @@ from loadmanager.leader.rounds import Rounds
 from loadmanager.leader.shadows import Shadows
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.leader.task_gains import TaskGains
-from loadmanager.leader.task_reports import TaskReports
+from loadmanager.leader.task_reports import TaskGains, TaskReports
 from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.leader.warm_start import WarmStart
 from loadmanager.ports import CoordinationError, StandingOrders

@@ -7,8 +7,8 @@ from typing import Final
 import structlog
 
 from loadmanager.common.context import Context
+from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.durations import DAY_MS
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker

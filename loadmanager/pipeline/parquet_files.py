@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DateType, StringType, StructField, StructType
 
-from loadmanager.core.durations import DAY_MS
+from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.pipeline.lines import BUNDLES, parts_of
 

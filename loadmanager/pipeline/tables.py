@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from loadmanager.core.durations import DAY_MS
+from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE
 from loadmanager.pipeline.contract import Table

@@ -9,9 +9,8 @@ import structlog
 
 from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.registration import deregister
+from loadmanager.agent.registration import Membership, deregister
 from loadmanager.agent.takeover import StandingBy, Takeover
 from loadmanager.common.context import Context
 from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled

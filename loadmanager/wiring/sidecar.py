@@ -14,8 +14,7 @@ import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from loadmanager import __version__
-from loadmanager.adapters.broker.address import control_url_of
-from loadmanager.adapters.broker.http_control import HttpBrokerControl
+from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
 from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory, open_history

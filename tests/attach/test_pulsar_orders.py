@@ -15,8 +15,8 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.attach.dispatching import SampledOwners
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
-from loadmanager.attach.sampled_owners import SampledOwners
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind

@@ -17,7 +17,7 @@ from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.wire import decode_standby
-from loadmanager.core.wire.balancing import encode_balancing
+from loadmanager.core.wire.records import encode_balancing
 from loadmanager.ports import NamespaceUnknown
 
 OFF = dict.fromkeys(SWITCHES, "false")
@@ -299,7 +299,7 @@ def topic_beside(topic: str, bundle: str) -> str:
 async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     pulsar: FakePulsar, sidecars: PulsarSidecars, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.cutting.WINDOW_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.WINDOW_S", 0.1)
     first = pulsar.brokers[0]
     whole = first.owned[0]
     topic = next(one for one in first.topics if lies_in(one, whole))

@@ -9,10 +9,9 @@ from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.planned import Planned
-from loadmanager.attach.reports import Reports
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tallied import Tallied
+from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced

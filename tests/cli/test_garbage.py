@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.cli import main
-from loadmanager.cli.garbage import spare_what_stays
+from loadmanager.cli.options import spare_what_stays
 from loadmanager.testbed.broker import broker_process
 from loadmanager.wiring import sidecar as wiring
 

@@ -8,7 +8,7 @@ INTERRUPTED_WHILE_DEFINING = """
 import signal
 
 import click
-from loadmanager.cli.stopping import interrupted
+from loadmanager.cli.options import interrupted
 
 @click.command()
 def main():

@@ -10,12 +10,12 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.wire import decode_anti_affinity, decode_boundaries
-from loadmanager.core.wire.balancing import decode_balancing, encode_balancing
 from loadmanager.core.wire.policies import (
     encode_policies,
     encode_tenant,
     with_anti_affinity,
 )
+from loadmanager.core.wire.records import decode_balancing, encode_balancing
 
 NS = Namespace("acme/prod")
 TWO = Boundaries.even(NS, 2)

@@ -32,7 +32,7 @@ from loadmanager.core.wire import (
     decode_registration,
     decode_standby,
 )
-from loadmanager.core.wire.balancing import decode_balancing
+from loadmanager.core.wire.records import decode_balancing
 from loadmanager.core.wire.reports import report_from
 
 BUNDLE = parse_bundle("t/n/0x00000000_0x80000000")

@@ -43,8 +43,8 @@ from loadmanager.core.wire import (
     encode_registration,
     encode_standby,
 )
+from loadmanager.core.wire.records import decode_partitions, encode_partitions
 from loadmanager.core.wire.reports import report_from, report_to_json
-from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 NAMESPACE = Namespace("t/n")
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from loadmanager.core.durations import DAY_MS, HOUR_MS
+from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.period_rows import DAY, Periods, periods_of
 

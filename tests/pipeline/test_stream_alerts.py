@@ -2,7 +2,7 @@
 
 import json
 
-from loadmanager.core.durations import MINUTE_MS
+from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.pipeline.streaming.alerts import (
     BEGAN,
     ENDED,

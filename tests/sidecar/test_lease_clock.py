@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.lease import LeaseKeeper
 from loadmanager.agent.lease_terms import Displaced, LeaseTerms, MembershipEnded
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.lease import Heartbeats

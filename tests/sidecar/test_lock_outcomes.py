@@ -10,9 +10,9 @@ import pytest
 from loadmanager.adapters.memory.client import MemoryCoordination, next_turn
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.agent.lock_commits import LockCommits, LockResult
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.ownership_records import OwnershipRecords
+from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes

@@ -19,7 +19,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.leader.overview import OverviewRequests
-from loadmanager.leader.task_gains import TaskGains
+from loadmanager.leader.task_reports import TaskGains
 from loadmanager.ports import BrokerUse, Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))

@@ -6,9 +6,9 @@ import random
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.range_changes import RangeChange
+from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import Namespace, bundle_id, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CollectorRegistry
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 from stories import place_all
 
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.membership_tasks import MembershipTasks
+from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.fencing import FencingTokens
 from loadmanager.testbed.broker.memory_broker import MemoryBroker

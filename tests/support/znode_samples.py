@@ -11,8 +11,7 @@ from largest_reports import largest_report
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.attach.prior_settings import PriorSettings
-from loadmanager.attach.shared_state import SharedState
-from loadmanager.attach.stored_budget import StoredBudget
+from loadmanager.attach.shared_state import SharedState, StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
@@ -43,8 +42,8 @@ from loadmanager.core.wire import (
     encode_registration,
     encode_standby,
 )
-from loadmanager.core.wire.balancing import encode_balancing
 from loadmanager.core.wire.policies import encode_policies, encode_tenant
+from loadmanager.core.wire.records import encode_balancing
 
 BROKER: Final = BrokerId("{broker}")
 NAMESPACE: Final = Namespace("{tenant}/{namespace}")

@@ -1,12 +1,41 @@
-"""Brokers that share this broker's host or container, so that its counters are not one's own."""
+"""Who listens on this host's ports: brokers that share it make its counters not one's own."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadmanager.adapters.host.listeners import listener_on
+import psutil
+
 from loadmanager.adapters.host.reading import Unreadable, read_text
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A process that listens on a port."""
+
+    process_id: int
+    name: str
+
+
+def listener_on(port: int) -> Listener | None:
+    """Return the process that listens on a TCP port; None if there is none, or that is not known.
+
+    Of other users' processes only root is told.
+    """
+    try:
+        for one in psutil.net_connections(kind="tcp"):
+            if (
+                one.status == psutil.CONN_LISTEN
+                and one.laddr
+                and one.laddr.port == port
+                and one.pid
+            ):
+                return Listener(one.pid, psutil.Process(one.pid).name())
+    except (psutil.Error, OSError):
+        return None
+    return None
+
 
 LOOK_EVERY_S: Final = 60.0
 """Looking reads the sockets of all processes, which takes long where there are many."""

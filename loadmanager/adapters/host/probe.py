@@ -1,7 +1,7 @@
 """The host probe: each resource by itself, and none that stops the others."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -11,11 +11,34 @@ from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightes
 from loadmanager.adapters.host.neighbours import Neighbours, Sharing
 from loadmanager.adapters.host.network import Nics
 from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage
-from loadmanager.adapters.host.rates import Rate
 from loadmanager.adapters.host.reading import Unreadable
 from loadmanager.adapters.host.whole_host import WholeHost
 from loadmanager.config import HostSettings
 from loadmanager.core.load import HostUsage, ResourceUsage
+
+
+class Rate:
+    """The rate of one counter between the last two readings."""
+
+    def __init__(self) -> None:
+        self._source: Hashable = None
+        self._at_s = 0.0
+        self._count: float | None = None
+
+    def per_s(self, count: float, at_s: float, source: Hashable) -> float | None:
+        """Return the mean rate since the last reading of the same source.
+
+        None at the first reading, if the clock did not advance, and if the counter went
+        back: then it was reset, and how much it counted is not known. The reading is
+        the start of the next window in any case.
+        """
+        before, since_s = self._count, at_s - self._at_s
+        comparable = source == self._source
+        self._source, self._at_s, self._count = source, at_s, count
+        if before is None or not comparable or since_s <= 0 or count < before:
+            return None
+        return (count - before) / since_s
+
 
 log = structlog.get_logger()
 

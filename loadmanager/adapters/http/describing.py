@@ -1,17 +1,106 @@
 """The description of the API: a document at ``/openapi.json`` and a page at ``/docs``."""
 
+import html
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, Final
 
 from aiohttp import web
 
-from loadmanager.adapters.http.openapi import openapi_document
-from loadmanager.adapters.http.operations import Operation, Reply, Resource, operation
-from loadmanager.adapters.http.page import page
+from loadmanager.adapters.http.openapi import openapi_document, query_parameters
+from loadmanager.adapters.http.operations import Operation, Reply, Resource, all_replies, operation
 from loadmanager.adapters.http.replies import bytes_reply
 from loadmanager.adapters.http.routes import Role, Target
+
+_CODE: Final = re.compile(r"`([^`]*)`")
+
+_INTRODUCTION: Final = """\
+<p>Lookups and admin calls as Apache Pulsar's brokers answer them, and what there is beyond that
+under <code>/admin/v2/loadmanager</code>. For programs: <a href="openapi.json">openapi.json</a>.
+Every refusal is <code>{"reason": ...}</code>.</p>"""
+
+_STYLE: Final = """\
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+  color: #1b1f24; background: #fff; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
+details { border: 1px solid #ddd; border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem; }
+summary { cursor: pointer; } code { font: 13px ui-monospace, monospace; }
+.method { display: inline-block; width: 4.5rem; font-weight: 700; }
+.said { color: #555; } .mark { color: #777; font-size: 12px; float: right; }
+table { border-collapse: collapse; margin: .6rem 0; width: 100%; }
+td, th { border-top: 1px solid #eee; padding: .25rem .5rem; text-align: left; vertical-align: top; }
+@media (prefers-color-scheme: dark) {
+  body { color: #d6dbe1; background: #14171a; } h2, details { border-color: #333a41; }
+  td, th { border-color: #262c32; } .said, .mark { color: #98a2ad; } a { color: #7ab7ff; } }
+"""
+
+
+def page(operations: Sequence[Operation], version: str) -> str:
+    """Return the page that describes these operations."""
+    tags = list(dict.fromkeys(one.tag for one in operations))
+    links = " · ".join(f'<a href="#{_anchor(tag)}">{_escaped(tag)}</a>' for tag in tags)
+    lines = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>loadmanager {_escaped(version)}</title>",
+        f"<style>{_STYLE}</style></head><body>",
+        f"<h1>loadmanager {_escaped(version)}</h1>",
+        _INTRODUCTION,
+        f"<p>{links}</p>",
+    ]
+    ordered = sorted(operations, key=lambda one: tags.index(one.tag))
+    for tag, group in groupby(ordered, key=lambda one: one.tag):
+        lines += [f'<h2 id="{_anchor(tag)}">{_escaped(tag)}</h2>']
+        lines += [line for one in group for line in _told(one)]
+    return "\n".join([*lines, "</body></html>", ""])
+
+
+def _told(one: Operation) -> Iterator[str]:
+    marks = [one.role.value, "leader" if one.leader else "", "" if one.ours else "as Pulsar"]
+    yield "<details><summary>"
+    yield f'<span class="mark">{" · ".join(mark for mark in marks if mark)}</span>'
+    yield f'<span class="method">{one.method}</span><code>{_escaped(one.path)}</code><br>'
+    yield f'<span class="said">{_shown(one.summary)}</span></summary>'
+    yield from (f"<p>{_shown(text)}</p>" for text in one.details.split("\n\n") if text)
+    yield from _table("parameter", _parameters(one))
+    if one.body is not None:
+        wanted = "optional" if one.body_optional else "needed"
+        yield f"<p>Body: JSON, {wanted}; its form is in openapi.json.</p>"
+    yield from _table("status", ((str(told.status), told.meaning) for told in all_replies(one)))
+    yield "</details>"
+
+
+def _parameters(one: Operation) -> Iterator[tuple[str, str]]:
+    for name in one.captures:
+        yield f"{{{name}}}", one.parameter(name).description
+    for found in query_parameters(one):
+        yield f"?{found['name']}", found["description"]
+
+
+def _table(what: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    lines = [f"<tr><td><code>{_escaped(a)}</code></td><td>{_shown(b)}</td></tr>" for a, b in rows]
+    if lines:
+        yield f"<table><tr><th>{what}</th><th></th></tr>"
+        yield from lines
+        yield "</table>"
+
+
+def _anchor(tag: str) -> str:
+    return _escaped(tag.replace(" ", "-"))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text)
+
+
+def _shown(text: str) -> str:
+    """Return text with what stands in backquotes as code."""
+    return _CODE.sub(r"<code>\1</code>", _escaped(text))
+
 
 _HTML = "text/html"
 

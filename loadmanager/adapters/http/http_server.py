@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.host.listeners import listener_on
+from loadmanager.adapters.host.neighbours import listener_on
 from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.assign import AssignResource

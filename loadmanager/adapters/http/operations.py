@@ -44,6 +44,7 @@ from loadmanager.adapters.http.bodies import json_body
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, read_query
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.routes import Handler, Role, Route, Target
+from loadmanager.core.ids import BrokerId, Namespace, parse_broker, parse_namespace
 from loadmanager.ports import LeaderElsewhere
 
 TEXT: Final = "text/plain"
@@ -266,3 +267,13 @@ async def _answer(
         location = error.sidecar_url.rstrip("/") + target.path_and_query
         raise Refused(307, str(error), {"Location": location}) from error
     return answer
+
+
+def namespace_in(call: Call) -> Namespace:
+    """Return the namespace that a path names by ``tenant`` and ``namespace``."""
+    return parse_namespace(f"{call.path['tenant']}/{call.path['namespace']}")
+
+
+def broker_in(call: Call) -> BrokerId:
+    """Return the broker that a path names."""
+    return parse_broker(call.path["broker"])

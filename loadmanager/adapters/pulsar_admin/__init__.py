@@ -1,9 +1,10 @@
 """Pulsar's admin REST and metrics, asked as an operator would ask them."""
 
-from loadmanager.adapters.pulsar_admin.client import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import (
+from loadmanager.adapters.pulsar_admin.client import (
+    Access,
     AnswerRefused,
     NotPulsar,
+    PulsarAdmin,
     PulsarAdminError,
     RightMissing,
     Unanswered,

@@ -5,8 +5,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, NotPulsar
+from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, position

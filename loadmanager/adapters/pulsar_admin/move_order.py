@@ -19,9 +19,9 @@ from time import monotonic
 from typing import Final, Literal
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import (
+from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
+    PulsarAdmin,
     PulsarAdminError,
     RightMissing,
     Unanswered,

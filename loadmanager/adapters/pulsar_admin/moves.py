@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import (
     LOOK_S,
     RETURN_S,

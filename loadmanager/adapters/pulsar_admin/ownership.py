@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RightMissing
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 

@@ -6,8 +6,7 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, NotPulsar
+from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace
 from loadmanager.core.policies import NO_POLICIES, Policies

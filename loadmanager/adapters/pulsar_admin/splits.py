@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.errors import AnswerRefused, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import (
+    AnswerRefused,
+    PulsarAdmin,
+    PulsarAdminError,
+    RightMissing,
+)
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.core.ids import BrokerId, BundleId

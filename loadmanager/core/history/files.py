@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
-from loadmanager.core.durations import HOUR_MS
+from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream
 

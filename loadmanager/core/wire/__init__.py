@@ -6,8 +6,6 @@ content that is truncated, foreign or of a wrong type raises `MalformedContent`,
 the field, what was found and what was expected.
 """
 
-from loadmanager.core.wire.agents import AgentRecord, decode_agent, encode_agent
-from loadmanager.core.wire.draining import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.core.wire.policies import (
     decode_anti_affinity,
     decode_boundaries,
@@ -16,17 +14,24 @@ from loadmanager.core.wire.policies import (
     encode_boundaries,
 )
 from loadmanager.core.wire.records import (
+    AgentRecord,
+    DrainMark,
     LeaderRecord,
     LockRecord,
+    decode_agent,
+    decode_drain_mark,
     decode_leader,
     decode_lock,
+    decode_partitions,
+    encode_agent,
+    encode_drain_mark,
     encode_leader,
     encode_lock,
+    encode_partitions,
 )
 from loadmanager.core.wire.registrations import decode_registration, encode_registration
 from loadmanager.core.wire.reports import decode_loads, encode_loads
 from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
-from loadmanager.core.wire.topics import decode_partitions, encode_partitions
 
 __all__ = [
     "AgentRecord",

@@ -1,11 +1,12 @@
-"""The ownership lock and the leader's node."""
+"""Small nodes as JSON: locks, the leader, agents, drain marks, the balancing mode, partitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from loadmanager.core.bounds import EPOCH
+from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.bounds import EPOCH, PARTITIONS, TIME_MS
 from loadmanager.core.fields import OURS, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
@@ -97,4 +98,125 @@ def decode_leader(where: str, data: bytes) -> LeaderRecord:
         sidecar_url=ours.text("sidecarUrl", ""),
         instance=ours.text("instanceId", ""),
         epoch=ours.count("epoch", bound=EPOCH),
+    )
+
+
+def encode_partitions(partitions: int) -> bytes:
+    """Return the content of a partitioned topic's node."""
+    return to_json({"partitions": partitions})
+
+
+def decode_partitions(where: str, data: bytes) -> int:
+    """Return the number of partitions in a node's content.
+
+    Raises:
+        MalformedContent: there is no whole number of partitions within its bound.
+    """
+    return parse_fields(where, data).count("partitions", bound=PARTITIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainMark:
+    """Since when a broker is to be emptied, by whom and why; for people to read.
+
+    ``since_ms`` is the wall clock of the sidecar that wrote the mark.
+    """
+
+    since_ms: int = 0
+    by: str = ""
+    reason: str = ""
+
+
+def encode_drain_mark(mark: DrainMark) -> bytes:
+    """Return the content of ``/loadbalance/draining/{broker}``."""
+    return to_json({"sinceMs": mark.since_ms, "by": mark.by, "reason": mark.reason})
+
+
+def decode_drain_mark(where: str, data: bytes) -> DrainMark:
+    """Return what a mark says."""
+    fields = parse_fields(where, data)
+    return DrainMark(
+        since_ms=fields.count("sinceMs", bound=TIME_MS),
+        by=fields.text("by", default=""),
+        reason=fields.text("reason", default=""),
+    )
+
+
+def encode_balancing(balancing: Balancing) -> bytes:
+    """Return the content of ``/loadbalance/balancing``."""
+    return to_json(
+        {
+            "mode": balancing.mode.value,
+            "sinceMs": balancing.since_ms,
+            "by": balancing.by,
+            "reason": balancing.reason,
+        }
+    )
+
+
+def decode_balancing(where: str, data: bytes) -> Balancing:
+    """Return what the node says."""
+    fields = parse_fields(where, data)
+    mode = fields.text("mode")
+    if mode not in set(BalancingMode):
+        fields.refuse("mode", " or ".join(BalancingMode))
+    return Balancing(
+        mode=BalancingMode(mode),
+        since_ms=fields.count("sinceMs", bound=TIME_MS),
+        by=fields.text("by", default=""),
+        reason=fields.text("reason", default=""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRecord:
+    """One run of a sidecar, as it registered its broker.
+
+    ``instance`` is drawn anew at each start. ``host`` and ``process_id`` say where it
+    runs; an older version leaves everything empty. ``registered_at_ms`` is its wall
+    clock. ``take_overs`` counts the agents in a row that registered soon after one
+    another, each while the one before was still there.
+    """
+
+    instance: str = ""
+    host: str = ""
+    process_id: int = 0
+    sidecar_url: str = ""
+    registered_at_ms: int = 0
+    take_overs: int = 0
+
+    def __str__(self) -> str:
+        """Say where to find it."""
+        if not self.instance:
+            return "a sidecar of an older version"
+        where = f"on host {self.host or '(unknown)'}, process {self.process_id}"
+        return f"the sidecar {self.sidecar_url} {where}, instance {self.instance}"
+
+
+def encode_agent(agent: AgentRecord) -> bytes:
+    """Return the content of ``/loadbalance/agents/{broker}/{session}``."""
+    return to_json(
+        {
+            "instanceId": agent.instance,
+            "host": agent.host,
+            "processId": agent.process_id,
+            "sidecarUrl": agent.sidecar_url,
+            "registeredAtMs": agent.registered_at_ms,
+            "takeOvers": agent.take_overs,
+        }
+    )
+
+
+def decode_agent(where: str, data: bytes) -> AgentRecord:
+    """Return what a mark says; an empty one is from an older version."""
+    if not data:
+        return AgentRecord()
+    fields = parse_fields(where, data)
+    return AgentRecord(
+        instance=fields.text("instanceId", ""),
+        host=fields.text("host", ""),
+        process_id=fields.count("processId"),
+        sidecar_url=fields.text("sidecarUrl", ""),
+        registered_at_ms=fields.count("registeredAtMs", bound=TIME_MS),
+        take_overs=fields.count("takeOvers"),
     )

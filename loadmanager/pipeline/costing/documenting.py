@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.core.cost.document import (
     RATES,
     ClassCosts,
@@ -12,7 +13,6 @@ from loadmanager.core.cost.document import (
     Quality,
     Term,
 )
-from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.costing.drift import Drift

@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.core.cost.document import RATES
-from loadmanager.core.durations import MINUTE_MS
 from loadmanager.core.scores import RESOURCES
 
 HOLD_OUT_EVERY: Final = 5

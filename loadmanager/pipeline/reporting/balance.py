@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
-from loadmanager.core.durations import HOUR_MS, MINUTE_MS
+from loadmanager.core.bounds import HOUR_MS, MINUTE_MS
 from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import (

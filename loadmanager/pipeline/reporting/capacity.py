@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Cell, Chart, Column, table
-from loadmanager.core.durations import HOUR_MS
+from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.reporting.capacity_trend import (
     HORIZON_DAYS,

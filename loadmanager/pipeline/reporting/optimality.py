@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, table, tag
-from loadmanager.core.durations import MINUTE_MS
+from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout, line
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import (

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loadmanager.core.durations import DAY_MS, HOUR_MS
+from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.measures import PERCENTILES
 from loadmanager.pipeline.rolling.numbered import KEY
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.durations import DAY_MS, HOUR_MS
+from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.pipeline.rolling.numbered import KEY, keys_of, names_in, with_names
 from loadmanager.pipeline.rolling.period_rows import DAY, periods_of
 

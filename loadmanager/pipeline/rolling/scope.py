@@ -13,8 +13,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.bounds import TIMES_END_MS
-from loadmanager.core.durations import MINUTE_MS
+from loadmanager.core.bounds import MINUTE_MS, TIMES_END_MS
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import DATES_END, Store
 from loadmanager.pipeline.tables import DOUBLED

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.durations import MINUTE_MS
+from loadmanager.core.bounds import MINUTE_MS
 
 CAP_S: Final = 300.0
 """Five times what lies between two reports of an agent with nothing new to report."""

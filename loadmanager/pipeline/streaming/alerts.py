@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
-from loadmanager.core.durations import MINUTE_MS
+from loadmanager.core.bounds import MINUTE_MS
 
 IMBALANCE: Final = "imbalance"
 SATURATED: Final = "saturated"

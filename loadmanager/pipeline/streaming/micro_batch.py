@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.durations import DAY_MS, MINUTE_MS
+from loadmanager.core.bounds import DAY_MS, MINUTE_MS
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
 from loadmanager.pipeline.streaming.alerts import (

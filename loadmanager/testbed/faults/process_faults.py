@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadmanager.core.durations import DAY_MS, MINUTE_MS
+from loadmanager.core.bounds import DAY_MS, MINUTE_MS
 from loadmanager.testbed.faults.scene import Happening, Scene
 
 _JUMPS_MS: Final = (

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadmanager.adapters.broker.address import control_url_of
-from loadmanager.adapters.broker.http_control import HttpBrokerControl
+from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
 from loadmanager.core.ids import BrokerId
 from loadmanager.ports import BrokerUnreachable, NotTheContract
 

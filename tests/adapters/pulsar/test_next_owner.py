@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from pulsar_wire import BUNDLE
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.agent.membership import Membership
 from loadmanager.agent.ownership_worker import OwnershipWorker
+from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.ports import BrokerRefused

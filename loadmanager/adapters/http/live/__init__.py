@@ -1,9 +1,8 @@
 """The live page: its files, and the stream of events that keeps it up to date."""
 
-from loadmanager.adapters.http.live.feed import Feed, FeedLimits
+from loadmanager.adapters.http.live.feed import OVERVIEW_PATH, Feed, FeedLimits, OverviewReader
 from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.live.page import LivePage, page_routes
-from loadmanager.adapters.http.live.reading import OVERVIEW_PATH, OverviewReader
 
 __all__ = [
     "OVERVIEW_PATH",
