@@ -1,15 +1,62 @@
-"""Jobs one after the other in one Spark session, with what each has to say."""
+"""Jobs one after the other in one Spark session, each once at a time in a folder."""
 
+import fcntl
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
+from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.progress import Progress, no_progress
 from loadmanager.pipeline.session import SessionSettings, spark_session
+
+LOCK: Final = ".{job}.lock"
+"""Spark passes over names that begin with a dot."""
+
+
+@contextmanager
+def alone(out: str, job: str) -> Iterator[None]:
+    """Hold ``out`` for one ``job``, run by this process, as long as it lives.
+
+    Object stores have no locks: at a URL that is not of this host no other job is kept out, and
+    the scheduler that runs the job has to ensure it.
+
+    Raises:
+        PipelineError: another process holds it, or it is not writable.
+    """
+    folder = _local(out)
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK.format(job=job), os.O_CREAT | os.O_RDWR, 0o666)
+    except OSError as error:
+        raise PipelineError(f"{out}: {error.strerror}; expected a writable directory") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        told = f"{out}: another {job} is writing to it"
+        raise PipelineError(f"{told}; expected one at a time") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _local(out: str) -> Path | None:
+    parts = urlsplit(out)
+    if not parts.scheme:
+        return Path(out)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.jobs import Work
@@ -70,8 +117,8 @@ def run_job(name: str, work: "Work") -> list[str]:
     Raises:
         PipelineError: another process runs it there, or it cannot go on.
     """
-    from loadmanager.pipeline.alone import alone  # noqa: PLC0415 - need PySpark, as above
     from loadmanager.pipeline.jobs import job  # noqa: PLC0415 - the same
+    from loadmanager.pipeline.running import alone  # noqa: PLC0415 - need PySpark, as above
 
     with alone(work.store.out, name):
         return job(name)(work)

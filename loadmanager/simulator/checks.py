@@ -10,7 +10,7 @@ from loadmanager.config.model import timing_contradictions
 from loadmanager.config.strategies import fields_of, filled, strategy_named
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.errors import Contradiction
 from loadmanager.simulator.event_checks import event_contradictions
 from loadmanager.simulator.load_checks import load_contradictions
 from loadmanager.simulator.scenario import Scenario

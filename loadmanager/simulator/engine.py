@@ -1,8 +1,10 @@
 """One simulation: the world moves on, agents measure it, the leader decides, step by step."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
@@ -15,14 +17,65 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.emptying import Emptying
-from loadmanager.simulator.later import Later
 from loadmanager.simulator.leader import Leader
 from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
 from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
-from loadmanager.simulator.settings_told import settings_of
 from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import World
+
+
+class Later(Mapping[BundleId, BundleAverages]):
+    """What ``make`` returns when it is first asked for. Look at once: the leader goes on."""
+
+    def __init__(self, make: Callable[[], Mapping[BundleId, BundleAverages]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[BundleId, BundleAverages]:
+        return self._make()
+
+    def __getitem__(self, bundle: BundleId) -> BundleAverages:
+        """Return the averages of a bundle."""
+        return self._made[bundle]
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield every bundle."""
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._made)
+
+
+_PARTS = ("shedder", "placement", "settings", "weights", "filters")
+
+
+def settings_of(planner: Planner) -> Mapping[str, object]:
+    """Return ``part.name`` of each setting with its value, in an order that never changes."""
+    return {
+        f"{part}.{name}": value
+        for part in _PARTS
+        for name, value in _flat("", getattr(planner, part))
+    }
+
+
+def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    if is_dataclass(value):
+        for field in fields(value):
+            name = f"{prefix}.{field.name}" if prefix else field.name
+            yield from _flat(name, getattr(value, field.name))
+    else:
+        yield prefix, _plain(value)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(str(one) for one in value)
+    return value if isinstance(value, bool | int | float) or value is None else str(value)
+
 
 _NOTHING: Final[Mapping[BundleId, BundleAverages]] = MappingProxyType({})
 _ROUNDING_S: Final = 1e-6

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.errors import Contradiction
 from loadmanager.simulator.scenario import Event, Scenario
 from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.toml_lines import TomlPath

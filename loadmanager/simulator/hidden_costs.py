@@ -7,7 +7,7 @@ import numpy as np
 from loadmanager.core.columns import Indices
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.hand_overs import HandOvers
-from loadmanager.simulator.scenario.hidden import HiddenSettings
+from loadmanager.simulator.scenario.model import HiddenSettings
 
 
 class HiddenCosts:

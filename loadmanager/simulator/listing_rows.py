@@ -1,11 +1,56 @@
-"""Which bundles each broker owns, as rows in order of their names, redone only where it changed."""
+"""Which bundles each broker lists: rows in order of their names, and their statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadmanager.core.columns import Indices
+from loadmanager.core.columns import Indices, Listing
+from loadmanager.core.history.records import stats_of
 from loadmanager.core.ids import BundleId
+from loadmanager.core.load import BundleStats
+
+
+class ListedStats(Mapping[BundleId, BundleStats]):
+    """A listing as a `LoadReport` has its bundles; ``producers`` are those of each row."""
+
+    def __init__(self, listing: Listing, producers: NDArray[np.int64]) -> None:
+        self._listing = listing
+        self._producers = producers
+
+    def __getitem__(self, bundle: BundleId) -> BundleStats:
+        """Return the statistics of one bundle."""
+        return self._made[bundle]
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield the names, in their order."""
+        return iter(self._listing.names)
+
+    def __len__(self) -> int:
+        """Return how many bundles there are."""
+        return len(self._listing.names)
+
+    @cached_property
+    def _made(self) -> Mapping[BundleId, BundleStats]:
+        return dict(zip(self._listing.names, stats_of(self.columns()), strict=True))
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the lists that a report's line of history has, in its order."""
+        listing = self._listing
+        msgs_in, msgs_out, bytes_in, bytes_out = listing.rates.T.tolist()
+        return {
+            "msgs_in_per_s": msgs_in,
+            "msgs_out_per_s": msgs_out,
+            "bytes_in_per_s": bytes_in,
+            "bytes_out_per_s": bytes_out,
+            "topics": listing.topics.tolist(),
+            "producers": self._producers.tolist(),
+            "consumers": (listing.sessions - self._producers).tolist(),
+            "cache_bytes": listing.cache_size_bytes.tolist(),
+        }
+
 
 _FEW = 8
 

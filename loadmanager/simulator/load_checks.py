@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Final
 
 from loadmanager.core.ids import Namespace
-from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.errors import Contradiction
 from loadmanager.simulator.event_checks import BROKERS, members, unknown_brokers
 from loadmanager.simulator.scenario import Load, Scenario
 from loadmanager.simulator.scenario.loads import Burst, Daily, Flash, Hot, Pattern, Steps, Trend

@@ -26,13 +26,51 @@ from loadmanager.simulator.comparing import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scenario_facts import facts_of
+from loadmanager.simulator.scenario import FORMER_MODEL, BrokerClass, Load, Scenario
 from loadmanager.simulator.score_tables import legend, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.side_by_side import highest_loads, overview
 from loadmanager.simulator.strategies import Strategy
 from loadmanager.simulator.thinning import POINTS
+
+
+def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
+    """Return what a scenario has: what is told, and the words."""
+    facts = [
+        ("scenario", name),
+        ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
+        ("load", "; ".join(map(_load, scenario.load)) or "none but the trace"),
+        ("time", f"{_span(scenario.duration_s)}, the first {_span(scenario.warm_up_s)} warm-up"),
+        ("events", str(len(scenario.events)) if scenario.events else "none"),
+    ]
+    if scenario.model == FORMER_MODEL:
+        facts.append(("model", "1, the former one"))
+    if scenario.trace is not None:
+        facts.append(("trace", str(scenario.trace)))
+    return facts
+
+
+def _broker_class(group: BrokerClass) -> str:
+    later = "" if group.joined else ", join later"
+    return (
+        f"{group.count} {group.name} ({group.cores:g} cores, "
+        f"{group.network_mbit_per_s / 1000:g} Gbit/s, {group.memory_mib / 1024:g} GiB{later})"
+    )
+
+
+def _load(load: Load) -> str:
+    return (
+        f"{load.namespace}: {load.topics:,} topics in {load.bundles:,} bundles, "
+        f"{load.msgs_in_per_s:,.0f} messages/s of {load.message_bytes:,.0f} bytes"
+    )
+
+
+def _span(seconds: float) -> str:
+    for unit, unit_s in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
 
 _OPENED: Final = 3
 """Up to so many scenarios are open from the beginning."""

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager.simulator.checks import contradictions
-from loadmanager.simulator.contradiction import Contradiction
-from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.errors import Contradiction, ScenarioError
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_text import ScenarioText, read_text
 from loadmanager.simulator.soundness import Sound, name_of, sound_part

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadmanager.core.ids import Namespace
-from loadmanager.simulator.contradiction import Contradiction
+from loadmanager.simulator.errors import Contradiction
 from loadmanager.simulator.scenario import Scenario
 
 MAX_GIB: Final = 16.0

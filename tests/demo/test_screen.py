@@ -10,9 +10,8 @@ from rich.console import Console, RenderableType
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.counts import TrafficReport
 from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Summary
-from loadmanager.testbed.demo.invitation import Invitation
 from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook
-from loadmanager.testbed.demo.scene import PlainShow, Scene
+from loadmanager.testbed.demo.scene import Invitation, PlainShow, Scene
 from loadmanager.testbed.demo.screen import (
     BAR_WIDTH,
     LiveShow,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.pipeline.alone import alone
 from loadmanager.pipeline.contract import PipelineError
+from loadmanager.pipeline.running import alone
 
 HOLDER = """
 import sys
-from loadmanager.pipeline.alone import alone
+from loadmanager.pipeline.running import alone
 with alone(sys.argv[1], "rollup"):
     print("held", flush=True)
     sys.stdin.read()

@@ -14,8 +14,8 @@ from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.frames import Frame
 from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.planners import Planners
+from loadmanager.pipeline.what_if.play import spread_anew as dealt
 from loadmanager.pipeline.what_if.scores import scores_of
-from loadmanager.pipeline.what_if.starts import spread_anew as dealt
 
 SETTLE_S = 300.0
 

@@ -15,8 +15,8 @@ from stories import place_all
 from loadmanager.agent.membership_tasks import MembershipTasks
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.broker.fencing import FencingTokens
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.testbed.broker.serving_set import FencingTokens
 from loadmanager.testbed.faults.cluster import Cluster, make_config, play
 from loadmanager.testbed.faults.violation import Invariant, Violation
 

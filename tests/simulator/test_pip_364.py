@@ -12,7 +12,6 @@ from simulated_jobs import small_jobs
 
 from loadmanager.cli import main
 from loadmanager.simulator import ratings
-from loadmanager.simulator.any_placement import runs_of_placements
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
 from loadmanager.simulator.pip_364 import (
@@ -24,6 +23,7 @@ from loadmanager.simulator.pip_364 import (
     job_of,
     measure,
     measured,
+    runs_of_placements,
 )
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL, Expectation

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.ids import BundleId
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed
+from loadmanager.pipeline.rolling.frames import days, hours, longer
 from loadmanager.pipeline.rolling.imbalance import cluster_minutes
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.minutes import (
@@ -21,7 +22,6 @@ from loadmanager.pipeline.rolling.minutes import (
     bundle_slices,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
 from loadmanager.pipeline.rolling.rollup_tables import (
     AVERAGES,

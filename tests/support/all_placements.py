@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from loadmanager.simulator.any_placement import runs_of_placements
 from loadmanager.simulator.comparing import Compared, Job, compared, results_of
+from loadmanager.simulator.pip_364 import runs_of_placements
 from loadmanager.simulator.scores import Scores, scores_of
 
 

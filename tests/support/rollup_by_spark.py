@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 from pyspark import StorageLevel
 
+from loadmanager.pipeline.rolling.frames import days, hours, longer
 from loadmanager.pipeline.rolling.measures import RATES
 from loadmanager.pipeline.rolling.minutes import (
     BUNDLE,
@@ -22,7 +23,6 @@ from loadmanager.pipeline.rolling.minutes import (
     bundle_names,
     bundle_slices,
 )
-from loadmanager.pipeline.rolling.periods import days, hours, longer
 from loadmanager.pipeline.rolling.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows

@@ -7,7 +7,7 @@ import numpy as np
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing.ground import Ground
-from loadmanager.pipeline.costing.nonnegative import NonNegative
+from loadmanager.pipeline.costing.regression import NonNegative
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT
 from loadmanager.pipeline.costing.spread import WIDTH, Closing, Pulls
 from loadmanager.pipeline.costing.sums import State

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.confidence import student_95
-from loadmanager.pipeline.costing.nonnegative import NonNegative
+from loadmanager.pipeline.costing.regression import NonNegative
 from loadmanager.pipeline.costing.rows import RATE_COUNT
 
 _STEPS: Final = 40

@@ -8,17 +8,48 @@ what varies within a broker shows costs: brokers that are busier may have busier
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing import robust
 from loadmanager.pipeline.costing.ground import Ground
-from loadmanager.pipeline.costing.nonnegative import NonNegative
 from loadmanager.pipeline.costing.robust import Phase
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT, Source, Sums
 from loadmanager.pipeline.costing.sums import BUCKETS, State, least_deviation, normal_equations
+
+
+@cache
+def _faces(terms: int) -> NDArray[np.bool_]:
+    """Return all sets of terms that may differ from 0, (2 ** terms, terms)."""
+    return (np.arange(2**terms)[:, np.newaxis] >> np.arange(terms) & 1).astype(np.bool_)
+
+
+class NonNegative:
+    """Where ``x'Gx / 2 - t'x`` is least with no negative ``x``, for one G and any t.
+
+    ``gram`` (p, p) is positive definite. Each of the 2^p sets of terms has one candidate;
+    the best that is not negative is the answer.
+    """
+
+    def __init__(self, gram: FloatArray) -> None:
+        faces = _faces(gram.shape[0])
+        both = faces[:, :, np.newaxis] & faces[:, np.newaxis, :]
+        systems = np.where(both, gram, np.eye(gram.shape[0]))
+        self._inverses = np.where(both, np.linalg.inv(systems), 0.0)
+
+    def least(self, target: FloatArray) -> tuple[FloatArray, float]:
+        """Return the place for ``target`` (p,), and how small it is there."""
+        candidates = self._inverses @ target
+        depth = -0.5 * (candidates @ target)
+        slack = -1e-12 * np.abs(candidates).max(initial=0.0)
+        depth = np.where((candidates >= slack).all(axis=1), depth, np.inf)
+        best = int(np.argmin(depth))
+        return np.maximum(candidates[best], 0.0), float(depth[best])
+
 
 _AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 2, Phase.BISQUARE: 2}
 _AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 6, Phase.BISQUARE: 6}

@@ -1,23 +1,65 @@
-"""Many combinations taken through one segment of history at once."""
+"""Many combinations taken through one segment of history at once, and where they begin."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostDocument
+from loadmanager.core.placement import RoundRobin
+from loadmanager.core.planner import Planner
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.pipeline.what_if.course import Course, Rules
 from loadmanager.pipeline.what_if.events import Event
-from loadmanager.pipeline.what_if.frames import Frames, Refused
+from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
 from loadmanager.pipeline.what_if.grid import Combination
 from loadmanager.pipeline.what_if.measures import Line
 from loadmanager.pipeline.what_if.planners import Planners
 from loadmanager.pipeline.what_if.prices import LearnedPrices, Prices, TrafficPrices
 from loadmanager.pipeline.what_if.reality import Reality
-from loadmanager.pipeline.what_if.starts import spread_anew
+from loadmanager.pipeline.what_if.views import other_view
+
+
+def spread_anew(frame: Frame, planner: Planner, rng: np.random.Generator) -> Indices:
+    """Return the broker row of each bundle, -1 for none: dealt out in turn, in random order.
+
+    Every broker gets as many bundles as any other, whatever they carry, within the isolation
+    policies, anti-affinity groups and drains of ``planner``. A bundle stays where it was recorded
+    if it belongs to its broker, is not to be moved, or no broker may have it.
+    """
+    staying = np.zeros(len(frame.owner), dtype=np.bool_)
+    for name in frame.policies.staying:
+        row = frame.bundles.index.get(name)
+        if row is not None and row < len(staying):
+            staying[row] = True
+    dealt = frame.present & (frame.owner >= 0) & ~frame.bundles.system & ~staying
+    owner = np.where(dealt, -1, frame.owner)
+    rows = rng.permutation(np.flatnonzero(dealt)).tolist()
+    dealer = replace(
+        planner,
+        shedder=ThresholdShedder(),
+        placement=RoundRobin(),
+        settings=replace(
+            planner.settings, observe=False, shedding=False, placements_per_round=len(rows)
+        ),
+    )
+    plan = dealer.round(
+        other_view(frame, frame.brokers, owner, MappingProxyType({}), like_java=False),
+        RoundMemory(),
+        rng,
+        unowned=[frame.bundles.names[row] for row in rows],
+        draining=False,
+    )
+    owner = frame.owner.copy()
+    for move in plan.moves:
+        owner[frame.bundles.index[move.bundle]] = frame.brokers.index[move.target]
+    return owner
+
 
 _START: Final = (0, 1)
 """What the chance is numbered by that spreads bundles anew; the recorded has 0, others follow."""

@@ -2,10 +2,10 @@
 
 from loadmanager.simulator.scenario.brokers import Background, BrokerClass, HiddenCost
 from loadmanager.simulator.scenario.events import Event
-from loadmanager.simulator.scenario.expectations import Expectation
 from loadmanager.simulator.scenario.loads import Load
 from loadmanager.simulator.scenario.model import (
     FORMER_MODEL,
+    Expectation,
     HandOverSettings,
     NoiseSettings,
     Scenario,

@@ -29,7 +29,6 @@ from loadmanager.testbed.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.fencing import FencingTokens
 from loadmanager.testbed.broker.outcomes import (
     Accepted,
     NotNow,
@@ -38,7 +37,7 @@ from loadmanager.testbed.broker.outcomes import (
     PublishRefused,
     StaleToken,
 )
-from loadmanager.testbed.broker.serving_set import Served, ServingSet, Ticket
+from loadmanager.testbed.broker.serving_set import FencingTokens, Served, ServingSet, Ticket
 from loadmanager.testbed.broker.traffic import BundleTraffic
 
 

@@ -1,4 +1,4 @@
-"""The bundles that the in-memory broker serves now, and which of them holds a topic."""
+"""The bundles that the in-memory broker serves now, where topics fall, and tokens it accepts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of, range_of
 from loadmanager.testbed.broker.changes import EndReason, ServingEnded
+from loadmanager.testbed.broker.outcomes import StaleToken
 from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
@@ -95,3 +96,30 @@ class ServingSet:
 def _holds(bundle: BundleId, at: int) -> bool:
     lower, upper = range_of(bundle)
     return lower <= at < upper or at == upper == FULL_RANGE_END
+
+
+class FencingTokens:
+    """The lowest token that each bundle may yet be loaded with.
+
+    That is the highest token that came with a load, or one above the highest that an
+    unload ended. All are kept for as long as the process lives: a bundle that is split
+    or moved away leaves one number behind, and that is rare.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[BundleId, int] = {}
+
+    def take(self, bundle: BundleId, token: int) -> None:
+        """Let ``bundle`` be loaded with ``token``, and with no lower one from now on.
+
+        Raises:
+            StaleToken: a higher one came before, or an unload ended this one.
+        """
+        least = self._least.get(bundle, 0)
+        if token < least:
+            raise StaleToken(f"{bundle}: fencing token {token} is over; expected {least} or more")
+        self._least[bundle] = token
+
+    def end(self, bundle: BundleId, token: int) -> None:
+        """Let ``bundle`` be loaded neither with ``token`` nor with a lower one any more."""
+        self._least[bundle] = max(self._least.get(bundle, 0), token + 1)

@@ -16,9 +16,8 @@ from loadmanager.testbed.demo.client import RETRY_BOUND_S
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member
 from loadmanager.testbed.demo.counts import TrafficReport
 from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Summary
-from loadmanager.testbed.demo.invitation import Invitation
 from loadmanager.testbed.demo.observation import ClusterLook, Observer
-from loadmanager.testbed.demo.scene import Scene, Show
+from loadmanager.testbed.demo.scene import Invitation, Scene, Show
 from loadmanager.testbed.demo.settings import LEADER, DemoSettings, Kill
 from loadmanager.testbed.demo.traffic import TrafficSettings
 

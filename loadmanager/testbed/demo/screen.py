@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.testbed.demo.figures import KillStory, Summary
-from loadmanager.testbed.demo.invitation import Invitation
 from loadmanager.testbed.demo.observation import BrokerLook
-from loadmanager.testbed.demo.scene import Scene
+from loadmanager.testbed.demo.scene import Invitation, Scene
 
 BAR_WIDTH: Final = 28
 MOVES_SHOWN: Final = 8

@@ -19,11 +19,11 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.faults.clocks import ProcessClock
 from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService
 from loadmanager.testbed.faults.session import ClientSession
 from loadmanager.testbed.faults.trace import PROCESS
+from loadmanager.testbed.faults.virtual_time import ProcessClock
 from loadmanager.testbed.faults.wires import Gate, Losses
 from loadmanager.wiring.application import Application, join
 from loadmanager.wiring.lifecycle import Sidecar

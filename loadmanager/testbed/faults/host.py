@@ -16,7 +16,7 @@ from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnr
 from loadmanager.testbed.broker.changes import Change
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.testbed.broker.serving_record import ServingInterval
-from loadmanager.testbed.faults.clocks import DriftingClock
+from loadmanager.testbed.faults.virtual_time import DriftingClock
 from loadmanager.testbed.faults.wires import Gate, sent
 
 T = TypeVar("T")

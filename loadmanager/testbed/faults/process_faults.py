@@ -1,8 +1,11 @@
-"""What may happen to sidecar processes and to their clocks."""
+"""What may happen to sidecar processes and their clocks, to brokers and to their commands."""
 
+import math
 from typing import Final
 
-from loadmanager.core.bounds import DAY_MS, MINUTE_MS
+from loadmanager.core.bounds import COUNT, DAY_MS, MINUTE_MS, MOST_INT64, RATE, WINDOW_S
+from loadmanager.ports import BrokerError
+from loadmanager.testbed.broker.in_process import CommandName, Fault
 from loadmanager.testbed.faults.scene import Happening, Scene
 
 _JUMPS_MS: Final = (
@@ -81,4 +84,101 @@ PROCESS_FAULTS: Final = (
     Happening("start missing sidecars", 5, start),
     Happening("start a second sidecar", 1, start_beside, harms=True),
     Happening("set a wall clock", 1, jump_wall_clock),
+)
+
+
+_FAULTS: Final = (Fault.LATE, Fault.LOST_ANSWER, Fault.REFUSED, Fault.GARBAGE)
+_COMMANDS: Final[tuple[CommandName, ...]] = ("stats", "renew_lease", "load", "unload", "topics")
+
+
+_COUNTS: Final = ("topics", "producerCount", "consumerCount")
+_RATES: Final = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+_NONSENSE: Final = (2**62, 10**30, -1, 4e307, 1e-300, math.nan, math.inf, "many", None, True)
+
+
+async def kill_broker(scene: Scene) -> str:
+    """End a broker at once."""
+    host = scene.any_host()
+    host.kill_broker()
+    return host.name
+
+
+async def restart_broker(scene: Scene) -> str:
+    """Replace a broker process by another, whose clock runs at another rate."""
+    host = scene.any_host()
+    host.restart_broker()
+    return host.name
+
+
+async def freeze_broker(scene: Scene) -> str:
+    """Stop a broker's process."""
+    host = scene.any_host()
+    host.freeze_broker()
+    return host.name
+
+
+async def cut_broker(scene: Scene) -> str:
+    """Let a broker refuse connections of its sidecar."""
+    host = scene.any_host()
+    host.cut = True
+    return host.name
+
+
+async def spoil_commands(scene: Scene) -> str:
+    """Let some commands to a broker fail."""
+    host, rng = scene.any_host(), scene.rng
+    fault, command = rng.choice(_FAULTS), rng.choice(_COMMANDS)
+    host.broker.inject(fault, command, times=rng.randrange(1, 4))
+    return f"{host.name} {fault} {command}"
+
+
+async def exaggerate(scene: Scene) -> str:
+    """Let a broker report the largest or smallest legal figures."""
+    host = scene.any_host()
+    host.figures = dict.fromkeys(_COUNTS, scene.rng.choice((0, COUNT.most)))
+    host.figures |= dict.fromkeys(_RATES, scene.rng.choice((0.0, 5e-324, RATE.most)))
+    host.window = scene.rng.choice((WINDOW_S.least, WINDOW_S.most))
+    return f"{host.name} {host.figures} over {host.window} s"
+
+
+async def tell_nonsense(scene: Scene) -> str:
+    """Let a broker report a figure that is beyond its bound, or no figure."""
+    host, rng = scene.any_host(), scene.rng
+    host.figures = {rng.choice((*_COUNTS, *_RATES)): rng.choice(_NONSENSE)}
+    host.window = rng.choice((None, None, *_NONSENSE))
+    return f"{host.name} {host.figures} over {host.window} s"
+
+
+async def claim_broker(scene: Scene) -> str:
+    """Let a stranger send a broker a lease with a huge epoch: it obeys no agent any more."""
+    host, epoch = scene.any_host(), scene.rng.choice((2**62, MOST_INT64))
+    try:
+        await host.claim_broker(epoch)
+    except BrokerError:
+        return ""
+    return f"{host.name} agent epoch {epoch}"
+
+
+async def mend_brokers(scene: Scene) -> str:
+    """Let all brokers be as they should."""
+    for host in scene.cluster.hosts:
+        host.cut = False
+        host.thaw_broker()
+        host.broker.heal()
+        host.figures, host.window = {}, None
+        if host.dead or host.claimed:
+            host.restart_broker()
+    return "all"
+
+
+BROKER_FAULTS: Final = (
+    Happening("kill a broker", 1, kill_broker, harms=True),
+    Happening("restart a broker", 1, restart_broker, harms=True),
+    Happening("freeze a broker", 1, freeze_broker, harms=True),
+    Happening("cut a broker off", 1, cut_broker, harms=True),
+    Happening("spoil commands", 2, spoil_commands, harms=True),
+    Happening("exaggerate a broker's figures", 1, exaggerate, harms=True),
+    Happening("let a broker report nonsense", 1, tell_nonsense, harms=True),
+    Happening("claim a broker", 1, claim_broker, harms=True),
+    Happening("mend all brokers", 5, mend_brokers),
 )

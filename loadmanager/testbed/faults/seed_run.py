@@ -21,7 +21,6 @@ from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.common.context import Context
 from loadmanager.config import Config
 from loadmanager.testbed.faults.agent import SESSION_S, as_built
-from loadmanager.testbed.faults.broker_faults import BROKER_FAULTS, mend_brokers
 from loadmanager.testbed.faults.clients import Clients
 from loadmanager.testbed.faults.cluster import Cluster, make_config
 from loadmanager.testbed.faults.monitor import Monitor
@@ -37,7 +36,12 @@ from loadmanager.testbed.faults.operations import (
     create_namespace,
     unmark_draining,
 )
-from loadmanager.testbed.faults.process_faults import PROCESS_FAULTS, start
+from loadmanager.testbed.faults.process_faults import (
+    BROKER_FAULTS,
+    PROCESS_FAULTS,
+    mend_brokers,
+    start,
+)
 from loadmanager.testbed.faults.scene import Happening, Scene
 from loadmanager.testbed.faults.strangers import STRANGERS
 from loadmanager.testbed.faults.trace import Entry, Trace, listen

@@ -1,7 +1,8 @@
 """The producers of one connection."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -17,7 +18,34 @@ from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
 from loadmanager.testbed.pulsar_protocol.topic import ServedTopic
 from loadmanager.testbed.pulsar_protocol.topic_log import Entry, Fenced, LogFull
 from loadmanager.testbed.pulsar_protocol.topics import Topics
-from loadmanager.testbed.pulsar_protocol.work import Work
+
+
+class Work:
+    """What all connections of a broker share: one core's worth of work.
+
+    Args:
+        cpu_s_per_message: burnt on each message.
+        spend_cpu: burns so many seconds.
+    """
+
+    def __init__(
+        self, cpu_s_per_message: float, spend_cpu: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._cpu_s_per_message = cpu_s_per_message
+        self._spend_cpu = spend_cpu
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for one's turn and hold it."""
+        async with self._lock:
+            yield
+
+    async def spend(self, messages: int) -> None:
+        """Burn what these messages cost."""
+        if self._cpu_s_per_message:
+            await self._spend_cpu(self._cpu_s_per_message * messages)
+
 
 MAX_PRODUCERS: Final = 10_000
 """Producers on one connection."""

@@ -15,12 +15,11 @@ from loadmanager.testbed.pulsar_protocol.asking import Asking
 from loadmanager.testbed.pulsar_protocol.connection import Connection
 from loadmanager.testbed.pulsar_protocol.consuming import Consuming
 from loadmanager.testbed.pulsar_protocol.handing_over import HandOver
-from loadmanager.testbed.pulsar_protocol.producing import Namer, Producing
+from loadmanager.testbed.pulsar_protocol.producing import Namer, Producing, Work
 from loadmanager.testbed.pulsar_protocol.session import ClientSession
 from loadmanager.testbed.pulsar_protocol.sidecar import SidecarClient
 from loadmanager.testbed.pulsar_protocol.topic_log import MAX_LOG_BYTES
 from loadmanager.testbed.pulsar_protocol.topics import HOLD_S, IDLE_S, Topics
-from loadmanager.testbed.pulsar_protocol.work import Work
 
 MAX_CONNECTIONS: Final = 5_000
 """Clients at a time; more are cut off."""
