@@ -117,7 +117,7 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
     """
     from loadmanager.simulator.catalogue import find
     from loadmanager.simulator.errors import ScenarioError
-    from loadmanager.simulator.remarks import checked_file
+    from loadmanager.simulator.warnings import checked_file
 
     failed = False
     for name in scenarios:

@@ -8,7 +8,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
 from loadmanager.pipeline.contract import PipelineError, Table
-from loadmanager.pipeline.doubled import doubled, spans_of
+from loadmanager.pipeline.dedup import (
+    CONTRADICTION,
+    DUPLICATE,
+    kept_lines,
+    keys_of,
+    losers,
+    refused,
+)
+from loadmanager.pipeline.duplicate_reporters import doubled, spans_of
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest_messages import (
@@ -20,7 +28,6 @@ from loadmanager.pipeline.ingest_messages import (
 )
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
-from loadmanager.pipeline.once import CONTRADICTION, DUPLICATE, kept_lines, keys_of, losers, refused
 from loadmanager.pipeline.parquet_files import PARQUET_FILES, parquet_files_of, write_parquet_files
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (

@@ -18,9 +18,9 @@ from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moves import cost_model
 from loadmanager.pipeline.what_if.advice import advised, sentences
-from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play
+from loadmanager.pipeline.what_if.replay_run import Rules
 from loadmanager.pipeline.what_if.replay_tables import (
     REPLAY_ROUNDS,
     REPLAY_SCORES,

@@ -21,7 +21,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import PipelineError, Table
-from loadmanager.pipeline.doubled import standing
+from loadmanager.pipeline.duplicate_reporters import standing
 from loadmanager.pipeline.files import Files, literal
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
 

@@ -12,7 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
-from loadmanager.simulator.listing_rows import ListingRows
+from loadmanager.simulator.listings import ListingRows
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.reported import Gone, Reported
 from loadmanager.simulator.scenario import NoiseSettings

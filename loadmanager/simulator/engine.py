@@ -201,9 +201,9 @@ class _Simulation:
         self.now_s = now_s
         world = self.world
         moment = world.advance(now_s)
-        for silenced in world.happenings.silences:
+        for silenced in world.world_events.silences:
             self.agents.silence(silenced.rows, silenced.until_s)
-        world.happenings.silences.clear()
+        world.world_events.silences.clear()
         published = self.agents.sample(now_s, moment.measured)
         if self.witness is not None:
             for one in published:
@@ -236,7 +236,7 @@ class _Simulation:
             refusals={reason.value: count for reason, count in sorted(self.refusals.items())},
             interrupted_client_s=world.hand_overs.interrupted_client_s,
             interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
-            happened=tuple(world.happenings.texts),
+            happened=tuple(world.world_events.texts),
             model=scenario.model,
         )
 

@@ -35,7 +35,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.ports import HistorySink, offer_report
 from loadmanager.simulator.fleet import PORT
-from loadmanager.simulator.listing_rows import ListedStats
+from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord, Why
 from loadmanager.simulator.scenario.model import Scenario
 

@@ -12,7 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.listing_rows import ListedStats
+from loadmanager.simulator.listings import ListedStats
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

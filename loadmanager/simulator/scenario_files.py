@@ -9,8 +9,8 @@ from loadmanager.simulator.checks import contradictions
 from loadmanager.simulator.errors import Contradiction, ScenarioError
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_text import ScenarioText, read_text
-from loadmanager.simulator.soundness import Sound, name_of, sound_part
 from loadmanager.simulator.toml_lines import TomlPath
+from loadmanager.simulator.validation import ValidPart, name_of, valid_part
 
 __all__ = ["ScenarioError", "load_scenario"]
 
@@ -29,10 +29,10 @@ def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
     text = read_text(path)
     if trace is not None and not trace.is_file():
         raise ScenarioError([f"{trace}: no such file; expected recorded topic rates"])
-    sound = sound_part(text)
-    scenario = None if sound.scenario is None else _with_trace(sound.scenario, path, trace)
-    together = [] if scenario is None else list(_told_together(text, sound, scenario))
-    faults = sorted([*sound.faults.items(), *together], key=lambda fault: text.lines.line(fault[0]))
+    valid = valid_part(text)
+    scenario = None if valid.scenario is None else _with_trace(valid.scenario, path, trace)
+    together = [] if scenario is None else list(_told_together(text, valid, scenario))
+    faults = sorted([*valid.faults.items(), *together], key=lambda fault: text.lines.line(fault[0]))
     if scenario is None or faults:
         raise ScenarioError([told for _, told in faults])
     return scenario
@@ -47,13 +47,13 @@ def _with_trace(scenario: Scenario, path: Path, trace: Path | None) -> Scenario:
 
 
 def _told_together(
-    text: ScenarioText, sound: Sound, scenario: Scenario
+    text: ScenarioText, valid: ValidPart, scenario: Scenario
 ) -> Iterator[tuple[TomlPath, str]]:
     """Yield the faults of values together, but for those that may come of a faulty value."""
-    doubtful = {name_of(at) for at in sound.doubtful}
+    doubtful = {name_of(at) for at in valid.doubtful}
     for one in contradictions(scenario):
-        at = sound.as_written(one.at)
-        if at not in sound.doubtful and not doubtful.intersection(one.because):
+        at = valid.as_written(one.at)
+        if at not in valid.doubtful and not doubtful.intersection(one.because):
             yield at, f"{_place(text, scenario, one, at)}; {one.fault}"
 
 

@@ -16,7 +16,6 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
 from loadmanager.simulator.hand_overs import NOBODY, HandOvers
-from loadmanager.simulator.happenings import Happenings
 from loadmanager.simulator.hidden_costs import HiddenCosts
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.members import Members
@@ -29,6 +28,7 @@ from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
 from loadmanager.simulator.unmoved import Unmoved
 from loadmanager.simulator.workload import Workload
+from loadmanager.simulator.world_events import WorldEvents
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,14 +84,14 @@ class World:
             holder=_first_holders(scenario, self, draws_places),
             warm_up_s=scenario.warm_up_s,
         )
-        self.happenings = Happenings(
+        self.world_events = WorldEvents(
             fleet=self.fleet,
             members=self.members,
             hand_overs=self.hand_overs,
             workload=self.workload,
             session_timeout_s=scenario.hand_over.session_timeout_s,
         )
-        self.happenings.plan(scenario.events)
+        self.world_events.plan(scenario.events)
         connections = self.topics.producers + self.topics.consumers
         self._things = np.stack([self.topics.topics, connections]).astype(np.float64)
         self._limit = in_report_units(self.fleet.capacity)
@@ -146,7 +146,7 @@ class World:
 
     def advance(self, now_s: float) -> Moment:
         """Let happen what is due until ``now_s`` and return how things are then."""
-        self.happenings.advance(now_s)
+        self.world_events.advance(now_s)
         self._assignable_then = None
         self._wanted = self.workload.at(now_s)
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0

@@ -69,8 +69,11 @@ def told_of(seed: int) -> Told:
     told = Told([], [], [])
     for (number, resource), finding in found.findings.items():
         truth = true_costs(played.brokers[number])[resource]
-        typical = truth * found.ground.scale[number]
-        full = found.ground.full[number, resource] > OFTEN * found.ground.measured[number, resource]
+        typical = truth * found.statistics.scale[number]
+        full = (
+            found.statistics.full[number, resource]
+            > OFTEN * found.statistics.measured[number, resource]
+        )
         for one in finding.terms:
             term = RATES.index(one.rate)
             if truth[term] > 0:

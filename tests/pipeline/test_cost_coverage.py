@@ -40,7 +40,7 @@ def test_nine_of_ten_intervals_hold_the_truth() -> None:
         found = learn(InMemory(with_moves(month, of)), of.class_of)
         for (number, resource), finding in found.findings.items():
             truth = of.costs[number, resource]
-            typical = truth * found.ground.scale[number]
+            typical = truth * found.statistics.scale[number]
             for one in finding.terms:
                 term = RATES.index(one.rate)
                 if truth[term] > 0:

@@ -147,7 +147,7 @@ def test_a_cluster_that_nothing_is_known_of_has_a_document_without_classes(
 
 def test_the_summary_says_what_is_known_and_what_is_not(learned: Learned, units: Units) -> None:
     lines = list(documenting.summary(units, learned))
-    changes = learned.ground.changes[0]
+    changes = learned.statistics.changes[0]
     assert (
         lines[0] == f"class (none) of cluster: 2 brokers, 528 minutes, {changes} changes by moves"
     )
@@ -169,6 +169,6 @@ def test_tables_have_a_row_for_each_term_and_each_class_and_resource(
     assert quality["direct_memory"]["refused"] == "was never measured"
     assert quality["direct_memory"]["mape"] is None
     assert quality["cpu"]["refused"] is None
-    assert quality["cpu"]["moves"] == learned.ground.changes[0] > 10
+    assert quality["cpu"]["moves"] == learned.statistics.changes[0] > 10
     backgrounds = list(documenting.background_rows(units, learned))
     assert len(backgrounds) == 2 * 4

@@ -39,8 +39,8 @@ def test_without_errors_costs_are_found_exactly() -> None:
     of, found = learned(exact)
     for resource in range(len(RESOURCES)):
         wanted = of.costs[0, resource]
-        typical = wanted @ found.ground.scale[0]
-        off = np.abs(values(found, 0, resource) - wanted) * found.ground.scale[0]
+        typical = wanted @ found.statistics.scale[0]
+        off = np.abs(values(found, 0, resource) - wanted) * found.statistics.scale[0]
         assert (off < 1e-3 * typical).all()
 
 
@@ -49,8 +49,8 @@ def test_terms_that_matter_are_near_the_truth_after_twelve_days(
 ) -> None:
     of, found = usual
     for resource in (CPU, MEMORY, BANDWIDTH_IN):
-        wanted = of.costs[0, resource] * found.ground.scale[0]
-        got = values(found, 0, resource) * found.ground.scale[0]
+        wanted = of.costs[0, resource] * found.statistics.scale[0]
+        got = values(found, 0, resource) * found.statistics.scale[0]
         matter = wanted > 0.15 * wanted.sum()
         np.testing.assert_allclose(got[matter], wanted[matter], rtol=0.15)
 
@@ -98,15 +98,15 @@ def test_what_brokers_use_after_moves_is_predicted_better_than_by_traffic_shares
 
 def test_outliers_do_not_shift_costs() -> None:
     of, found = learned(replace(SHORT, odd=0.08))
-    wanted = of.costs[0, CPU] @ found.ground.scale[0]
-    assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.02)
+    wanted = of.costs[0, CPU] @ found.statistics.scale[0]
+    assert values(found, 0, CPU) @ found.statistics.scale[0] == pytest.approx(wanted, rel=0.02)
 
 
 def test_full_minutes_do_not_flatten_costs() -> None:
     of, found = learned(replace(SHORT, full=70.0))
-    assert 0.2 < found.ground.full[0, CPU] / found.ground.measured[0, CPU] < 0.6
-    wanted = of.costs[0, CPU] @ found.ground.scale[0]
-    assert values(found, 0, CPU) @ found.ground.scale[0] == pytest.approx(wanted, rel=0.04)
+    assert 0.2 < found.statistics.full[0, CPU] / found.statistics.measured[0, CPU] < 0.6
+    wanted = of.costs[0, CPU] @ found.statistics.scale[0]
+    assert values(found, 0, CPU) @ found.statistics.scale[0] == pytest.approx(wanted, rel=0.04)
 
 
 def test_minutes_in_which_others_fill_the_host_do_not_raise_costs() -> None:
@@ -132,8 +132,8 @@ def test_minutes_in_which_others_fill_the_host_do_not_raise_costs() -> None:
 def test_classes_have_costs_of_their_own() -> None:
     of, found = learned(replace(SHORT, brokers=3, class_factors=(1.0, 0.4)))
     for number in range(2):
-        wanted = of.costs[number, CPU] @ found.ground.scale[number]
-        got = values(found, number, CPU) @ found.ground.scale[number]
+        wanted = of.costs[number, CPU] @ found.statistics.scale[number]
+        got = values(found, number, CPU) @ found.statistics.scale[number]
         assert got == pytest.approx(wanted, rel=0.06)
 
 

@@ -34,7 +34,7 @@ def test_hidden_costs_that_matter_are_found_within_a_tenth(
     for found in learned:
         for (number, resource), finding in found.findings.items():
             truth = true_costs(month.scenario.brokers[number])[resource]
-            typical = truth * found.ground.scale[number]
+            typical = truth * found.statistics.scale[number]
             for one in finding.terms:
                 term = RATES.index(one.rate)
                 if typical[term] >= 0.05 * typical.sum():
@@ -61,14 +61,14 @@ def test_nine_of_ten_intervals_hold_the_hidden_costs(month: Grid, learned: list[
 def test_full_brokers_and_busy_hosts_were_among_them(month: Grid, learned: list[Learned]) -> None:
     small = [group.name for group in month.scenario.brokers].index("small")
     for found in learned:
-        full = found.ground.full[small, CPU] / found.ground.measured[small, CPU]
+        full = found.statistics.full[small, CPU] / found.statistics.measured[small, CPU]
         assert full > 0.02
-        assert found.ground.changes.min() > 20
+        assert found.statistics.changes.min() > 20
 
 
 def test_held_out_days_are_predicted_better_than_by_traffic_shares(learned: list[Learned]) -> None:
     for found in learned:
-        measured = found.ground.measured > 0
+        measured = found.statistics.measured > 0
         assert (found.trial.error[measured] < 0.03).all()
         assert (found.trial.error[measured] < found.trial.rule_error[measured]).all()
         assert (np.abs(found.trial.within[measured] - 0.9) < 0.03).all()
@@ -77,6 +77,6 @@ def test_held_out_days_are_predicted_better_than_by_traffic_shares(learned: list
 def test_held_out_days_are_predicted_where_bundles_cost_more_than_rates_say() -> None:
     month = simulated(scenario(usage_fraction=0.0, model=2), seed=4)
     found = learn(InMemory(month.rows(0, USAGE_FRACTION)), classes(month.scenario))
-    measured = found.ground.measured > 0
+    measured = found.statistics.measured > 0
     assert (found.trial.error[measured] < 0.03).all()
     assert (found.trial.error[measured] < found.trial.rule_error[measured]).all()

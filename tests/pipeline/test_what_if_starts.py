@@ -9,12 +9,12 @@ from replayed import events, frames, replayed, simulated
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.frames import Frame
 from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.planners import Planners
 from loadmanager.pipeline.what_if.play import spread_anew as dealt
+from loadmanager.pipeline.what_if.replay_run import Rules
 from loadmanager.pipeline.what_if.scores import scores_of
 
 SETTLE_S = 300.0

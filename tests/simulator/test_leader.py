@@ -75,7 +75,7 @@ def assert_same(got: ClusterView, want: ClusterView) -> None:
     assert got.now_s == want.now_s
 
 
-happenings = st.lists(
+world_events = st.lists(
     st.one_of(
         st.tuples(st.just("tick"), st.none()),
         st.tuples(st.just("order"), st.tuples(st.integers(0, 19), st.integers(0, 3))),
@@ -112,7 +112,7 @@ def happen(cluster: Cluster, kind: str, what: object) -> None:
 
 @pytest.mark.parametrize("mode", ["safe", "parity"])
 @settings(max_examples=40)
-@given(story=happenings)
+@given(story=world_events)
 def test_the_view_is_that_of_a_live_leader(mode: str, story: list[tuple[str, object]]) -> None:
     cluster = Cluster(noise=NOISE, planner=planner(mode=mode))
     reference = Reference(cluster)

@@ -250,4 +250,4 @@ def test_a_namespace_is_shifted_when_its_time_comes() -> None:
     played = Stepped(scenario(events=[shift]))
     before = played.until(4.0).wanted
     np.testing.assert_allclose(played.until(5.0).wanted, 3 * before)
-    assert played.world.happenings.texts == [(5.0, "tenant/space times 3")]
+    assert played.world.world_events.texts == [(5.0, "tenant/space times 3")]

@@ -5,7 +5,7 @@ import pytest
 from simulated_worlds import Stepped, scenario
 
 from loadmanager.core.scores import CPU
-from loadmanager.simulator.happenings import Silenced
+from loadmanager.simulator.world_events import Silenced
 
 HAND_OVER = {
     "order_s": 0.0, "base_s": 1.0, "per_topic_s": 0.0, "reconnect_s": 0.0,
@@ -22,7 +22,7 @@ def event(kind: str, at_s: float, *brokers: str, **fields: object) -> dict[str, 
 
 
 def texts(stepped: Stepped) -> list[tuple[float, str]]:
-    return stepped.world.happenings.texts
+    return stepped.world.world_events.texts
 
 
 def test_a_broker_that_joins_is_there_empty() -> None:
@@ -66,7 +66,7 @@ def test_a_crashed_broker_serves_nothing_and_counts_as_there_until_its_session_e
 def test_the_agent_of_a_crashed_broker_is_silent_for_as_long() -> None:
     stepped = played(event("crash", 5.0, "b-2"))
     stepped.until(6.0)
-    assert stepped.world.happenings.silences == [Silenced((1,), 35.0)]
+    assert stepped.world.world_events.silences == [Silenced((1,), 35.0)]
 
 
 def test_clients_of_a_crashed_broker_wait_from_the_crash_on() -> None:
@@ -219,7 +219,7 @@ def test_noisy_neighbours_take_cores_for_a_while() -> None:
 def test_a_silence_is_for_the_agents_to_keep() -> None:
     stepped = played(event("silence", 5.0, "b-1", "b-3", for_s=60.0))
     measured = stepped.until(5.0).measured
-    assert stepped.world.happenings.silences == [Silenced((0, 2), 65.0)]
+    assert stepped.world.world_events.silences == [Silenced((0, 2), 65.0)]
     assert measured.rates.all()
 
 

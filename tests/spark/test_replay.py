@@ -18,10 +18,10 @@ from loadmanager.pipeline import replay
 from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
-from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.events import Event, events_of
 from loadmanager.pipeline.what_if.grid import SPREAD_ANEW, combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play
+from loadmanager.pipeline.what_if.replay_run import Rules
 from loadmanager.pipeline.what_if.segments import Tables, events, index
 from loadmanager.pipeline.what_if.spreading import Spread, spread
 from loadmanager.pipeline.what_if.thresholds import SETTLE_S

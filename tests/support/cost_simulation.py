@@ -16,7 +16,7 @@ from loadmanager.core.planner import Plan
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing.rows import Rows
 from loadmanager.simulator.engine import simulate
-from loadmanager.simulator.listing_rows import ListedStats
+from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.brokers import BrokerClass

@@ -15,10 +15,10 @@ import small_history
 from replayed import Line, columns, events, replayed, simulated
 
 from loadmanager.pipeline.what_if.advice import Advice, Verdict, advised
-from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play
+from loadmanager.pipeline.what_if.replay_run import Rules
 from loadmanager.pipeline.what_if.results import Found
 from loadmanager.pipeline.what_if.scores import Scores, scores_of, stretches_of
 from loadmanager.pipeline.what_if.thresholds import SEGMENT_H, SETTLE_S

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.ground import Ground
 from loadmanager.pipeline.costing.regression import NonNegative
+from loadmanager.pipeline.costing.row_statistics import RowStatistics
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT
 from loadmanager.pipeline.costing.spread import WIDTH, Closing, Pulls
 from loadmanager.pipeline.costing.sums import State
@@ -67,11 +67,13 @@ def combined(state: State, closed: Closing, pulled: Pulls) -> Estimates:
     return found
 
 
-def settled(ground: Ground, state: State, closed: Closing, estimates: Estimates) -> State:
+def settled(
+    statistics: RowStatistics, state: State, closed: Closing, estimates: Estimates
+) -> State:
     """Return the fit with the combined costs, and the backgrounds that go with them."""
     costs, background = state.costs.copy(), state.background.copy()
-    for number, part, resource in np.ndindex(ground.classes, len(FITS), RESOURCE_COUNT):
-        units = ground.units_of(number)
+    for number, part, resource in np.ndindex(statistics.classes, len(FITS), RESOURCE_COUNT):
+        units = statistics.units_of(number)
         found = estimates[number, part, resource].costs
         change = found - costs[part, number, resource]
         background[part, units, resource] -= closed.middles.rates[units, part, resource] @ change
@@ -80,17 +82,17 @@ def settled(ground: Ground, state: State, closed: Closing, estimates: Estimates)
 
 
 def background_variances(
-    ground: Ground, closed: Closing, pulled: Pulls, estimates: Estimates, fit: int
+    statistics: RowStatistics, closed: Closing, pulled: Pulls, estimates: Estimates, fit: int
 ) -> FloatArray:
     """Return (U, 5): the variances of the backgrounds at no traffic, infinite if unknown."""
-    found = np.full((len(ground.class_of), RESOURCE_COUNT), np.inf)
+    found = np.full((len(statistics.class_of), RESOURCE_COUNT), np.inf)
     for unit, resource in np.ndindex(*found.shape):
         weight = closed.middles.weight[unit, fit, resource]
         if weight <= 0:
             continue
-        number = int(ground.class_of[unit])
+        number = int(statistics.class_of[unit])
         one = estimates[number, fit, resource]
-        away = zero_traffic(ground, closed, unit, fit, resource)
+        away = zero_traffic(statistics, closed, unit, fit, resource)
         own = pulled.unit[unit, fit, resource]
         together = away @ one.kernel @ own[:WIDTH] / weight
         variance = own[WIDTH] / weight**2 + away @ one.covariance @ away - 2.0 * together
@@ -98,9 +100,11 @@ def background_variances(
     return found
 
 
-def zero_traffic(ground: Ground, closed: Closing, unit: int, fit: int, resource: int) -> FloatArray:
+def zero_traffic(
+    statistics: RowStatistics, closed: Closing, unit: int, fit: int, resource: int
+) -> FloatArray:
     """Return how far a unit's middle is from no traffic, in scaled rates."""
-    scaled = ground.rates[unit] / ground.scale[ground.class_of[unit]]
+    scaled = statistics.rates[unit] / statistics.scale[statistics.class_of[unit]]
     return np.asarray(scaled + closed.middles.rates[unit, fit, resource])
 
 

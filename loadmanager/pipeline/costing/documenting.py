@@ -65,9 +65,9 @@ def document(cluster: str, units: Units, learned: Learned, *, made_at_ms: int) -
 def _class_costs(
     number: int, units: Units, learned: Learned, found: dict[str, Finding]
 ) -> ClassCosts:
-    members = learned.ground.units_of(number).tolist()
-    minutes = learned.ground.minutes[members]
-    typical = minutes @ learned.ground.rates[members] / max(int(minutes.sum()), 1)
+    members = learned.statistics.units_of(number).tolist()
+    minutes = learned.statistics.minutes[members]
+    typical = minutes @ learned.statistics.rates[members] / max(int(minutes.sum()), 1)
     return ClassCosts(
         resources={
             resource: {one.rate: one.term for one in finding.terms}
@@ -93,7 +93,7 @@ def _qualities(
                     coverage=float(trial.within[number, row]),
                     held_out_minutes=int(trial.minutes[number, row]),
                     baseline_mape=float(trial.rule_error[number, row]),
-                    moves=int(learned.ground.changes[number]),
+                    moves=int(learned.statistics.changes[number]),
                     move_mape=_number(trial.change_error[number, row]),
                     typical_error=finding.typical_error,
                 ),
@@ -119,7 +119,7 @@ def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table ``cost_terms``."""
     for (number, row), finding in learned.findings.items():
         for one in finding.terms:
-            typical = float(learned.ground.scale[number, RATES.index(one.rate)])
+            typical = float(learned.statistics.scale[number, RATES.index(one.rate)])
             yield {
                 **_class(units, number),
                 "resource": RESOURCES[row],
@@ -135,17 +135,17 @@ def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
 
 def quality_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
     """Yield the rows of the table ``cost_quality``."""
-    ground, trial = learned.ground, learned.trial
+    statistics, trial = learned.statistics, learned.trial
     for (number, row), finding in learned.findings.items():
         at = number, row
         yield {
             **_class(units, number),
             "resource": RESOURCES[row],
             "refused": finding.refused,
-            "minutes": int(ground.measured[at]),
-            "full_minutes": int(ground.full[at]),
+            "minutes": int(statistics.measured[at]),
+            "full_minutes": int(statistics.full[at]),
             "blocks": finding.blocks,
-            "moves": int(ground.changes[number]),
+            "moves": int(statistics.changes[number]),
             "held_out_minutes": int(trial.minutes[at]),
             "mape": _number(trial.error[at]),
             "baseline_mape": _number(trial.rule_error[at]),
@@ -177,10 +177,11 @@ def background_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
 def summary(units: Units, learned: Learned) -> Iterator[str]:
     """Yield lines for people: the terms of each class, how good they are, what is missing."""
     for number, (cluster, name) in enumerate(units.classes):
-        members = learned.ground.units_of(number)
-        minutes = int(learned.ground.minutes[members].sum())
+        members = learned.statistics.units_of(number)
+        minutes = int(learned.statistics.minutes[members].sum())
         told = f"class {name or '(none)'} of {cluster}: {len(members)} brokers"
-        yield f"{told}, {minutes:,} minutes, {learned.ground.changes[number]:,} changes by moves"
+        changes = learned.statistics.changes[number]
+        yield f"{told}, {minutes:,} minutes, {changes:,} changes by moves"
         for row, resource in enumerate(RESOURCES):
             yield from _of_resource(number, row, resource, learned)
 

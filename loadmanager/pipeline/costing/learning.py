@@ -17,10 +17,10 @@ from loadmanager.pipeline.costing.combining import (
     zero_traffic,
 )
 from loadmanager.pipeline.costing.drift import Drift, drift_of, drift_of_all
-from loadmanager.pipeline.costing.ground import Ground, survey
 from loadmanager.pipeline.costing.identifiability import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.costing.intervals import interval
 from loadmanager.pipeline.costing.regression import fit
+from loadmanager.pipeline.costing.row_statistics import RowStatistics, row_statistics
 from loadmanager.pipeline.costing.rows import ALL, FIRST, LAST, Source
 from loadmanager.pipeline.costing.spread import Closing, Pulls, closing, pulls
 from loadmanager.pipeline.costing.sums import State
@@ -66,7 +66,7 @@ class Finding:
 class Learned:
     """All findings by class and resource, and backgrounds by unit and resource."""
 
-    ground: Ground
+    statistics: RowStatistics
     findings: dict[tuple[int, int], Finding]
     backgrounds: dict[tuple[int, int], Term]
     trial: Trial
@@ -74,26 +74,29 @@ class Learned:
 
 def learn(source: Source, class_of: "list[int] | tuple[int, ...]") -> Learned:
     """Return what all rows say about the classes of units; at least one unit."""
-    ground = survey(source, class_of)
-    state = fit(source, ground)
-    closed = closing(source, ground, state)
-    pulled = pulls(source, ground, state, closed)
+    statistics = row_statistics(source, class_of)
+    state = fit(source, statistics)
+    closed = closing(source, statistics, state)
+    pulled = pulls(source, statistics, state, closed)
     estimates = combined(state, closed, pulled)
-    state = settled(ground, state, closed, estimates)
-    trial = tried(source, ground, state)
-    found = _Found(ground, state, closed, pulled, estimates)
+    state = settled(statistics, state, closed, estimates)
+    trial = tried(source, statistics, state)
+    found = _Found(statistics, state, closed, pulled, estimates)
     findings = {
         (number, resource): found.finding(number, resource)
-        for number, resource in np.ndindex(ground.classes, len(RESOURCES))
+        for number, resource in np.ndindex(statistics.classes, len(RESOURCES))
     }
     return Learned(
-        ground=ground, findings=findings, backgrounds=found.backgrounds(findings), trial=trial
+        statistics=statistics,
+        findings=findings,
+        backgrounds=found.backgrounds(findings),
+        trial=trial,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    ground: Ground
+    statistics: RowStatistics
     state: State
     closed: Closing
     pulled: Pulls
@@ -115,9 +118,9 @@ class _Found:
         )
 
     def _refused(self, number: int, resource: int, blocks: int) -> str | None:
-        ground = self.ground
-        measured = int(ground.measured[number, resource])
-        whole = measured - int(ground.full[number, resource])
+        statistics = self.statistics
+        measured = int(statistics.measured[number, resource])
+        whole = measured - int(statistics.full[number, resource])
         if measured == 0:
             return "was never measured"
         if whole < LEAST_MINUTES:
@@ -133,7 +136,7 @@ class _Found:
 
     def _variation(self, number: int, resource: int) -> float:
         """Return how much the most varied rate does within units, as a part of its mean."""
-        units = self.ground.units_of(number)
+        units = self.statistics.units_of(number)
         weight = float(self.closed.middles.weight[units, ALL, resource].sum())
         slopes = self.closed.slopes[number, ALL, resource, :2].sum(axis=0)
         most = float(np.diag(slopes).max())
@@ -141,7 +144,7 @@ class _Found:
 
     def _terms(self, number: int, resource: int, estimate: Estimate) -> tuple[FoundTerm, ...]:
         most = self._most(number, resource)
-        usage = float(self.ground.usage[self.ground.units_of(number), resource].mean())
+        usage = float(self.statistics.usage[self.statistics.units_of(number), resource].mean())
         partners = entangled(estimate.gram)
         halves = [self.estimates[number, part, resource] for part in (FIRST, LAST)]
         found = []
@@ -160,7 +163,7 @@ class _Found:
                 high=high,
                 usage=usage,
             )
-            scale = float(self.ground.scale[number, term])
+            scale = float(self.statistics.scale[number, term])
             found.append(
                 FoundTerm(
                     rate=rate,
@@ -174,9 +177,9 @@ class _Found:
 
     def _most(self, number: int, resource: int) -> FloatArray:
         """Return what each term costs at most: all that any broker used would be for it alone."""
-        units = self.ground.units_of(number)
-        rates = self.ground.rates[units] / self.ground.scale[number]
-        usage = self.ground.usage[units, resource]
+        units = self.statistics.units_of(number)
+        rates = self.statistics.rates[units] / self.statistics.scale[number]
+        usage = self.statistics.usage[units, resource]
         # Not by brokers that hardly have any of the rate: their means err.
         enough = rates > 0.5 * rates.mean(axis=0)
         with np.errstate(divide="ignore"):
@@ -185,14 +188,16 @@ class _Found:
 
     def backgrounds(self, findings: dict[tuple[int, int], Finding]) -> dict[tuple[int, int], Term]:
         """Return what each unit uses without traffic, of resources that have terms."""
-        variances = background_variances(self.ground, self.closed, self.pulled, self.estimates, ALL)
+        variances = background_variances(
+            self.statistics, self.closed, self.pulled, self.estimates, ALL
+        )
         found = {}
         for unit, resource in np.ndindex(*variances.shape):
-            number = int(self.ground.class_of[unit])
+            number = int(self.statistics.class_of[unit])
             if findings[number, resource].refused or not np.isfinite(variances[unit, resource]):
                 continue
             estimate = self.estimates[number, ALL, resource]
-            away = zero_traffic(self.ground, self.closed, unit, ALL, resource)
+            away = zero_traffic(self.statistics, self.closed, unit, ALL, resource)
             middle = self.closed.middles.rates[unit, ALL, resource]
             at_middle = self.state.background[ALL, unit, resource] + middle @ estimate.costs
             value = float(at_middle - away @ estimate.costs)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing import robust
-from loadmanager.pipeline.costing.ground import Ground
 from loadmanager.pipeline.costing.robust import Phase
+from loadmanager.pipeline.costing.row_statistics import RowStatistics
 from loadmanager.pipeline.costing.rows import FITS, RATE_COUNT, RESOURCE_COUNT, Source, Sums
 from loadmanager.pipeline.costing.sums import BUCKETS, State, least_deviation, normal_equations
 
@@ -70,23 +70,23 @@ class Within:
     right: FloatArray
 
 
-def fit(source: Source, ground: Ground) -> State:
+def fit(source: Source, statistics: RowStatistics) -> State:
     """Return the fit of all parts of the rows; goes over them up to `MOST_PASSES` times."""
-    state = State.beginning(ground)
+    state = State.beginning(statistics)
     for phase in Phase:
         state = state.in_phase(phase)
         for turn in range(1, _AT_MOST[phase] + 1):
             before = state
-            state = _better(ground, state, source.sums(normal_equations(ground, state)))
-            if turn >= _AT_LEAST[phase] and _change(ground, before, state) < _SETTLED:
+            state = _better(statistics, state, source.sums(normal_equations(statistics, state)))
+            if turn >= _AT_LEAST[phase] and _change(statistics, before, state) < _SETTLED:
                 break
     return state
 
 
-def unit_equations(ground: Ground, sums: Sums) -> FloatArray:
+def unit_equations(statistics: RowStatistics, sums: Sums) -> FloatArray:
     """Return (U, F, 5, 7, 8), 0 for units without rows."""
     empty = np.zeros((len(FITS), RESOURCE_COUNT, 1 + RATE_COUNT, 2 + RATE_COUNT))
-    return np.stack([sums.get(unit, empty) for unit in range(len(ground.class_of))])
+    return np.stack([sums.get(unit, empty) for unit in range(len(statistics.class_of))])
 
 
 def within(equations: FloatArray) -> Within:
@@ -112,12 +112,12 @@ def solved(equations: Within) -> FloatArray:
     return np.asarray(found / safe)
 
 
-def _better(ground: Ground, state: State, sums: Sums) -> State:
+def _better(statistics: RowStatistics, state: State, sums: Sums) -> State:
     """Return the fit that a pass leads to."""
-    equations = unit_equations(ground, sums)
+    equations = unit_equations(statistics, sums)
     costs, background = state.costs.copy(), state.background.copy()
-    for number in range(ground.classes):
-        units = ground.units_of(number)
+    for number in range(statistics.classes):
+        units = statistics.units_of(number)
         for part in range(len(FITS)):
             for resource in range(RESOURCE_COUNT):
                 own = equations[units, part, resource]
@@ -126,8 +126,8 @@ def _better(ground: Ground, state: State, sums: Sums) -> State:
                 known = own[:, 0, 0] > 0
                 rest = own[:, 0, -1] - own[:, 0, 1:-1] @ found
                 background[part, units[known], resource] = rest[known] / own[known, 0, 0]
-    counts = np.stack([sums[-1 - number] for number in range(ground.classes)])
-    deviation = _deviation(ground, state, counts)
+    counts = np.stack([sums[-1 - number] for number in range(statistics.classes)])
+    deviation = _deviation(statistics, state, counts)
     return replace(
         state,
         costs=costs,
@@ -138,7 +138,7 @@ def _better(ground: Ground, state: State, sums: Sums) -> State:
     )
 
 
-def _deviation(ground: Ground, state: State, counts: FloatArray) -> FloatArray:
+def _deviation(statistics: RowStatistics, state: State, counts: FloatArray) -> FloatArray:
     """Return how far rows are off in each bucket; one with few rows takes its neighbour's."""
     middle = robust.quantile(counts, 0.5) / robust.NORMAL_MEDIAN * state.deviation
     enough = counts.sum(axis=-1) >= _FEW
@@ -148,7 +148,7 @@ def _deviation(ground: Ground, state: State, counts: FloatArray) -> FloatArray:
     levels = _filled(found[:, :, :BUCKETS])
     found = np.concatenate([levels, found[:, :, BUCKETS:]], axis=2)
     found = np.where(np.isnan(found), usual, found)
-    return np.maximum(found, least_deviation(ground)[:, :, np.newaxis])
+    return np.maximum(found, least_deviation(statistics)[:, :, np.newaxis])
 
 
 def _filled(deviation: FloatArray) -> FloatArray:
@@ -177,7 +177,7 @@ def _balance(counts: FloatArray) -> FloatArray:
     return np.concatenate([found, np.ones_like(counts[:, :, BUCKETS:])], axis=2)
 
 
-def _change(ground: Ground, before: State, after: State) -> float:
+def _change(statistics: RowStatistics, before: State, after: State) -> float:
     """Return the largest change of any term, as a part of the class' peak."""
-    peak = np.maximum(ground.peak, 1e-300)[np.newaxis, :, :, np.newaxis]
+    peak = np.maximum(statistics.peak, 1e-300)[np.newaxis, :, :, np.newaxis]
     return float(np.max(np.abs(after.costs - before.costs) / peak, initial=0.0))

@@ -17,7 +17,7 @@ import numpy as np
 
 from loadmanager.core.columns import Indices
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.ground import Ground
+from loadmanager.pipeline.costing.row_statistics import RowStatistics
 from loadmanager.pipeline.costing.rows import (
     FITS,
     RATE_COUNT,
@@ -78,27 +78,27 @@ class Pulls(NamedTuple):
     blocks: FloatArray
 
 
-def closing(source: Source, ground: Ground, state: State) -> Closing:
+def closing(source: Source, statistics: RowStatistics, state: State) -> Closing:
     """Return what each kind of rows says about a settled fit; goes over them twice."""
-    first = source.sums(_middles_pass(ground, state))
+    first = source.sums(_middles_pass(statistics, state))
     empty = np.zeros((len(FITS), RESOURCE_COUNT, 1 + RATE_COUNT))
-    own = np.stack([first.get(unit, empty) for unit in range(len(ground.class_of))])
+    own = np.stack([first.get(unit, empty) for unit in range(len(statistics.class_of))])
     weight = own[..., 0]
     middles = Middles(weight, own[..., 1:] / np.where(weight > 0, weight, 1.0)[..., np.newaxis])
-    sums = source.sums(_slopes_pass(ground, state, middles))
-    slopes = np.stack([sums[-1 - number] for number in range(ground.classes)])
+    sums = source.sums(_slopes_pass(statistics, state, middles))
+    slopes = np.stack([sums[-1 - number] for number in range(statistics.classes)])
     roots = np.empty_like(slopes)
     for place in np.ndindex(slopes.shape[:4]):
         roots[place] = _root(slopes[place])
     return Closing(middles, slopes, roots)
 
 
-def pulls(source: Source, ground: Ground, state: State, closed: Closing) -> Pulls:
+def pulls(source: Source, statistics: RowStatistics, state: State, closed: Closing) -> Pulls:
     """Return how the blocks pull a settled fit; goes over the rows once."""
-    sums = source.sums(_pulls_pass(ground, state, closed))
-    classes = np.stack([sums[-1 - number] for number in range(ground.classes)])
+    sums = source.sums(_pulls_pass(statistics, state, closed))
+    classes = np.stack([sums[-1 - number] for number in range(statistics.classes)])
     empty = np.zeros((len(FITS), RESOURCE_COUNT, WIDTH + 1))
-    unit = np.stack([sums.get(unit, empty) for unit in range(len(ground.class_of))])
+    unit = np.stack([sums.get(unit, empty) for unit in range(len(statistics.class_of))])
     spread, (total, independent, blocks) = (
         classes[..., :WIDTH],
         np.moveaxis(classes[..., WIDTH:], -1, 0),
@@ -116,31 +116,34 @@ def _root(slopes: FloatArray) -> FloatArray:
     return np.where(known[:, None], (vectors / scale[:, None] / np.sqrt(safe)).T, 0.0)
 
 
-def _middles_pass(ground: Ground, state: State) -> Summing:
+def _middles_pass(statistics: RowStatistics, state: State) -> Summing:
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_unit(batches):
-            looks = [look(rows, ground, unit, state, part) for part in range(len(FITS))]
+            looks = [look(rows, statistics, unit, state, part) for part in range(len(FITS))]
             yield unit, np.stack([(one.slope * one.design[:, :1]).T @ one.design for one in looks])
 
     return summing
 
 
-def _slopes_pass(ground: Ground, state: State, middles: Middles) -> Summing:
+def _slopes_pass(statistics: RowStatistics, state: State, middles: Middles) -> Summing:
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_block(batches):
-            yield -1 - int(ground.class_of[unit]), _Block(rows, ground, unit, state, middles).slopes
+            yield (
+                -1 - int(statistics.class_of[unit]),
+                _Block(rows, statistics, unit, state, middles).slopes,
+            )
 
     return summing
 
 
-def _pulls_pass(ground: Ground, state: State, closed: Closing) -> Summing:
+def _pulls_pass(statistics: RowStatistics, state: State, closed: Closing) -> Summing:
     """Return a pass that gives each class (F, 5, 18, 21) and each unit (F, 5, 19)."""
 
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         former, former_place = np.zeros(0), (-1, -1)
         for unit, rows in by_block(batches):
-            number, place = int(ground.class_of[unit]), (unit, int(rows.block[0]))
-            block = _Block(rows, ground, unit, state, closed.middles)
+            number, place = int(statistics.class_of[unit]), (unit, int(rows.block[0]))
+            block = _Block(rows, statistics, unit, state, closed.middles)
             pulled = block.whitened(closed.roots[number])
             stacked = np.concatenate([pulled, block.level[..., None]], axis=-1)
             products = stacked[..., :, None] * stacked[..., None, :]
@@ -169,7 +172,7 @@ class _Block:
     """
 
     def __init__(
-        self, rows: Rows, ground: Ground, unit: int, state: State, middles: Middles
+        self, rows: Rows, statistics: RowStatistics, unit: int, state: State, middles: Middles
     ) -> None:
         shape = (len(FITS), RESOURCE_COUNT)
         self.slopes = np.zeros((*shape, len(KINDS), RATE_COUNT, RATE_COUNT))
@@ -179,7 +182,7 @@ class _Block:
         minutes = np.flatnonzero(rows.level)
         moved = np.flatnonzero(~rows.level)
         for part in range(len(FITS)):
-            one = look(rows, ground, unit, state, part)
+            one = look(rows, statistics, unit, state, part)
             for resource in range(RESOURCE_COUNT):
                 middle = middles.rates[unit, part, resource]
                 self._add_minutes(one, minutes, middle, part, resource)

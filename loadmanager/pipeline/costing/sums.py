@@ -9,8 +9,8 @@ import numpy as np
 from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.costing import robust
 from loadmanager.pipeline.costing.censoring import THRESHOLD, pull
-from loadmanager.pipeline.costing.ground import Ground, full_rows
 from loadmanager.pipeline.costing.robust import Phase
+from loadmanager.pipeline.costing.row_statistics import RowStatistics, full_rows
 from loadmanager.pipeline.costing.rows import (
     FITS,
     RATE_COUNT,
@@ -47,13 +47,13 @@ class State:
     phase: Phase
 
     @classmethod
-    def beginning(cls, ground: Ground) -> "State":
+    def beginning(cls, statistics: RowStatistics) -> "State":
         """Return a fit to begin with: everything is background."""
-        shape = (ground.classes, RESOURCE_COUNT, BUCKETS + 1)
-        floor = np.maximum(ground.spread, least_deviation(ground))
+        shape = (statistics.classes, RESOURCE_COUNT, BUCKETS + 1)
+        floor = np.maximum(statistics.spread, least_deviation(statistics))
         return cls(
-            costs=np.zeros((len(FITS), ground.classes, RESOURCE_COUNT, RATE_COUNT)),
-            background=np.repeat(ground.usage[np.newaxis], len(FITS), axis=0),
+            costs=np.zeros((len(FITS), statistics.classes, RESOURCE_COUNT, RATE_COUNT)),
+            background=np.repeat(statistics.usage[np.newaxis], len(FITS), axis=0),
             deviation=np.broadcast_to(floor[:, :, np.newaxis], shape).copy(),
             balance=np.ones(shape),
             reach=np.full(shape[:2], 2.0),
@@ -65,9 +65,9 @@ class State:
         return replace(self, phase=phase)
 
 
-def least_deviation(ground: Ground) -> FloatArray:
+def least_deviation(statistics: RowStatistics) -> FloatArray:
     """Return (C, 5): errors below a ten-thousandth of the peak count as that."""
-    return np.maximum(ground.peak, 1e-9) * 1e-4
+    return np.maximum(statistics.peak, 1e-9) * 1e-4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,20 +91,22 @@ class Look:
     pull: FloatArray
 
 
-def design(rows: Rows, ground: Ground, unit: int) -> FloatArray:
+def design(rows: Rows, statistics: RowStatistics, unit: int) -> FloatArray:
     """Return (n, 7): whether the background counts, and the scaled rates around their means."""
     level = rows.level[:, np.newaxis]
-    centred = rows.rates - np.where(level, ground.rates[unit], 0.0)
-    return np.hstack([level.astype(np.float64), centred / ground.scale[ground.class_of[unit]]])
+    centred = rows.rates - np.where(level, statistics.rates[unit], 0.0)
+    return np.hstack(
+        [level.astype(np.float64), centred / statistics.scale[statistics.class_of[unit]]]
+    )
 
 
-def look(rows: Rows, ground: Ground, unit: int, state: State, fit: int) -> Look:
+def look(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: int) -> Look:
     """Return how a unit's rows stand to a fit."""
-    number = int(ground.class_of[unit])
-    found = design(rows, ground, unit)
+    number = int(statistics.class_of[unit])
+    found = design(rows, statistics, unit)
     coefficients = np.hstack([state.background[fit, unit][:, None], state.costs[fit, number]])
     fitted = found @ coefficients.T
-    bucket = _bucket(rows, fitted, ground.peak[number])
+    bucket = _bucket(rows, fitted, statistics.peak[number])
     resource = np.arange(RESOURCE_COUNT)
     deviation = state.deviation[number, resource, bucket]
     full = full_rows(rows)
@@ -134,7 +136,7 @@ def look(rows: Rows, ground: Ground, unit: int, state: State, fit: int) -> Look:
     )
 
 
-def normal_equations(ground: Ground, state: State) -> Summing:
+def normal_equations(statistics: RowStatistics, state: State) -> Summing:
     """Return a pass that gives each unit's (F, 5, 7, 8) equations and each class' histogram.
 
     The last column is the right-hand side. The histogram (5, `BUCKETS` + 1, bins) has the
@@ -143,9 +145,9 @@ def normal_equations(ground: Ground, state: State) -> Summing:
 
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_unit(batches):
-            looks = [look(rows, ground, unit, state, fit) for fit in range(len(FITS))]
+            looks = [look(rows, statistics, unit, state, fit) for fit in range(len(FITS))]
             yield unit, np.stack([_equations(one) for one in looks])
-            yield -1 - int(ground.class_of[unit]), _histogram(rows, looks[TRAINING])
+            yield -1 - int(statistics.class_of[unit]), _histogram(rows, looks[TRAINING])
 
     return summing
 

@@ -20,7 +20,7 @@ from loadmanager.core.scores import (
     MEMORY,
     FloatArray,
 )
-from loadmanager.pipeline.costing.ground import Ground, full_rows
+from loadmanager.pipeline.costing.row_statistics import RowStatistics, full_rows
 from loadmanager.pipeline.costing.rows import (
     RESOURCE_COUNT,
     TRAINING,
@@ -53,11 +53,11 @@ class Trial:
     rule_change_error: FloatArray
 
 
-def tried(source: Source, ground: Ground, state: State) -> Trial:
+def tried(source: Source, statistics: RowStatistics, state: State) -> Trial:
     """Return how the training fit does on what was held out; goes over the rows once."""
-    sums = source.sums(_trial_pass(ground, state))
+    sums = source.sums(_trial_pass(statistics, state))
     empty = np.zeros((2, RESOURCE_COUNT, _WIDTH))
-    found = np.stack([sums.get(-1 - number, empty) for number in range(ground.classes)])
+    found = np.stack([sums.get(-1 - number, empty) for number in range(statistics.classes)])
     with np.errstate(invalid="ignore"):
         means = found / found[..., [_COUNT]]
     minutes, changes = means[:, 0], means[:, 1]
@@ -95,24 +95,24 @@ def _or_infinity(mean: FloatArray) -> float:
     return total if total > 0 else np.inf
 
 
-def _trial_pass(ground: Ground, state: State) -> Summing:
+def _trial_pass(statistics: RowStatistics, state: State) -> Summing:
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_block(batches):
             if rows.held_out[0]:
-                yield -1 - int(ground.class_of[unit]), _of_block(rows, ground, unit, state)
+                yield -1 - int(statistics.class_of[unit]), _of_block(rows, statistics, unit, state)
 
     return summing
 
 
-def _of_block(rows: Rows, ground: Ground, unit: int, state: State) -> FloatArray:
-    one = look(rows, ground, unit, state, TRAINING)
-    number = int(ground.class_of[unit])
+def _of_block(rows: Rows, statistics: RowStatistics, unit: int, state: State) -> FloatArray:
+    one = look(rows, statistics, unit, state, TRAINING)
+    number = int(statistics.class_of[unit])
     level = rows.level[:, np.newaxis]
     measured = np.where(level, rows.usage, rows.limit)  # after a move
     error = np.abs(rows.usage - one.fitted)
-    share = shares(rows.rates, ground.trained_rates[unit])
+    share = shares(rows.rates, statistics.trained_rates[unit])
     share[:, MEMORY] = rows.level
-    rule_error = np.abs(rows.usage - share * ground.trained_usage[unit])
+    rule_error = np.abs(rows.usage - share * statistics.trained_usage[unit])
     within = error <= state.reach[number] * one.deviation
     with np.errstate(invalid="ignore", divide="ignore"):
         counted = ~np.isnan(rows.usage) & ~full_rows(rows) & (measured > 0)

@@ -14,7 +14,6 @@ from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.pipeline.what_if.course import Course, Rules
 from loadmanager.pipeline.what_if.events import Event
 from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
 from loadmanager.pipeline.what_if.grid import Combination
@@ -22,6 +21,7 @@ from loadmanager.pipeline.what_if.measures import Line
 from loadmanager.pipeline.what_if.planners import Planners
 from loadmanager.pipeline.what_if.prices import LearnedPrices, Prices, TrafficPrices
 from loadmanager.pipeline.what_if.reality import Reality
+from loadmanager.pipeline.what_if.replay_run import ReplayRun, Rules
 from loadmanager.pipeline.what_if.views import other_view
 
 
@@ -90,8 +90,8 @@ class Play:
         """
         recorded = Planners(learned=self.learned)
         reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, 0))
-        courses = [
-            Course(
+        runs = [
+            ReplayRun(
                 number=one.number,
                 planners=Planners(one.wanted, self.learned),
                 rules=self.rules,
@@ -112,8 +112,8 @@ class Play:
                 yield reality.step(frame, costs)
             if frame.begins and any(one.spread_anew for one in self.combinations):
                 anew = spread_anew(frame, recorded.at(frame), _rng(segment, *_START))
-            for one, course in zip(self.combinations, courses, strict=True):
-                yield course.step(frame, costs, anew if one.spread_anew else None)
+            for one, run in zip(self.combinations, runs, strict=True):
+                yield run.step(frame, costs, anew if one.spread_anew else None)
 
 
 def _rng(segment: str, *numbers: int) -> np.random.Generator:

@@ -10,11 +10,11 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.pipeline.what_if.course import Rules
 from loadmanager.pipeline.what_if.frames import Frame, Refused
 from loadmanager.pipeline.what_if.measures import Ledger, Line, Moved, measure
 from loadmanager.pipeline.what_if.planners import Planners, following, plain_weights
 from loadmanager.pipeline.what_if.prices import Costs
+from loadmanager.pipeline.what_if.replay_run import Rules
 from loadmanager.pipeline.what_if.views import recorded_view
 
 RECORDED: Final = -1

@@ -42,7 +42,7 @@ class _Draining:
 
 
 @dataclass(slots=True, kw_only=True)
-class Happenings:
+class WorldEvents:
     """Does what is due, in order of time; at the same time in the order of the scenario.
 
     ``texts`` tell what happened and when. ``silences`` are for the agents, and

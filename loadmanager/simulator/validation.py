@@ -29,7 +29,7 @@ _SCENARIO = Table(Scenario)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
+class ValidPart:
     """The scenario that sound values make, None if they make none.
 
     ``faults`` are told by the path of the faulty value; ``doubtful`` are the paths of all
@@ -51,7 +51,7 @@ class Sound:
         return path
 
 
-def sound_part(text: ScenarioText) -> Sound:
+def valid_part(text: ScenarioText) -> ValidPart:
     """Return the scenario of a file, or what its sound values make, and the others' faults."""
     scenario, errors = _validated(text.content)
     faults = _deepest([_fault(text, error) for error in errors])
@@ -60,7 +60,7 @@ def sound_part(text: ScenarioText) -> Sound:
         rest = _without(text.content, (), {fault.aside for fault in faults}, kept)
         # It is only needed to speak of, and so cannot be what makes the rest unsound.
         scenario, _ = _validated({"title": "untitled", **rest})
-    return Sound(
+    return ValidPart(
         scenario=scenario,
         faults={fault.at: fault.text for fault in faults},
         doubtful=frozenset(

@@ -45,7 +45,7 @@ class _Order:
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
+class ReplayRun:
     """A cluster that has the recorded traffic, and owners that were decided here.
 
     It begins with the recorded owners, or with those of a ``start``. Each round it puts the

@@ -16,7 +16,7 @@ from loadmanager.simulator.traces import Trace, read_trace
 
 
 def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
-    """Yield a line that says what a sound scenario is, and one for each remark on it.
+    """Yield a line that says what a sound scenario is, and one for each warning on it.
 
     Args:
         path: the scenario.
@@ -30,8 +30,8 @@ def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
     if recorded is not None and (faults := _absent_from_trace(path, scenario, recorded)):
         raise ScenarioError(faults)
     yield f"{path}: sound: {_size(scenario, recorded)}"
-    for remark in _remarks(scenario, recorded):
-        yield f"{path}: note: {remark}"
+    for warning in _warnings(scenario, recorded):
+        yield f"{path}: note: {warning}"
 
 
 def _absent_from_trace(path: Path, scenario: Scenario, trace: Trace) -> list[str]:
@@ -55,7 +55,7 @@ def _size(scenario: Scenario, trace: Trace | None) -> str:
     return f"{brokers} brokers, {bundles} bundles, {duration}; about {math.ceil(gib * 1024)} MiB"
 
 
-def _remarks(scenario: Scenario, trace: Trace | None) -> Iterator[str]:
+def _warnings(scenario: Scenario, trace: Trace | None) -> Iterator[str]:
     topics: Counter[Namespace] = Counter()
     for load in scenario.load:
         topics[load.namespace] += load.topics

@@ -32,7 +32,7 @@ _PEAK_DEVIATIONS: Final = 3.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Ground:
+class RowStatistics:
     """Counts and means of U units in C classes, over their minutes.
 
     ``rates`` (U, 6) and ``usage`` (U, 5) are means of all minutes, the ``trained`` ones
@@ -66,8 +66,8 @@ class Ground:
         return np.flatnonzero(self.class_of == number).astype(np.int64)
 
 
-def survey(source: Source, class_of: Sequence[int]) -> Ground:
-    """Return the ground of all rows; goes over them once."""
+def row_statistics(source: Source, class_of: Sequence[int]) -> RowStatistics:
+    """Return the statistics of all rows; goes over them once."""
     classes = np.asarray(class_of, dtype=np.int64)
     sums = source.sums(_summing)
     empty = np.zeros((2, _WIDTH))
@@ -79,7 +79,7 @@ def survey(source: Source, class_of: Sequence[int]) -> Ground:
     scale, _ = _means(of_class)
     _, spread = _deviations(found[:, 0], classes, len(of_class))
     peak_mean, peak_spread = _deviations(of_class, np.arange(len(of_class)), len(of_class))
-    return Ground(
+    return RowStatistics(
         class_of=classes,
         minutes=found[:, 0, _ROWS].astype(np.int64),
         rates=rates,
