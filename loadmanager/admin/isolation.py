@@ -18,6 +18,7 @@ from loadmanager.adapters.http.operations import (
     operation,
 )
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.admin.unloads import Unload
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, told
@@ -27,7 +28,7 @@ from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.wire import decode_isolation
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import LookupRefused, Missing, UnloadService
+from loadmanager.ports import LookupRefused, Missing
 
 log = structlog.get_logger()
 
@@ -51,16 +52,14 @@ class IsolationRequests:
     Args:
         parts: of this sidecar.
         leading: has the leader's term.
-        unloads: moves what a new policy does not let stay.
+        unload: moves what a new policy does not let stay.
         cluster: whose policies they are.
     """
 
-    def __init__(
-        self, context: Context, leading: Leadership, unloads: UnloadService, cluster: str
-    ) -> None:
+    def __init__(self, context: Context, leading: Leadership, unload: Unload, cluster: str) -> None:
         self._context = context
         self._leading = leading
-        self._unloads = unloads
+        self._unload = unload
         self._documents = Documents(context.coordination)
         self._cluster = cluster
         self._path = znodes.isolation_policies(cluster)
@@ -138,7 +137,7 @@ class IsolationRequests:
         for bundle in leaving:
             namespace, range_text = namespace_of(bundle), bundle.rpartition("/")[2]
             try:
-                await self._unloads.unload(namespace, range_text, None)
+                await self._unload(namespace, range_text, None)
             except LookupRefused as error:
                 # The policy stands: the bundle can be unloaded again by hand.
                 log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))

@@ -1,5 +1,6 @@
 """Making one bundle of two neighbours: what Pulsar has not got."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,12 +25,12 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.ports import MergeRefused, MergeService, Unavailable
+from loadmanager.ports import MergeRefused, Unavailable
 
 
 @dataclass(slots=True, eq=False)
 class MergeRequests:
-    """The application's side of `MergeService`."""
+    """Makes one bundle of two neighbours. Only the leader does."""
 
     context: Context
     leading: Leadership
@@ -37,7 +38,19 @@ class MergeRequests:
     wait_s: float
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
-        """Have two bundles merged, and wait for it; see `MergeService`."""
+        """Have two bundles merged, and return the whole when it is in the boundaries.
+
+        ``other`` is the range of the second one, None for the next one.
+
+        Raises:
+            LeaderElsewhere: this sidecar does not lead; another does.
+            NamespaceUnknown: there is no such namespace.
+            BundleUnknown: it has no such bundle.
+            MergeRefused: they are not adjacent, no broker owns one of them, the whole would
+                be cut again at once, or neither owner may have both.
+            Conflict: one of them is being split or merged, or is on its way.
+            Unavailable: it was not done in time; they stay as they were.
+        """
         leader_term = self.leading.require_term()
         both = _chosen(
             await boundaries_of(self.context.cluster_state, namespace), range_text, other
@@ -111,8 +124,8 @@ class MergedBundle(Document):
 class Merges(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge``."""
 
-    def __init__(self, service: MergeService) -> None:
-        self._service = service
+    def __init__(self, merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]]) -> None:
+        self._merge = merge
 
     @operation(
         "PUT",
@@ -134,7 +147,5 @@ class Merges(Resource, tag="bundles"):
         Both go to the owner of the busier one first. Lookups wait while they are merged.
         """
         query: MergeQuery = call.query
-        whole = await self._service.merge(
-            namespace_in(call), call.path["bundle"], query.neighbour or None
-        )
+        whole = await self._merge(namespace_in(call), call.path["bundle"], query.neighbour or None)
         return json_reply({"bundle": whole.rpartition("/")[2]})

@@ -1,7 +1,7 @@
 """Namespaces and their bundles."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -36,7 +36,6 @@ from loadmanager.ports import (
     Delete,
     LookupService,
     Missing,
-    NamespaceService,
     NamespaceTaken,
     NamespaceUnknown,
     Node,
@@ -51,7 +50,7 @@ _LEAVING_S: Final = 10.0
 
 
 class NamespaceRequests:
-    """The application's side of `NamespaceService`."""
+    """Namespaces as a whole. All raise `Unavailable` while ZooKeeper does not answer."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context
@@ -59,8 +58,12 @@ class NamespaceRequests:
         self._cluster = cluster
         self._documents = Documents(context.coordination)
 
-    async def of_tenant(self, tenant: str) -> tuple[Namespace, ...]:
-        """Return all namespaces of a tenant; see `NamespaceService`."""
+    async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
+        """Return all namespaces of a tenant, sorted.
+
+        Raises:
+            Missing: there is no such tenant.
+        """
         folders = [f"{znodes.POLICIES}/{tenant}", f"{znodes.LOCAL_POLICIES}/{tenant}"]
         names = {name for folder in folders for name in await self._documents.names(folder)}
         if not names and not [one for one in folders if await self._documents.node(one)]:
@@ -68,7 +71,11 @@ class NamespaceRequests:
         return tuple(Namespace(f"{tenant}/{name}") for name in sorted(names))
 
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
-        """Return a namespace's policies with its present bundles; see `NamespaceService`."""
+        """Return a namespace's policies in Pulsar's form, with its present bundles.
+
+        Raises:
+            NamespaceUnknown: it does not exist.
+        """
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         path = znodes.policies(namespace)
         data = await self._documents.read(path)
@@ -77,7 +84,12 @@ class NamespaceRequests:
         return {**found, "bundles": bundles_to_json(boundaries)}
 
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
-        """Create a namespace, in one commit with its bundles; see `NamespaceService`."""
+        """Create a namespace, and its tenant if need be, in one commit with its bundles.
+
+        Raises:
+            NamespaceTaken: it exists, or bundles of a former one are locked still.
+            Conflict: others changed it again and again meanwhile.
+        """
         namespace = boundaries.namespace
         tenant = namespace.partition("/")[0]
         await self._ensure_tenant(tenant)
@@ -133,7 +145,13 @@ class NamespaceRequests:
                     return
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and have its bundles let go; see `NamespaceService`."""
+        """Delete a namespace, and return when no broker owns a bundle of it, or soon after.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            NamespaceUnknown: it does not exist.
+            Conflict: brokers report topics of it, or topics are partitioned, and not ``force``.
+        """
         self._leading.require_term()
         for _ in range(_TRIES):
             operations = await self._deletion(namespace, force=force)
@@ -247,7 +265,7 @@ class Namespaces(Resource, tag="namespaces"):
     """Answers under ``/admin/v2/namespaces``."""
 
     def __init__(
-        self, lookup: LookupService, service: NamespaceService, *, default_bundles: int
+        self, lookup: LookupService, service: NamespaceRequests, *, default_bundles: int
     ) -> None:
         self._lookup = lookup
         self._service = service

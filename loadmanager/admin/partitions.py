@@ -10,8 +10,9 @@ from loadmanager.adapters.http.operations import Call, Document, Method, Reply, 
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role
+from loadmanager.admin.topics import PartitionRequests
 from loadmanager.core.ids import DOMAINS, TopicName, topic_from_parts
-from loadmanager.ports import LookupService, PartitionService
+from loadmanager.ports import LookupService
 
 _MOST: Final = 100_000
 
@@ -66,7 +67,7 @@ def _in_each_domain(method: str, *replies: Reply, **declared: Any) -> Callable[[
 class Partitions(Resource, tag="topics"):
     """Answers ``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions``."""
 
-    def __init__(self, lookup: LookupService, service: PartitionService) -> None:
+    def __init__(self, lookup: LookupService, service: PartitionRequests) -> None:
         self._lookup = lookup
         self._service = service
 

@@ -1,5 +1,6 @@
 """The plan of a round, computed and not carried out."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 from aiohttp import web
@@ -13,7 +14,7 @@ from loadmanager.admin.steering import BalancingState
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import PreviewService, PreviewWish
+from loadmanager.ports import Preview, PreviewWish
 
 _MOST: Final = 10_000
 
@@ -85,8 +86,8 @@ class PlanDocument(Document):
 class Plans(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/plan``."""
 
-    def __init__(self, service: PreviewService) -> None:
-        self._service = service
+    def __init__(self, plan: Callable[[PreviewWish], Awaitable[Preview]]) -> None:
+        self._plan = plan
 
     @operation(
         "GET",
@@ -110,7 +111,7 @@ class Plans(Resource, tag="decisions"):
             settings=tuple(query.settings),
             seed=query.seed,
         )
-        preview = await self._service.plan(wish)
+        preview = await self._plan(wish)
         plan = preview.plan
         document = PlanDocument.model_validate(
             {

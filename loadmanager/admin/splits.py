@@ -1,6 +1,6 @@
 """Splitting a bundle by hand, as Pulsar's admin REST has it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -21,7 +21,6 @@ from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.ports import (
     BundleUnknown,
     SplitRefused,
-    SplitService,
     Unavailable,
 )
 
@@ -30,14 +29,25 @@ _POSITIONS = "specified_positions_divide"
 
 @dataclass(slots=True, eq=False)
 class SplitRequests:
-    """The application's side of `SplitService`."""
+    """Splits bundles on demand. Only the leader does."""
 
     context: Context
     leading: Leadership
     wait_s: float
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
-        """Have a bundle cut, and wait for it; see `SplitService`."""
+        """Have a bundle cut, and return when its parts are in the namespace's boundaries.
+
+        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with
+        the most topics, or ``HOT`` for the one with the most traffic.
+
+        Raises:
+            LeaderElsewhere: this sidecar does not lead; another does.
+            NamespaceUnknown: there is no such namespace.
+            BundleUnknown: it has no such bundle, or no broker reports one.
+            SplitRefused: the algorithm or its positions do not fit, or no broker owns the bundle.
+            Unavailable: no leader is at work, or it was not cut in time.
+        """
         if order.algorithm not in SPLIT_ALGORITHMS:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))
             raise SplitRefused(f"split algorithm {order.algorithm!r}; expected one of {known}")
@@ -115,10 +125,10 @@ class Splits(Resource, tag="bundles"):
 
     def __init__(
         self,
-        service: SplitService,
+        split: Callable[[Namespace, str, SplitOrder], Awaitable[None]],
         default_algorithm: Callable[[], str] = lambda: DEFAULT_ALGORITHM,
     ) -> None:
-        self._service = service
+        self._split = split
         self._default_algorithm = default_algorithm
 
     @operation(
@@ -143,5 +153,5 @@ class Splits(Resource, tag="bundles"):
         query: SplitQuery = call.query
         positions: list[int] = call.body or []
         order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(positions))
-        await self._service.split(namespace_in(call), call.path["bundle"], order)
+        await self._split(namespace_in(call), call.path["bundle"], order)
         return empty_reply(204)

@@ -20,6 +20,7 @@ from loadmanager.adapters.http.operations import (
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents
@@ -41,7 +42,6 @@ from loadmanager.ports import (
     BrokerError,
     Conflict,
     Missing,
-    TopicLine,
     Unavailable,
     Unfit,
 )
@@ -57,7 +57,7 @@ _Topics = Mapping[BundleId, Mapping[TopicName, Rates]]
 class TopicRequests:
     """Topics, as the brokers have them open."""
 
-    def __init__(self, context: Context, line: TopicLine) -> None:
+    def __init__(self, context: Context, line: HttpTopicsClient) -> None:
         self._context = context
         self._line = line
         self._documents = Documents(context.coordination)
@@ -150,14 +150,19 @@ class TopicRequests:
 
 
 class PartitionRequests:
-    """The application's side of `PartitionService`."""
+    """How many partitions topics have."""
 
     def __init__(self, context: Context) -> None:
         self._cluster_state = context.cluster_state
         self._documents = Documents(context.coordination)
 
     async def create(self, topic: TopicName, partitions: int) -> None:
-        """Make a topic a partitioned one; see `PartitionService`."""
+        """Make a topic a partitioned one.
+
+        Raises:
+            NamespaceUnknown: its namespace does not exist.
+            Conflict: it has partitions already.
+        """
         await boundaries_of(self._cluster_state, topic.namespace)
 
         def edit(data: bytes | None) -> bytes:
@@ -168,7 +173,11 @@ class PartitionRequests:
         await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget the partitions of a topic; see `PartitionService`."""
+        """Forget the partitions of a topic.
+
+        Raises:
+            Missing: it has none.
+        """
         path = _checked(znodes.partitions(topic), topic)
         if await self._documents.read(path) is None:
             raise Missing(f"topic {topic} is not partitioned")

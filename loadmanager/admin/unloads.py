@@ -1,6 +1,6 @@
 """Unloading bundles by hand: Pulsar's admin paths, and one that says where a bundle went."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -23,15 +23,19 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Unavailable, Unloaded, UnloadRefused, UnloadService
+from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_TOLD: Final = 5
 
 
+Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[Unloaded]]]
+"""`UnloadRequests.unload`."""
+
+
 @dataclass(slots=True, eq=False)
 class UnloadRequests:
-    """The application's side of `UnloadService`.
+    """Takes bundles off their brokers on demand. Only the leader does.
 
     Args:
         parts: of this sidecar.
@@ -49,7 +53,20 @@ class UnloadRequests:
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
-        """Have bundles move, a few at a time, and wait for them; see `UnloadService`."""
+        """Have one bundle of a namespace, or with None all, move to another broker.
+
+        Return when the next owners have them, with where each went. A bundle without an
+        owner, or that is at its destination, is left alone. Without a ``destination`` each
+        goes to the best place but the one it has; with one it goes there whatever the load.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            NamespaceUnknown: there is no such namespace.
+            BundleUnknown: it has no such bundle.
+            UnloadRefused: the destination is not registered, or is to take nothing now.
+            Unavailable: no sidecar leads; no other broker can take the bundle, which is then
+                not interrupted; or it did not arrive in time.
+        """
         self.leading.require_term()
         boundaries = await boundaries_of(self.context.cluster_state, namespace)
         whole = range_text is None
@@ -194,8 +211,8 @@ class Unloads(Resource, tag="bundles"):
     The same below ``/admin/v2/loadmanager`` answers with where the bundle went.
     """
 
-    def __init__(self, service: UnloadService) -> None:
-        self._service = service
+    def __init__(self, unload: Unload) -> None:
+        self._unload = unload
 
     @operation(
         "PUT",
@@ -207,7 +224,7 @@ class Unloads(Resource, tag="bundles"):
     )
     async def unload_all(self, call: Call) -> web.StreamResponse:
         """Move all bundles of a namespace to other brokers, a few at a time."""
-        await self._service.unload(namespace_in(call), None, None)
+        await self._unload(namespace_in(call), None, None)
         return empty_reply(204)
 
     @operation(
@@ -226,7 +243,7 @@ class Unloads(Resource, tag="bundles"):
         """
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)
-        await self._service.unload(namespace_in(call), call.path["bundle"], destination)
+        await self._unload(namespace_in(call), call.path["bundle"], destination)
         return empty_reply(204)
 
     @operation(
@@ -242,7 +259,7 @@ class Unloads(Resource, tag="bundles"):
         """Move one bundle to another broker, and return where it went."""
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)
-        (one,) = await self._service.unload(namespace_in(call), call.path["bundle"], destination)
+        (one,) = await self._unload(namespace_in(call), call.path["bundle"], destination)
         return json_reply(UnloadedBundle.model_validate(one))
 
 

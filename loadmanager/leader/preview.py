@@ -15,13 +15,19 @@ from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
 
 
 class PreviewRequests:
-    """The application's side of `PreviewService`."""
+    """Rounds that are not carried out."""
 
     def __init__(self, leading: Leadership) -> None:
         self._leading = leading
 
     async def plan(self, wish: PreviewWish) -> Preview:
-        """Return what a round would do now; see `PreviewService`."""
+        """Return what a round of the leader would do now.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: no sidecar leads, or no broker has reported yet.
+            Unfit: a strategy or a setting is none, or has a value it cannot have.
+        """
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")

@@ -6,12 +6,17 @@ real broker and beside a fake one.
 """
 
 from loadmanager.ports.administration import (
+    BrokerUnknown,
+    BundleUnknown,
     Conflict,
+    DrainService,
+    DrainStatus,
+    MergeRefused,
     Missing,
-    NamespaceService,
-    PartitionService,
-    TopicLine,
+    SplitRefused,
     Unfit,
+    Unloaded,
+    UnloadRefused,
 )
 from loadmanager.ports.broker import (
     BrokerControl,
@@ -46,8 +51,14 @@ from loadmanager.ports.coordination import (
     VersionMismatch,
     Watch,
 )
-from loadmanager.ports.drains import BrokerUnknown, DrainService, DrainStatus
-from loadmanager.ports.history import HistorySink, NoHistory, offer_report
+from loadmanager.ports.history import (
+    HistorySink,
+    NoHistory,
+    NoSeed,
+    SeedSource,
+    SeedUnreadable,
+    offer_report,
+)
 from loadmanager.ports.host import Clock, HostProbe
 from loadmanager.ports.leading import (
     Account,
@@ -56,7 +67,6 @@ from loadmanager.ports.leading import (
     LeaderQueries,
     LedgerWish,
     Preview,
-    PreviewService,
     PreviewWish,
     ShadowList,
     SubjectUnknown,
@@ -76,7 +86,6 @@ from loadmanager.ports.lookup import (
     Redirection,
     Unavailable,
 )
-from loadmanager.ports.merges import MergeRefused, MergeService
 from loadmanager.ports.orders import Reported, StandingOrders
 from loadmanager.ports.overview import (
     BrokerUse,
@@ -87,9 +96,6 @@ from loadmanager.ports.overview import (
     ResourceUse,
     TaskGain,
 )
-from loadmanager.ports.seeds import NoSeed, SeedSource, SeedUnreadable
-from loadmanager.ports.splits import BundleUnknown, SplitRefused, SplitService
-from loadmanager.ports.unloads import Unloaded, UnloadRefused, UnloadService
 
 __all__ = [
     "Account",
@@ -125,10 +131,8 @@ __all__ = [
     "LookupRefused",
     "LookupService",
     "MergeRefused",
-    "MergeService",
     "Missing",
     "MissingBroker",
-    "NamespaceService",
     "NamespaceTaken",
     "NamespaceUnknown",
     "NoHistory",
@@ -144,9 +148,7 @@ __all__ = [
     "Overview",
     "OverviewService",
     "Owner",
-    "PartitionService",
     "Preview",
-    "PreviewService",
     "PreviewWish",
     "Readiness",
     "Redirection",
@@ -160,7 +162,6 @@ __all__ = [
     "SetData",
     "ShadowList",
     "SplitRefused",
-    "SplitService",
     "StaleAgent",
     "StandingOrders",
     "Stat",
@@ -169,11 +170,9 @@ __all__ = [
     "TaskList",
     "TaskWish",
     "TooLarge",
-    "TopicLine",
     "Unavailable",
     "Unfit",
     "UnloadRefused",
-    "UnloadService",
     "Unloaded",
     "VersionMismatch",
     "Watch",

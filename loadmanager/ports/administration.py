@@ -1,14 +1,10 @@
-"""What the HTTP door asks of the application beyond lookups and moves, and how it refuses.
+"""What people ask of the application over REST, and how it is refused."""
 
-All methods raise `Unavailable` while ZooKeeper cannot be read or written.
-"""
+from dataclasses import dataclass
+from typing import Protocol
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.core.rates import Rates
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.wire import DrainMark
 from loadmanager.ports.lookup import LookupRefused
 
 
@@ -24,68 +20,75 @@ class Unfit(LookupRefused):
     """A request can never be met as it is."""
 
 
-class NamespaceService(Protocol):
-    """Namespaces as a whole."""
+class BundleUnknown(LookupRefused):
+    """The namespace has no such bundle now."""
 
-    async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
-        """Return all namespaces of a tenant, sorted.
+
+class SplitRefused(LookupRefused):
+    """The bundle cannot be cut as asked; asking again as it is will not help."""
+
+
+class MergeRefused(LookupRefused):
+    """The two bundles cannot become one as they are; asking again so will not help."""
+
+
+class UnloadRefused(LookupRefused):
+    """The bundle cannot go where it was asked to go; asking again as it is will not help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """A bundle that has the owner it was to get.
+
+    ``source`` is the former owner, None if the bundle had none; then nothing was done.
+    ``target`` is the owner now, None if there is none or the bundle was split meanwhile.
+    ``took_s`` counts from the order until the target served the bundle, as the leader saw it.
+    """
+
+    bundle: BundleId
+    source: BrokerId | None = None
+    target: BrokerId | None = None
+    took_s: float = 0.0
+
+
+class BrokerUnknown(LookupRefused):
+    """No such broker is registered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStatus:
+    """How far a broker is from being empty, as one sidecar sees it.
+
+    ``mark`` is None for a broker that nobody marked. ``draining`` is what the broker's
+    own report says: its agent has seen the mark, or is about to stop.
+    """
+
+    broker: BrokerId
+    registered: bool
+    draining: bool
+    mark: DrainMark | None
+    bundles_left: int
+
+
+class DrainService(Protocol):
+    """Marks brokers that are to be emptied and take nothing. Every sidecar can.
+
+    All methods raise `Unavailable` while the marks cannot be read or written.
+    """
+
+    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
+        """Have a broker emptied, until `unmark`; a mark that stands already is kept.
 
         Raises:
-            Missing: there is no such tenant.
+            BrokerUnknown: it is not registered.
         """
 
-    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
-        """Return a namespace's policies in Pulsar's form, with its present bundles.
+    async def unmark(self, broker: BrokerId) -> None:
+        """Let a broker take bundles again; without a mark there is nothing to do."""
+
+    async def status(self, broker: BrokerId) -> DrainStatus:
+        """Return how far a broker is.
 
         Raises:
-            NamespaceUnknown: it does not exist.
-        """
-
-    async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
-        """Create a namespace, and its tenant if need be, with these bundles or not at all.
-
-        Raises:
-            NamespaceTaken: it exists, or bundles of a former one of that name are not let go yet.
-            Conflict: others changed it again and again meanwhile.
-        """
-
-    async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and return when no broker owns a bundle of it, or soon after.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: it does not exist.
-            Conflict: brokers report topics of it, or topics are partitioned, and not ``force``.
-        """
-
-
-class TopicLine(Protocol):
-    """How a sidecar asks others for the topics of their brokers."""
-
-    async def topics(
-        self, sidecar_url: str, namespace: Namespace
-    ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return what `TopicService.own` of another sidecar returns.
-
-        Raises:
-            Unavailable: it gave no answer that can be used.
-        """
-
-
-class PartitionService(Protocol):
-    """How many partitions topics have."""
-
-    async def create(self, topic: TopicName, partitions: int) -> None:
-        """Make a topic a partitioned one.
-
-        Raises:
-            NamespaceUnknown: its namespace does not exist.
-            Conflict: it has partitions already.
-        """
-
-    async def delete(self, topic: TopicName) -> None:
-        """Forget the partitions of a topic.
-
-        Raises:
-            Missing: it has none.
+            BrokerUnknown: it is neither registered nor marked.
         """

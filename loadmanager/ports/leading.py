@@ -58,19 +58,6 @@ class Preview:
     balancing: Balancing
 
 
-class PreviewService(Protocol):
-    """Rounds that are not carried out."""
-
-    async def plan(self, wish: PreviewWish) -> Preview:
-        """Return what a round of the leader would do now.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no sidecar leads, or no broker has reported yet.
-            Unfit: a strategy or a setting is none, or has a value it cannot have.
-        """
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerWish:
     """Which decisions are wanted: at most ``limit``, and those that fit all that is said.

@@ -43,14 +43,16 @@ def admin_routes(
         Brokers(BrokerRequests(context, cluster), topics),
         Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
-        Unloads(application.unload_requests),
-        Splits(application.split_requests, lambda: settings.now.split_policy.algorithm),
-        Merges(application.merge_requests),
+        Unloads(application.unload_requests.unload),
+        Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
+        Merges(application.merge_requests.merge),
         AntiAffinity(AffinityRequests(context, cluster)),
         Topics(topics),
         Partitions(lookup, PartitionRequests(context)),
         Isolation(
-            IsolationRequests(context, application.leading, application.unload_requests, cluster)
+            IsolationRequests(
+                context, application.leading, application.unload_requests.unload, cluster
+            )
         ),
         FailureDomains(DomainRequests(context, cluster)),
         Quotas(QuotaRequests(context)),
@@ -59,7 +61,7 @@ def admin_routes(
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews),
         Accounts(application.accounting),
-        Plans(PreviewRequests(application.leading)),
+        Plans(PreviewRequests(application.leading).plan),
     )
     return [route for resource in resources for route in resource.routes()]
 
@@ -78,13 +80,13 @@ def _routes_beside_pulsar(
             BrokerRequests(context, cluster), TopicRequests(context, HttpTopicsClient(leader_line))
         ),
         Configuration(application.dynamic, internal_configuration(config)),
-        Unloads(application.unload_requests),
+        Unloads(application.unload_requests.unload),
         Drains(application.drain_requests),
         Steers(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews),
         Accounts(application.accounting),
-        Plans(PreviewRequests(application.leading)),
+        Plans(PreviewRequests(application.leading).plan),
     )
     partitions = Partitions(application.answering, PartitionRequests(context)).routes()
     return [

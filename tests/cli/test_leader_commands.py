@@ -44,7 +44,7 @@ Serve = Callable[..., str]
 
 @dataclass
 class Planned:
-    """A `PreviewService` with a canned plan."""
+    """A `PreviewRequests` with a canned plan."""
 
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
@@ -201,7 +201,7 @@ def test_a_bundle_on_its_way_and_one_of_nobody_are_told_as_such(serve: Serve) ->
 
 
 def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve: Serve) -> None:
-    url = serve(FakeLeaderQueries(), Plans(Planned()))
+    url = serve(FakeLeaderQueries(), Plans(Planned().plan))
     text = run("plan", "--url", url).output
     assert "1 moves\n" in text
     assert text.endswith(
@@ -209,7 +209,7 @@ def test_a_plan_is_shown_with_the_distance_from_the_best_before_and_after(serve:
         "With these moves: fullest broker 48.0%; no assignment below 40.0%, within policies 48.0%; "
         "gap 20%\n"
     )
-    url = serve(FakeLeaderQueries(), Plans(Planned(moves=(), optimality=None)))
+    url = serve(FakeLeaderQueries(), Plans(Planned(moves=(), optimality=None).plan))
     assert run("plan", "--url", url).output == (
         "Nothing would move.\n\nNow: fullest broker: not known yet\n"
     )

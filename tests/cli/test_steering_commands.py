@@ -64,7 +64,7 @@ class Application:
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
-        """See `UnloadService`."""
+        """See `UnloadRequests`."""
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
         self._refuse()
@@ -143,7 +143,7 @@ def serve() -> Iterator[Serve]:
             registry=CollectorRegistry(),
             version="1",
             more_routes=[
-                *Unloads(application).routes(),
+                *Unloads(application.unload).routes(),
                 *Drains(application).routes(),
                 *Others(application).routes(),
             ],

@@ -224,7 +224,9 @@ async def test_a_group_is_kept_beside_the_bundles(
 
 
 async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtWork) -> None:
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(
+        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
+    )
     assert await isolation.policies("east") == {}
     await isolation.put("east", "gold", POLICY)
     await isolation.put("east", "silver", {**POLICY, "namespaces": ["other/.*"]})
@@ -277,7 +279,7 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
     sidecar.lead()
     await eventually(lambda: sidecar.leading.leader_term)
     unloads = RecordedUnloads(refuses=leaving == 2)
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, unloads, "east")
+    isolation = IsolationRequests(sidecar.context, sidecar.leading, unloads.unload, "east")
     if former is not None:
         await isolation.put("east", "gold", {**POLICY, **former})
     assert unloads.asked == []
@@ -291,7 +293,9 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
 async def test_only_the_leader_sets_a_policy_that_may_move_something(
     sidecar: LeaderAtWork,
 ) -> None:
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(
+        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
+    )
     with pytest.raises(Unavailable):
         await isolation.put("east", "gold", {**POLICY, "unload_scope": "changed"})
     assert await isolation.policies("east") == {}
@@ -302,7 +306,9 @@ async def test_each_broker_is_told_with_the_policies_about_it(
 ) -> None:
     await namespaces.create(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(
+        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
+    )
     await isolation.put("east", "gold", POLICY)
     assert await isolation.brokers("east") == [
         IsolatedBroker(B1, "gold", is_primary=True, namespaces=("acme/.*",)),
@@ -398,7 +404,9 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
 async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
     path = "/admin/clusters/east/namespaceIsolationPolicies"
     await sidecar.hand.create(path, b"[spoilt")
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, RecordedUnloads(), "east")
+    isolation = IsolationRequests(
+        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
+    )
     with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
         await isolation.put("east", "gold", POLICY)
     node = await sidecar.hand.get(path)

@@ -19,7 +19,7 @@ CLUSTER = "standalone"
 def isolation(agent: Agent) -> IsolationRequests:
     """Return what one sidecar does for those who set isolation policies."""
     app = agent.app
-    return IsolationRequests(agent.context, app.leading, app.unload_requests, CLUSTER)
+    return IsolationRequests(agent.context, app.leading, app.unload_requests.unload, CLUSTER)
 
 
 def only_on(broker: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from loadmanager.ports import Unavailable, Unloaded
 
 @dataclass
 class RecordedUnloads:
-    """An `UnloadService` that moves nothing; ``refuses`` has it say that nobody can take it."""
+    """Unloads that move nothing; with ``refuses`` no broker can take the bundle."""
 
     refuses: bool = False
     asked: list[str] = field(default_factory=list)

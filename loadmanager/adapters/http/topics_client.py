@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class HttpTopicsClient:
-    """`TopicLine` over HTTP, on the connections of another line."""
+    """Asks other sidecars for the topics of their brokers, on the connections of another client."""
 
     def __init__(self, line: HttpAssignClient) -> None:
         self._line = line
@@ -29,7 +29,11 @@ class HttpTopicsClient:
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return the topics that another sidecar's broker has open; see `TopicLine`."""
+        """Return what `TopicRequests.own` of another sidecar returns.
+
+        Raises:
+            Unavailable: it gave no answer that can be used.
+        """
         path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
         url = sidecar_url.rstrip("/") + path
         try:

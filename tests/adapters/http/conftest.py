@@ -17,9 +17,10 @@ from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
 from loadmanager.adapters.http.live import Feed, Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.security import Guard, TlsFiles
-from loadmanager.admin.namespaces import Namespaces
+from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.surface import surface
+from loadmanager.admin.topics import PartitionRequests
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -191,7 +192,7 @@ class FakeLookup:
 
 
 @dataclass
-class FakeNamespaces:
+class FakeNamespaces(NamespaceRequests):
     """Namespaces in the table of a fake application, and their policies."""
 
     lookup: FakeLookup
@@ -222,7 +223,7 @@ class FakeNamespaces:
 
 
 @dataclass
-class FakePartitions:
+class FakePartitions(PartitionRequests):
     """Remembers which topics were made partitioned ones."""
 
     created: dict[TopicName, int] = field(default_factory=dict)

@@ -69,7 +69,7 @@ FULL_QUOTA = {
 
 
 @dataclass
-class FakeTopicLine:
+class FakeTopics(HttpTopicsClient):
     """Other sidecars: what their brokers have open, by URL."""
 
     open: dict[str, dict[BundleId, dict[TopicName, Rates]]]
@@ -90,7 +90,7 @@ class Api:
 
     door: OpenDoor
     sidecar: LeaderAtWork
-    line: FakeTopicLine
+    line: FakeTopics
     dynamic: DynamicSettings
 
     async def send(self, method: str, path: str, value: Any = None) -> Reply:
@@ -110,7 +110,7 @@ class Api:
 async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
-        parts, line = sidecar.context, FakeTopicLine({})
+        parts, line = sidecar.context, FakeTopics({})
         topics = TopicRequests(parts, line)
         dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
         resources = (
@@ -118,11 +118,11 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
             Configuration(dynamic, {"zookeeperServers": "z:2181"}),
             AntiAffinity(AffinityRequests(parts, "east")),
             Topics(topics),
-            Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads(), "east")),
+            Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads().unload, "east")),
             FailureDomains(DomainRequests(parts, "east")),
             Quotas(QuotaRequests(parts)),
             Steers(BalancingModeRequests(parts)),
-            Plans(PreviewRequests(sidecar.leading)),
+            Plans(PreviewRequests(sidecar.leading).plan),
         )
         routes = tuple(route for one in resources for route in one.routes())
         yield Api(await open_a_door(more_routes=routes), sidecar, line, dynamic)

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
 from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.brokers import BrokerRequests, Brokers
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.plan import Plans
@@ -42,8 +43,11 @@ REPORTS = (
 OURS = "/admin/v2/loadmanager"
 
 
-class NoTopicLine:
+class NoTopics(HttpTopicsClient):
     """Other sidecars, none of which answers."""
+
+    def __init__(self) -> None:
+        """Need no connections."""
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
@@ -62,10 +66,10 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]
         await sidecar.rounds(2)
         for one in REPORTS:
             sidecar.context.metrics.show_usage(one)
-        topics = TopicRequests(sidecar.context, NoTopicLine())
+        topics = TopicRequests(sidecar.context, NoTopics())
         resources = (
             Brokers(BrokerRequests(sidecar.context, "east"), topics),
-            Plans(PreviewRequests(sidecar.leading)),
+            Plans(PreviewRequests(sidecar.leading).plan),
             Accounts(sidecar.accounting),
         )
         door = HttpServer(

@@ -56,7 +56,7 @@ async def url(merges: FakeMerges) -> AsyncIterator[str]:
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Merges(merges).routes(),
+        more_routes=Merges(merges.merge).routes(),
     )
     port = await door.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"

@@ -45,7 +45,7 @@ async def url(splits: FakeSplits) -> AsyncIterator[str]:
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Splits(splits).routes(),
+        more_routes=Splits(splits.split).routes(),
     )
     port = await door.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
@@ -138,7 +138,7 @@ async def test_the_usual_algorithm_is_the_one_that_is_configured_now(splits: Fak
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Splits(splits, lambda: usual[-1]).routes(),
+        more_routes=Splits(splits.split, lambda: usual[-1]).routes(),
     )
     port = await door.start("127.0.0.1", 0)
     await put(f"http://127.0.0.1:{port}{PATH}")

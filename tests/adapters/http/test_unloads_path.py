@@ -60,7 +60,7 @@ async def url(unloads: FakeUnloads) -> AsyncIterator[str]:
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Unloads(unloads).routes(),
+        more_routes=Unloads(unloads.unload).routes(),
     )
     port = await door.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
