@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from aiohttp import web
 from figures import TooSlow, emit
 from leader_at_work import LeaderAtWork, leader_at_work
+from served_page import served_page
 from synthetic_cluster import BUNDLES_PER_BROKER, synthetic_brokers
 from waiting import eventually
 
-from loadmanager.adapters.http.live import Feed, LivePage, OverviewReader
-from loadmanager.adapters.http.routes import target_of
+from loadmanager.adapters.http.live import OverviewReader
 from loadmanager.admin.overview import overview_document
 from loadmanager.common.overview import MOST_BROKERS, MOST_DECISIONS, MOST_TASKS
 from loadmanager.core import znodes
@@ -61,29 +60,6 @@ async def large_leader() -> AsyncIterator[LeaderAtWork]:
         yield leader
 
 
-@asynccontextmanager
-async def served(reader: OverviewReader) -> AsyncIterator[str]:
-    """Yield the address of the page's events, served from this process."""
-    feed = Feed(reader)
-    (events,) = (one for one in LivePage(feed).routes() if one.pattern == "/live/events")
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await events.handler(request, target_of(request.raw_path))
-
-    app = web.Application()
-    app.router.add_get(events.pattern, handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}{events.pattern}"
-    finally:
-        await feed.close()
-        await runner.cleanup()
-
-
 async def used_cores() -> float:
     """Return what this process uses for a while, in processor seconds a second."""
     began_s, used_s = time.monotonic(), time.process_time()
@@ -104,10 +80,13 @@ async def test_ten_viewers_cost_less_than_a_hundredth_of_a_core() -> None:
         assert len(seen.decisions) == MOST_DECISIONS
         reader = OverviewReader(lambda: overview_document(requests.overview()), "b1:8080")
         idle = await used_cores()
-        async with served(reader) as url:
+        async with served_page(reader) as url:
             # Processes of their own: what reading costs is not the leader's.
-            command = ("curl", "--silent", "--no-buffer", "--output", "/dev/null", url)
-            viewers = [await asyncio.create_subprocess_exec(*command) for _ in range(VIEWERS)]
+            command = ("curl", "--silent", "--no-buffer", "--output", "/dev/null")
+            viewers = [
+                await asyncio.create_subprocess_exec(*command, f"{url}/live/events")
+                for _ in range(VIEWERS)
+            ]
             try:
                 await asyncio.sleep(3.0)
                 watched = await used_cores()

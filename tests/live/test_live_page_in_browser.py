@@ -6,14 +6,23 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import jwt
 import pytest
 from chromium import PATIENCE_MS, chromium
+from leader_queries import B2
 from live_sidecars import BOUNDARIES, LiveSidecars, LoopThread, live_sidecars, loop_thread
+from overview_samples import OVERVIEW
+from page_layout import check_layouts, layout
 from playwright.sync_api import Browser, Page, expect
+from served_page import served_page
+
+from loadmanager.adapters.http.live import OverviewReader
+from loadmanager.admin.overview import overview_document
+from loadmanager.ports import BrokerUse
 
 pytestmark = pytest.mark.browser
 
@@ -21,6 +30,10 @@ HERE = Path(__file__).parent
 STATIC = HERE.parents[1] / "loadmanager" / "adapters" / "http" / "live" / "static"
 BROKERS = [f"127.0.0.1:{port}" for port in (8101, 8102, 8103)]
 SECRET = b"0123456789abcdef0123456789abcdef"
+SCHEMES: tuple[Literal["dark", "light"], ...] = ("dark", "light")
+WIDTHS = (360, 1400)
+DRAINING = BrokerUse(broker=B2, cpu_fraction=0.3, bundles=2, draining=True, healthy=False)
+SEEN = replace(OVERVIEW, brokers=(*OVERVIEW.brokers, DRAINING))
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +114,9 @@ def fits(page: Page) -> None:
 
 
 def looks_well_everywhere(page: Page, packages: Path) -> None:
-    schemes: tuple[Literal["dark", "light"], ...] = ("dark", "light")
-    for scheme in schemes:
+    for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        for width in (360, 1400):
+        for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 900})
             is_accessible(page, packages)
             fits(page)
@@ -267,6 +279,27 @@ def test_a_token_is_asked_for_and_asked_for_again_when_it_ends(
         dialog = page.get_by_role("dialog")
         dialog.get_by_role("button", name="Pause rounds").click()
         expect(dialog.get_by_role("status")).to_contain_text("needs the role admin")
+
+
+def test_the_layout_is_as_it_was_on_a_telephone_and_a_screen_light_and_dark(
+    browser: Browser, tmp_path: Path
+) -> None:
+    found = {}
+    with loop_thread() as loop:
+        context = served_page(OverviewReader(lambda: overview_document(SEEN), "b9:8080"))
+        url = loop.run(context.__aenter__())
+        try:
+            with page_at(browser, url, locale="en-GB", timezone_id="UTC") as page:
+                expect(page.locator("#decisions li")).not_to_have_count(0)
+                for scheme in SCHEMES:
+                    page.emulate_media(color_scheme=scheme)
+                    for width in WIDTHS:
+                        page.set_viewport_size({"width": width, "height": 900})
+                        fits(page)
+                        found[f"{scheme} {width}"] = layout(page)
+        finally:
+            loop.run(context.__aexit__(None, None, None))
+    check_layouts(found, tmp_path)
 
 
 def test_the_library_is_that_of_its_package(packages: Path) -> None:

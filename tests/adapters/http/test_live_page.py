@@ -14,7 +14,8 @@ import aiohttp
 import jwt
 import pytest
 from aiohttp import web
-from leader_queries import AT_MS, B1, B2, BUNDLE, ENDED, LEFT_ALONE, LIVE, MOVED, FakeLeaderQueries
+from leader_queries import AT_MS, B1, B2, BUNDLE, FakeLeaderQueries
+from overview_samples import OVERVIEW
 
 from loadmanager.adapters.http import HttpAssignClient, HttpServerSettings
 from loadmanager.adapters.http.live import Feed, FeedLimits, Forwarder, OverviewReader
@@ -23,48 +24,12 @@ from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.overview import Overviews, overview_document
-from loadmanager.core.balance_course import BalancePoint
-from loadmanager.core.balancing import Balancing
-from loadmanager.core.plan import Reason
-from loadmanager.ports import (
-    BrokerUse,
-    LeaderElsewhere,
-    MissingBroker,
-    Overview,
-    RefusalCount,
-    ResourceUse,
-    TaskGain,
-    TaskList,
-    Unavailable,
-)
+from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
 from tests.adapters.http.conftest import OpenADoor, OpenDoor, until
 
 EVENTS = "/live/events"
 FORWARD = {"X-Loadmanager-Forward": "page"}
 SECRET = b"0123456789abcdef0123456789abcdef"
-OVERVIEW = Overview(
-    cluster="east",
-    leader=B1,
-    epoch=4,
-    since_ms=AT_MS,
-    at_ms=AT_MS + 90_000,
-    measure="use",
-    balancing=Balancing(),
-    course=(BalancePoint(at_ms=AT_MS, gap=0.25, largest=0.5, bound=0.4),),
-    brokers=(BrokerUse(broker=B1, cpu_fraction=0.5, bundles=3, msgs_per_s=10.0),),
-    brokers_in_all=2,
-    resources=(ResourceUse(resource="cpu", mean_fraction=0.4, highest_fraction=0.5, broker=B1),),
-    bundles=3,
-    unowned=0,
-    missing=(MissingBroker(broker=B2, why="left, or crashed", since_ms=AT_MS),),
-    tasks=TaskList(
-        tasks=(LIVE, ENDED), found=2, leader=B1, epoch=4, at_ms=AT_MS + 90_000, now_s=190.0
-    ),
-    gains={LIVE.number: TaskGain(before=0.5, expected=0.4)},
-    refusals=(RefusalCount(reason=Reason.ROUND_BUDGET, count=7, subject="", detail="5 of 5"),),
-    decisions=(LEFT_ALONE, MOVED),
-    actions=("pause",),
-)
 
 
 @dataclass
