@@ -1,6 +1,7 @@
 """Real Pulsar clients that send to many topics at steady rates, and what became of each send."""
 
 import heapq
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +45,18 @@ class Sends:
 
 @contextmanager
 def sending(
-    pulsar: Any, service_url: str, rates: Mapping[str, float], send_timeout_s: float = 30.0
+    pulsar: Any,
+    service_url: str,
+    rates: Mapping[str, float],
+    send_timeout_s: float = 30.0,
+    *,
+    ends: bool = True,
 ) -> Iterator[Sends]:
     """Send messages of 100 B to each topic at its rate until the end of the block.
 
     A send fails that has no answer within ``send_timeout_s``; with 0 none does. The end of the
-    block waits for answers no longer than ``ANSWERED_S``.
+    block waits for answers no longer than ``ANSWERED_S``. Without ``ends``, for topics that are
+    deleted, it does not wait: what a client does that cannot go on is Pulsar's.
 
     Raises:
         AssertionError: messages had no answer by then.
@@ -57,7 +64,8 @@ def sending(
     client = pulsar.Client(
         service_url,
         operation_timeout_seconds=60,
-        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        # Each retry is an error there; a failed test is hard to read beneath hundreds of them.
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
     producers = [
         client.create_producer(
@@ -78,7 +86,10 @@ def sending(
     finally:
         over.set()
         thread.join()
-        _end(client, sends)
+        if ends:
+            _end(client, sends)
+        else:
+            threading.Thread(target=client.shutdown, daemon=True).start()
 
 
 def _end(client: Any, sends: Sends) -> None:
