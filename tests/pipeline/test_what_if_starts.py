@@ -43,9 +43,10 @@ def test_what_was_balanced_by_another_does_not_count_for_a_strategy_that_moves_n
 ) -> None:
     plain = combinations([STILL], [])
     as_recorded = {number: scores_of(one) for number, one in replayed(balanced, plain).items()}
-    # The fault: from the recorded owners it moves nothing, and is as even as what was recorded.
+    # The fault: from the recorded owners it moves nothing, and is about as even as what was
+    # recorded, which has one more move.
     assert as_recorded[1].moves == 0
-    assert as_recorded[1].max_over_mean == pytest.approx(as_recorded[-1].max_over_mean)
+    assert as_recorded[1].max_over_mean == pytest.approx(as_recorded[-1].max_over_mean, rel=0.02)
     rules = Rules(settle_s=SETTLE_S)
     anew = {
         number: scores_of(one)
