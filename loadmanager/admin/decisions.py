@@ -140,9 +140,9 @@ class Accounts(Resource, tag="decisions"):
         found of each broker is listed as well.
         """
         query: DecisionsQuery = call.query
-        told = self._leader_term.decisions(LedgerWish(**query.model_dump()))
-        more = told[-1].number if len(told) == query.limit else None
-        return json_reply({"decisions": [decision_to_json(one) for one in told], "next": more})
+        listed = self._leader_term.decisions(LedgerWish(**query.model_dump()))
+        more = listed[-1].number if len(listed) == query.limit else None
+        return json_reply({"decisions": [decision_to_json(one) for one in listed], "next": more})
 
     @operation(
         "GET",
@@ -163,32 +163,32 @@ class Accounts(Resource, tag="decisions"):
 
 def account_to_json(account: Account) -> dict[str, Any]:
     """Return an account as a JSON object; scores are fractions, 1.0 is a full broker."""
-    told = account.explanation
+    story = account.explanation
     return {
-        "subject": told.subject,
-        "kind": told.kind,
+        "subject": story.subject,
+        "kind": story.kind,
         "leader": account.leader,
         "epoch": account.epoch,
         "atMs": account.at_ms,
         "lastRound": account.last_round,
         "lastRoundAtMs": account.last_round_at_ms,
-        "owner": told.owner,
-        "target": told.target,
-        "msgsPerS": told.msgs_per_s,
-        "bytesPerS": told.bytes_per_s,
-        "bundles": told.bundles,
+        "owner": story.owner,
+        "target": story.target,
+        "msgsPerS": story.msgs_per_s,
+        "bytesPerS": story.bytes_per_s,
+        "bundles": story.bundles,
         "scores": {
-            "own": told.score,
-            "mean": told.mean,
-            "highest": told.highest,
-            "lowest": told.lowest,
+            "own": story.score,
+            "mean": story.mean,
+            "highest": story.highest,
+            "lowest": story.lowest,
         },
-        "decisions": [decision_to_json(one) for one in told.decisions],
+        "decisions": [decision_to_json(one) for one in story.decisions],
         "tasks": tasks_document(account.tasks).tasks,
         "optimality": assessment_document(account.assessment),
-        "grounds": [_ground_to_json(one) for one in told.grounds],
-        "weighing": _weighing(told.weighing),
-        "candidates": [_candidate_to_json(one) for one in told.candidates],
+        "grounds": [_ground_to_json(one) for one in story.grounds],
+        "weighing": _weighing(story.weighing),
+        "candidates": [_candidate_to_json(one) for one in story.candidates],
         "inForce": in_force_to_json(account.in_force),
         "balancing": BalancingState.model_validate(account.balancing),
     }

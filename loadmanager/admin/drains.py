@@ -119,7 +119,7 @@ class Wish(Query):
     reason: str = ""
     """The reason; up to 500 characters are kept."""
 
-    def told(self) -> dict[str, str]:
+    def kept(self) -> dict[str, str]:
         """Return both, cut to what is kept."""
         return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
 
@@ -162,7 +162,7 @@ class Drains(Resource, tag="draining"):
         A mark that stands already is kept.
         """
         wish: Wish = call.query
-        await self._service.mark(broker_in(call), **wish.told())
+        await self._service.mark(broker_in(call), **wish.kept())
         return empty_reply(204)
 
     @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))

@@ -40,12 +40,12 @@ class AssessmentDocument(Document):
     """null before the first round."""
 
 
-def assessment_document(told: Assessment | None) -> RoundOptimality | None:
+def assessment_document(assessment: Assessment | None) -> RoundOptimality | None:
     """Return the assessment of a round as a document, None if there is none yet."""
-    if told is None:
+    if assessment is None:
         return None
-    found = OptimalityDocument.model_validate(told.optimality)
-    return RoundOptimality(**dict(found), round=told.round, at_ms=told.at_ms)
+    found = OptimalityDocument.model_validate(assessment.optimality)
+    return RoundOptimality(**dict(found), round=assessment.round, at_ms=assessment.at_ms)
 
 
 class ShadowDocument(Document):
@@ -81,10 +81,10 @@ class ShadowsDocument(Document):
     shadows: list[ShadowDocument]
 
 
-def shadows_document(told: ShadowList) -> ShadowsDocument:
+def shadows_document(beside: ShadowList) -> ShadowsDocument:
     """Return the strategies beside the active one as a document."""
-    shadows = [_shadow(strategy, shadow) for strategy, shadow in told.shadows.items()]
-    return ShadowsDocument(active=told.active, shadows=shadows)
+    shadows = [_shadow(strategy, shadow) for strategy, shadow in beside.shadows.items()]
+    return ShadowsDocument(active=beside.active, shadows=shadows)
 
 
 def _shadow(strategy: str, shadow: Shadow) -> ShadowDocument:

@@ -124,32 +124,32 @@ class Overviews(Resource, tag="decisions"):
         return json_reply(overview_document(self._service.overview()))
 
 
-def overview_document(told: Overview) -> OverviewDocument:
+def overview_document(overview: Overview) -> OverviewDocument:
     """Return an overview as a document."""
-    gains = {number: GainDocument.model_validate(gain) for number, gain in told.gains.items()}
+    gains = {number: GainDocument.model_validate(gain) for number, gain in overview.gains.items()}
     return OverviewDocument(
-        cluster=told.cluster,
-        leader=told.leader,
-        epoch=told.epoch,
-        since_ms=told.since_ms,
-        at_ms=told.at_ms,
-        measure=told.measure,
-        held=told.held,
-        actions=list(told.actions),
-        balancing=BalancingState.model_validate(told.balancing),
-        course=[(one.at_ms, one.gap, one.largest, one.bound) for one in told.course],
-        brokers=[BrokerDocument.model_validate(one) for one in told.brokers],
-        brokers_in_all=told.brokers_in_all,
-        resources=[ResourceDocument.model_validate(one) for one in told.resources],
-        bundles=told.bundles,
-        unowned=told.unowned,
-        missing=[MissingDocument.model_validate(one) for one in told.missing],
+        cluster=overview.cluster,
+        leader=overview.leader,
+        epoch=overview.epoch,
+        since_ms=overview.since_ms,
+        at_ms=overview.at_ms,
+        measure=overview.measure,
+        held=overview.held,
+        actions=list(overview.actions),
+        balancing=BalancingState.model_validate(overview.balancing),
+        course=[(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
+        brokers=[BrokerDocument.model_validate(one) for one in overview.brokers],
+        brokers_in_all=overview.brokers_in_all,
+        resources=[ResourceDocument.model_validate(one) for one in overview.resources],
+        bundles=overview.bundles,
+        unowned=overview.unowned,
+        missing=[MissingDocument.model_validate(one) for one in overview.missing],
         tasks=[
             GainedTask(**dict(one), gain=gains.get(one.number))
-            for one in tasks_document(told.tasks).tasks
+            for one in tasks_document(overview.tasks).tasks
         ],
-        refusals=[_refusal(one) for one in told.refusals],
-        decisions=[decision_to_json(one) for one in told.decisions],
+        refusals=[_refusal(one) for one in overview.refusals],
+        decisions=[decision_to_json(one) for one in overview.decisions],
     )
 
 

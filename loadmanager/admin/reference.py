@@ -52,8 +52,8 @@ def reference(operations: Sequence[Operation]) -> str:
 
 def _row(one: Operation) -> str:
     marks = " ".join(["P"] * (not one.ours) + ["L"] * one.leader)
-    told = "; ".join(_statuses(one))
-    return f"| `{one.method} {one.path}` | {marks} | {one.role} | {one.summary} | {told} |"
+    text = "; ".join(_statuses(one))
+    return f"| `{one.method} {one.path}` | {marks} | {one.role} | {one.summary} | {text} |"
 
 
 def _statuses(one: Operation) -> Iterator[str]:

@@ -59,5 +59,5 @@ class Steers(Resource, tag="balancing"):
 
     async def _put(self, call: Call, mode: BalancingMode) -> web.StreamResponse:
         wish: Wish = call.query
-        await self._service.put(mode, **wish.told())
+        await self._service.put(mode, **wish.kept())
         return empty_reply(204)

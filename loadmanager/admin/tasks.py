@@ -109,18 +109,18 @@ class TasksDocument(Document):
     tasks: list[TaskDocument]
 
 
-def tasks_document(told: TaskList) -> TasksDocument:
+def tasks_document(tasks: TaskList) -> TasksDocument:
     """Return a list of tasks as a document."""
     return TasksDocument(
-        leader=told.leader,
-        epoch=told.epoch,
-        at_ms=told.at_ms,
-        found=told.found,
-        tasks=[_document(told, task) for task in told.tasks],
+        leader=tasks.leader,
+        epoch=tasks.epoch,
+        at_ms=tasks.at_ms,
+        found=tasks.found,
+        tasks=[_document(tasks, task) for task in tasks.tasks],
     )
 
 
-def _document(told: TaskList, task: BundleTask) -> TaskDocument:
+def _document(tasks: TaskList, task: BundleTask) -> TaskDocument:
     return TaskDocument(
         number=task.number,
         kind=task.kind.value,
@@ -132,13 +132,13 @@ def _document(told: TaskList, task: BundleTask) -> TaskDocument:
         asked_by=task.asked_by.word,
         state=task.state.value,
         live=not task.state.ended,
-        age_s=told.age_s(task),
+        age_s=tasks.age_s(task),
         attempts=task.attempts,
-        proposed_at_ms=told.wall_ms(task.proposed_at_s),
-        ordered_at_ms=told.wall_ms(task.ordered_at_s),
-        attempted_at_ms=told.wall_ms(task.attempted_at_s),
-        released_at_ms=told.wall_ms(task.released_at_s),
-        ended_at_ms=told.wall_ms(task.ended_at_s),
+        proposed_at_ms=tasks.wall_ms(task.proposed_at_s),
+        ordered_at_ms=tasks.wall_ms(task.ordered_at_s),
+        attempted_at_ms=tasks.wall_ms(task.attempted_at_s),
+        released_at_ms=tasks.wall_ms(task.released_at_s),
+        ended_at_ms=tasks.wall_ms(task.ended_at_s),
         influence=task.influence and Influence.model_validate(task.influence),
         note=task.note,
     )

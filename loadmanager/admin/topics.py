@@ -263,8 +263,10 @@ class Topics(Resource, tag="topics"):
         namespace, bundle = namespace_in(call), call.path["bundle"]
         topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]
         found = await self._service.positions(namespace, bundle, topics)
-        told = {str(topic): at for topic, at in found.items()}
-        return json_reply({"namespace": namespace, "bundle": bundle.lower(), "hashPositions": told})
+        by_name = {str(topic): at for topic, at in found.items()}
+        return json_reply(
+            {"namespace": namespace, "bundle": bundle.lower(), "hashPositions": by_name}
+        )
 
 
 def _topic(namespace: Namespace, text: str) -> TopicName:

@@ -171,8 +171,8 @@ def _arrived(owner: BrokerId | None, source: BrokerId, destination: BrokerId | N
 def _told(staying: Mapping[BundleId, str]) -> str:
     some = list(staying.items())[:_REASONS_TOLD]
     more = f"; and {len(staying) - len(some)} more" if len(staying) > len(some) else ""
-    told = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
-    return f"{told}{more}"
+    text = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
+    return f"{text}{more}"
 
 
 _SCHEMES: Final = ("http://", "https://")

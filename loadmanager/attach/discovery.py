@@ -107,12 +107,12 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     admin.known = set(brokers)
     version = await read_version(admin, url)
     address = Addresses.of(url)
-    told = await asyncio.gather(
+    answers = await asyncio.gather(
         *(read_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
     )
     settings: dict[BrokerId, Mapping[str, str]] = {}
     silent: dict[BrokerId, str] = {}
-    for broker, one in zip(brokers, told, strict=True):
+    for broker, one in zip(brokers, answers, strict=True):
         if isinstance(one, PulsarAdminError):
             silent[broker] = str(one)
         elif isinstance(one, BaseException):
@@ -178,14 +178,14 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
         raise NotPulsar(f"{where}: {error}") from None
 
 
-def _without_scheme(told: object) -> str:
-    return str(told).removeprefix("http://").removeprefix("https://")
+def _without_scheme(url: object) -> str:
+    return str(url).removeprefix("http://").removeprefix("https://")
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:
     """Return the version of the broker at ``url``; raises as `PulsarAdmin.text`."""
-    told = await admin.text(f"{url}/admin/v2/brokers/version")
-    return " ".join(told.strip().strip('"').split())[:64]
+    answer = await admin.text(f"{url}/admin/v2/brokers/version")
+    return " ".join(answer.strip().strip('"').split())[:64]
 
 
 def manager_of(class_name: str) -> str:
@@ -194,10 +194,10 @@ def manager_of(class_name: str) -> str:
     return _MANAGERS.get(last, last or "unknown")
 
 
-def _flag(told: Any) -> bool | None:
-    return {"true": True, "false": False}.get(told)
+def _flag(value: Any) -> bool | None:
+    return {"true": True, "false": False}.get(value)
 
 
-def _host_interval_s(told: str) -> float:
+def _host_interval_s(value: str) -> float:
     """Return what a broker is set to; Pulsar's own default where it does not tell."""
-    return 60.0 * int(told) if told.isdecimal() else _USUAL_HOST_INTERVAL_S
+    return 60.0 * int(value) if value.isdecimal() else _USUAL_HOST_INTERVAL_S

@@ -68,8 +68,8 @@ def _balancer(cluster: PulsarCluster) -> Iterator[Finding]:
     for key in BALANCER_KEYS:
         values = cluster.differing(key)
         if len(values) > 1:
-            told = "; ".join(f"{value}: {_named(names)}" for value, names in sorted(values.items()))
-            yield Finding("problem", key, f"brokers differ ({told})", "make them alike")
+            text = "; ".join(f"{value}: {_named(names)}" for value, names in sorted(values.items()))
+            yield Finding("problem", key, f"brokers differ ({text})", "make them alike")
     for key in ("loadBalancerSheddingEnabled", "loadBalancerAutoBundleSplitEnabled"):
         if "true" in cluster.differing(key):
             yield Finding(

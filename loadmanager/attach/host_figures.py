@@ -74,13 +74,13 @@ class Hosts:
                 if "cpu" in reported:
                     return _steady(reported, seen, age_s)
                 refused = "its load report has no usage and limit of CPU"
-        told = {
+        usages = {
             ours: ResourceUsage(seen.usages[name], _PERCENT)
             for name, ours in _IN_METRICS.items()
             if name in seen.usages
         }
-        if "cpu" in told:
-            return _steady(told, seen, age_s)
+        if "cpu" in usages:
+            return _steady(usages, seen, age_s)
         return HostFigures(unknown=f"{refused}, and its metrics have no pulsar_lb_cpu_usage")
 
     def completed(
@@ -126,23 +126,23 @@ async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, Resource
         PulsarAdminError: the broker has no such report, or does not give it.
     """
     where = f"{url}/admin/v2/broker-stats/load-report"
-    told = await admin.json(where)
-    if not isinstance(told, dict):
+    answer = await admin.json(where)
+    if not isinstance(answer, dict):
         raise NotPulsar(f"{where}: expected the load report of a Pulsar broker")
-    found = {ours: _usage(told.get(name)) for name, ours in _RESOURCES.items()}
+    found = {ours: _usage(answer.get(name)) for name, ours in _RESOURCES.items()}
     return {name: usage for name, usage in found.items() if usage is not None}
 
 
-def _usage(told: Any) -> ResourceUsage | None:
+def _usage(value: Any) -> ResourceUsage | None:
     """Return one resource; None where the host does not report its limit, which is 0 or -1 then."""
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return None
-    usage, limit = _number(told.get("usage")), _number(told.get("limit"))
+    usage, limit = _number(value.get("usage")), _number(value.get("limit"))
     return ResourceUsage(usage, limit) if usage is not None and limit else None
 
 
-def _number(told: Any) -> float | None:
+def _number(value: Any) -> float | None:
     """Return a number from 0 to more than any host has, None for anything else."""
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(told) if 0 <= told <= _MOST else None
+    return float(value) if 0 <= value <= _MOST else None

@@ -152,11 +152,11 @@ def _weighed(choice: Decided) -> Mapping[BundleId, str]:
     weigher = choice.planner.weigher(choice.view, choice.memory)
     if weigher is None:
         return {}
-    told = {}
+    described = {}
     for move in choice.plan.moves:
         weighing = weigher.weighing(move.source, move.bundle)
-        told[move.bundle] = "" if weighing is None else weighing.told_move(move.target)
-    return told
+        described[move.bundle] = "" if weighing is None else weighing.told_move(move.target)
+    return described
 
 
 def _chosen(look: Look, plan: Plan, weighed: Mapping[BundleId, str]) -> Chosen:

@@ -222,10 +222,10 @@ def prior_of(text: str, where: str) -> PriorSettings:
         ) from None
 
 
-def _parsed(told: Any) -> PriorSettings:
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+def _parsed(content: Any) -> PriorSettings:
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ValueError
-    dynamic, effective = told.get("dynamic"), told.get("effective")
+    dynamic, effective = content.get("dynamic"), content.get("effective")
     if not isinstance(dynamic, dict) or not isinstance(effective, dict):
         raise ValueError  # noqa: TRY004 - the file's content is at fault, as above
     if not all(value is None or isinstance(value, str) for value in dynamic.values()):

@@ -11,7 +11,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.history import (
     Record,
-    RoundTold,
+    RoundFacts,
     Stream,
     bundles_records,
     cut_record,
@@ -34,7 +34,7 @@ from loadmanager.ports import HistorySink, offer_report
 class _Decided:
     """A round whose moves are under way; ``ordered`` are those of which an order was sent."""
 
-    told: RoundTold
+    facts: RoundFacts
     view: ClusterView
     plan: Plan
     ordered: set[BundleId] = field(default_factory=set)
@@ -92,7 +92,7 @@ class AttachHistory:
         self._rounds += 1
         plan = self._acted(decided.plan, seen, held)
         greedy = self.strategy.decided is None
-        told = RoundTold(
+        facts = RoundFacts(
             at_ms=self.tallied.at_ms,
             epoch=self.epoch,
             number=self._rounds,
@@ -106,15 +106,15 @@ class AttachHistory:
             decided_by=Choice(GREEDY_RATE, {"most_moves": self.most_moves}) if greedy else None,
         )
         if self._is_base(decided):
-            offset_s = told.at_ms / 1000 - decided.view.now_s
-            told = replace(
-                told,
+            offset_s = facts.at_ms / 1000 - decided.view.now_s
+            facts = replace(
+                facts,
                 memory=shifted(decided.memory, offset_s),
                 averages=self.tallied.tracker.averages(),
             )
-            bundles, view = told, decided.view
-            self.sink.offer(Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view))
-        self._decided = _Decided(told, decided.view, plan)
+            bundles, view = facts, decided.view
+            self.sink.offer(Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view))
+        self._decided = _Decided(facts, decided.view, plan)
 
     def _by_rates(self, seen: Observation) -> Decided | None:
         """Return a round of `GREEDY_RATE`, which has no planner; None for another strategy."""
@@ -190,19 +190,19 @@ class AttachHistory:
             return
         plan, first_move = decided.plan, self._moves + 1
         self._moves += len(plan.moves) + len(plan.observed)
-        told = replace(
-            decided.told,
+        facts = replace(
+            decided.facts,
             outcome="moved"
             if decided.ordered
             else "failed"
             if plan.moves
-            else decided.told.outcome,
+            else decided.facts.outcome,
             not_ordered={one.bundle for one in plan.moves} - decided.ordered,
         )
         self.sink.offer(
             Stream.ROUNDS,
-            told.at_ms,
-            lambda: round_records(told, decided.view, plan, first_move),
+            facts.at_ms,
+            lambda: round_records(facts, decided.view, plan, first_move),
         )
 
     def _tell(self, at_ms: int, records: Iterable[Record]) -> None:

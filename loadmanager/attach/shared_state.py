@@ -151,10 +151,10 @@ def _parsed(text: str, now_ms: int, where: str) -> list[Begun]:
         ) from None
 
 
-def _entries(told: Any) -> Any:
-    if told["format"] != _FORMAT:
+def _entries(content: Any) -> Any:
+    if content["format"] != _FORMAT:
         raise ValueError
-    return told["begun"]
+    return content["begun"]
 
 
 def _begun(at_ms: Any, namespace: Any, count: Any, *, now_ms: int) -> Begun:

@@ -62,8 +62,8 @@ def line(task: BundleTask, why: str) -> str:
     cut = _cut(task)
     way = f"{task.source or 'no broker'} -> {task.target}"
     what = way if cut is None else f"cut at 0x{cut:08x}"
-    told = task.note if task.state.ended else why
-    return f"{task.state}{tries}  {task.bundle}: {what}{f': {told}' if told else ''}"
+    why_text = task.note if task.state.ended else why
+    return f"{task.state}{tries}  {task.bundle}: {what}{f': {why_text}' if why_text else ''}"
 
 
 def document(task: BundleTask, why: str) -> dict[str, Any]:

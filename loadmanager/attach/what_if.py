@@ -74,7 +74,7 @@ class Outlook:
     unserved: tuple[BundleId, ...] = ()
 
 
-def seen_in(told: Any, where: str) -> Seen:
+def seen_in(content: Any, where: str) -> Seen:
     """Return the look in what ``attach --once --json`` has printed.
 
     Raises:
@@ -83,7 +83,7 @@ def seen_in(told: Any, where: str) -> Seen:
     brokers: list[str] = []
     rows: list[tuple[BundleId, int, float, float]] = []
     try:
-        for place, broker in enumerate(told["brokers"]):
+        for place, broker in enumerate(content["brokers"]):
             brokers.append(str(broker["broker"]))
             columns = broker["traffic"]
             every = zip(
@@ -96,8 +96,8 @@ def seen_in(told: Any, where: str) -> Seen:
                 (parse_bundle(name), place, float(mi) + float(mo), float(bi) + float(bo))
                 for name, mi, mo, bi, bo in every
             ]
-        stays = frozenset(map(BundleId, told["staying"]))
-        policies = told.get("isolation", {})
+        stays = frozenset(map(BundleId, content["staying"]))
+        policies = content.get("isolation", {})
         isolation = decode_isolation(f"{where}: isolation", json.dumps(policies).encode())
     except (KeyError, TypeError, ValueError, OverflowError, InvalidName, MalformedContent) as error:
         raise SnapshotRefused(

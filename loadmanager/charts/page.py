@@ -80,8 +80,8 @@ def check_place(path: Path) -> None:
         with NamedTemporaryFile(dir=folder, prefix=f".{path.name}.", suffix=".part"):
             pass
     except OSError as error:
-        told = f"nothing may be written to {folder} ({error.strerror})"
-        raise OSError(error.errno, told, str(path)) from error
+        text = f"nothing may be written to {folder} ({error.strerror})"
+        raise OSError(error.errno, text, str(path)) from error
 
 
 def section(title: str, *body: str, anchor: str = "", level: int = 2) -> Html:

@@ -96,8 +96,8 @@ class Reach:
         except (URLError, HTTPException, OSError) as error:
             why = error.reason if isinstance(error, URLError) else error
             slow = isinstance(why, socket.timeout)
-            told = f"no answer within {self.timeout_s:g} s" if slow else why
-            raise NotAnswered(f"{self.url}: {told}") from None
+            text = f"no answer within {self.timeout_s:g} s" if slow else why
+            raise NotAnswered(f"{self.url}: {text}") from None
 
     def json(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> Any:
         """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""

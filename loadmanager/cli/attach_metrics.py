@@ -55,8 +55,8 @@ async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
 
 def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
     """Show one look at a cluster."""
-    told = seen.cluster.differing(SHEDDING)
-    metrics.pulsar_shedding.set(nan if not told else float("true" in told))
+    differing = seen.cluster.differing(SHEDDING)
+    metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
     metrics.held.set(bool(held))
     metrics.max_over_mean.set(nan if seen.plan is None else seen.plan.max_over_mean)
     metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)

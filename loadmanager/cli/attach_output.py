@@ -80,8 +80,8 @@ def _window(seen: "Observation", cost: "Cost", *, traffic: bool = False) -> dict
     return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
 
 
-def _print_json(told: dict[str, Any]) -> None:
-    click.echo(json.dumps(told, allow_nan=False))
+def _print_json(content: dict[str, Any]) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
 
 
 def _now() -> str:

@@ -90,8 +90,8 @@ def _check_together(shedding: SheddingSettings, placement: PlacementSettings) ->
     shedder = SHEDDERS[shedding.strategy]
     given = "strategy" in placement.model_fields_set
     if given and not go_together(shedder, PLACEMENTS[placement.strategy]):
-        told = f"strategy {shedding.strategy} with placement {placement.strategy}"
-        raise click.UsageError(f"{told}; expected as placement {not_together(shedder)}")
+        text = f"strategy {shedding.strategy} with placement {placement.strategy}"
+        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
 
 
 def _of_attach(planner: Planner) -> Planner:

@@ -115,8 +115,8 @@ def _costs(snapshot: "Snapshot", wanted: str | None) -> "CostDocument | None":
     if wanted is not None:
         return None if wanted == "none" else decode_costs(wanted, Path(wanted).read_bytes())
     if snapshot.costs is None and snapshot.in_force.cost.get("model") == "learned":
-        told = "the leader decided by a learned cost model, which is not in the snapshot"
-        click.echo(f"{told}; give it with --cost-model", err=True)
+        text = "the leader decided by a learned cost model, which is not in the snapshot"
+        click.echo(f"{text}; give it with --cost-model", err=True)
     return snapshot.costs
 
 
@@ -126,12 +126,12 @@ def _document(
     from loadmanager.cli.deciding import round_document
     from loadmanager.core.snapshot import in_force
 
-    told = in_force(planner)
+    in_use = in_force(planner)
     return {
-        "shedder": None if told.shedder is None else told.shedder.strategy,
-        "placement": None if told.placement is None else told.placement.strategy,
+        "shedder": None if in_use.shedder is None else in_use.shedder.strategy,
+        "placement": None if in_use.placement is None else in_use.placement.strategy,
         "mode": planner.settings.mode.value,
-        "cost": dict(told.cost),
+        "cost": dict(in_use.cost),
         "seed": seed,
         "leftOut": list(snapshot.left_out),
         "rounds": [round_document(number, one, planner) for number, one in enumerate(done, 1)],

@@ -56,7 +56,7 @@ def decisions_command(
 
     Example: loadmanager decisions --kind move --kind drain --since 30m
     """
-    told = reach.json(
+    answer = reach.json(
         "/admin/v2/loadmanager/decisions",
         limit=limit,
         kind=[one.replace("-", "_") for one in kinds],
@@ -66,14 +66,14 @@ def decisions_command(
         sinceMs=0 if since is None else int(since.timestamp() * 1000),
     )
     if as_json:
-        print_json(told)
+        print_json(answer)
         return
-    decisions = told["decisions"]
+    decisions = answer["decisions"]
     if not decisions:
         click.echo("No decision of this leader's term fits.")
         return
     click.echo("\n".join((*decision_lines(decisions), "", *_legend(decisions))))
-    if told["next"] is not None:
+    if answer["next"] is not None:
         click.echo(f"\nThese are the newest {limit}; --limit shows more.")
 
 
@@ -173,7 +173,7 @@ def plan_command(
     """
     from loadmanager.cli.text_tables import optimality_line, print_table
 
-    told = reach.json(
+    answer = reach.json(
         "/admin/v2/loadmanager/plan",
         shedder=shedder,
         placement=placement,
@@ -182,29 +182,29 @@ def plan_command(
         seed=str(seed),
     )
     if as_json:
-        print_json(told)
+        print_json(answer)
         return
     moves = [
         (one["bundle"], one["source"] or "(no owner)", one["target"], one["meaning"])
-        for one in told["moves"]
+        for one in answer["moves"]
     ]
     if not moves:
         click.echo("Nothing would move.")
     print_table(f"{len(moves)} moves", ["bundle", "from", "to", "because"], moves)
     left = [
         (one["subject"] or "the round", one["meaning"], one["detail"], one["takes"])
-        for one in told["refusals"]
+        for one in answer["refusals"]
     ]
     print_table(
-        f"{told['refusalsInAll']} left alone",
+        f"{answer['refusalsInAll']} left alone",
         ["what", "because", "numbers", "what it would take"],
         left,
     )
-    click.echo(f"\nNow: {optimality_line(told['optimality'])}")
+    click.echo(f"\nNow: {optimality_line(answer['optimality'])}")
     if moves:
-        click.echo(f"With these moves: {optimality_line(told['withMoves'])}")
-    if told["balancing"]["mode"] != "active":
-        click.echo(f"\nBalancing is {told['balancing']['mode']}: a round would not do this now.")
+        click.echo(f"With these moves: {optimality_line(answer['withMoves'])}")
+    if answer["balancing"]["mode"] != "active":
+        click.echo(f"\nBalancing is {answer['balancing']['mode']}: a round would not do this now.")
 
 
 def _way(one: Mapping[str, Any]) -> str:
@@ -240,18 +240,18 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
     """
     from loadmanager.cli.text_tables import print_table
 
-    told = reach.json("/admin/v2/loadmanager/shadows")
+    answer = reach.json("/admin/v2/loadmanager/shadows")
     if as_json:
-        print_json(told)
+        print_json(answer)
         return
-    shadows = told["shadows"]
+    shadows = answer["shadows"]
     if not shadows:
         click.echo("No strategy decides beside the active one: [shedding] shadows names them.")
         return
-    print_table(f"Beside {told['active']}", _COLUMNS, [_row(one) for one in shadows])
+    print_table(f"Beside {answer['active']}", _COLUMNS, [_row(one) for one in shadows])
     longest = max(shadows, key=lambda one: one["rounds"])
     click.echo(
-        f"{told['active']} in the last {longest['rounds']} rounds: mean gap "
+        f"{answer['active']} in the last {longest['rounds']} rounds: mean gap "
         f"{longest['meanGap'] + longest['regret']:.1%}, {longest['activeMoves']} moves, "
         f"traffic moved {longest['activeMoved']:.1%}"
     )

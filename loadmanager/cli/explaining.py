@@ -206,18 +206,18 @@ def _verdict(one: Mapping[str, Any]) -> tuple[str, str]:
     return one["refused"] or "may take it", one["meaning"]
 
 
-def _in_force(told: Mapping[str, Any]) -> Iterator[str]:
+def _in_force(content: Mapping[str, Any]) -> Iterator[str]:
     for part in ("shedder", "placement"):
-        settings = _settings(told[part]["settings"])
-        yield f"{part.capitalize()} {told[part]['strategy']}: {settings or 'no settings'}"
-    yield f"Planner: {_settings(told['planner'])}"
-    yield f"Costs of bundles: {_cost(told['cost'])}"
+        settings = _settings(content[part]["settings"])
+        yield f"{part.capitalize()} {content[part]['strategy']}: {settings or 'no settings'}"
+    yield f"Planner: {_settings(content['planner'])}"
+    yield f"Costs of bundles: {_cost(content['cost'])}"
 
 
-def _cost(told: Mapping[str, Any]) -> str:
-    if told["model"] != "learned":
+def _cost(content: Mapping[str, Any]) -> str:
+    if content["model"] != "learned":
         return "their shares of the traffic"
-    return f"the learned cost model of {_when(told['madeAtMs'])}"
+    return f"the learned cost model of {_when(content['madeAtMs'])}"
 
 
 def _settings(values: Mapping[str, Any]) -> str:

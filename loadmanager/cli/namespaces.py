@@ -87,8 +87,8 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     from loadmanager.cli.text_tables import print_table
     from loadmanager.core.ids import BundleId
 
-    told = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
-    bounds = told["boundaries"]
+    answer = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
+    bounds = answer["boundaries"]
     snapshot = snapshot_of(reach)
     rows: list[dict[str, Any]] = []
     for low, high in pairwise(bounds):

@@ -130,8 +130,8 @@ def _print_tables(context: click.Context) -> NoReturn:
     try:
         from loadmanager.pipeline.described import described
     except ModuleNotFoundError as error:
-        told = f"tables are declared in Spark's words, and {error.name} is missing"
-        raise click.ClickException(f"{told}: pip install 'loadmanager[pipeline]'") from None
+        text = f"tables are declared in Spark's words, and {error.name} is missing"
+        raise click.ClickException(f"{text}: pip install 'loadmanager[pipeline]'") from None
     print(described(), end="")
     context.exit()
 

@@ -66,16 +66,16 @@ def rate_strategies_command(
     jobs = jobs or len(os.sched_getaffinity(0))
     known = [problem.scenario for problem in PROBLEMS]
     if unknown := set(scenarios) - set(known):
-        told = f"--scenario {min(unknown)}; expected one of {', '.join(known)}"
-        raise click.UsageError(told)
+        text = f"--scenario {min(unknown)}; expected one of {', '.join(known)}"
+        raise click.UsageError(text)
     figures = dict(_kept(out).cells) if scenarios else {}
     began_s = time.monotonic()
     measuring = pip_364.measure(scenarios or known, seeds=seeds, model=model, processes=jobs)
     for found in measuring:
         figures |= found
         last = list(found)[-1]
-        told = f"{last.scenario}, {last.mode}, {last.pair}"
-        click.echo(f"{time.monotonic() - began_s:.0f} s: {told}", err=True)
+        text = f"{last.scenario}, {last.mode}, {last.pair}"
+        click.echo(f"{time.monotonic() - began_s:.0f} s: {text}", err=True)
     _write(out, pip_364.Figures(figures).to_json())
 
 

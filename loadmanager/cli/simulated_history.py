@@ -93,8 +93,8 @@ class SimulatedHistory:
 
 def _origin(job: Job) -> Origin:
     strategy = job.strategy
-    told = " ".join([strategy.name, strategy.mode, *strategy.settings])
-    return origin_of(job.scenario, told, job.seed)
+    text = " ".join([strategy.name, strategy.mode, *strategy.settings])
+    return origin_of(job.scenario, text, job.seed)
 
 
 def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:

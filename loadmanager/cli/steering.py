@@ -124,12 +124,12 @@ def _follow(
     import time
 
     deadline_s = time.monotonic() + timeout_s
-    told: int | None = None
+    left: int | None = None
     while True:
         now = state()
-        if now["bundlesLeft"] != told:
-            told = now["bundlesLeft"]
-            click.echo(f"{broker}: {told} bundles left", err=True)
+        if now["bundlesLeft"] != left:
+            left = now["bundlesLeft"]
+            click.echo(f"{broker}: {left} bundles left", err=True)
         if _is_empty(now) or now["marked"] is None or time.monotonic() >= deadline_s:
             return now
         time.sleep(_POLL_S)

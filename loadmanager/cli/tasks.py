@@ -87,7 +87,7 @@ def tasks_command(
     from loadmanager.cli.text_tables import print_table
 
     live = not ended_too and not set(states) & set(_STATES[3:])
-    told = reach.json(
+    answer = reach.json(
         "/admin/v2/loadmanager/tasks",
         limit=limit,
         live="true" if live else "",
@@ -98,16 +98,16 @@ def tasks_command(
         broker=broker,
     )
     if as_json:
-        print_json(told)
+        print_json(answer)
         return
-    tasks = told["tasks"]
+    tasks = answer["tasks"]
     if not tasks:
         where = "under way" if live else "of this leader's term"
         click.echo(f"No task {where} fits." + (" --all lists those that ended." if live else ""))
         return
-    title = f"{told['found']} tasks at {at(told['atMs'])}, leader {told['leader']}"
-    print_table(f"{title}, epoch {told['epoch']}", _COLUMNS, [_row(one) for one in tasks])
-    if told["found"] > len(tasks):
+    title = f"{answer['found']} tasks at {at(answer['atMs'])}, leader {answer['leader']}"
+    print_table(f"{title}, epoch {answer['epoch']}", _COLUMNS, [_row(one) for one in tasks])
+    if answer["found"] > len(tasks):
         click.echo(f"\nThese are the first {limit}; --limit shows more.")
 
 

@@ -159,14 +159,14 @@ class _Shown:
         from loadmanager.cli.top_screen import Look
 
         snapshot, leader = snapshot_of(self._reach), leader_of(self._reach).get("brokerId", "")
-        told = self._reach.json("/admin/v2/loadmanager/decisions", limit=5, kind=_MOVES)
+        answer = self._reach.json("/admin/v2/loadmanager/decisions", limit=5, kind=_MOVES)
         found = self._reach.json("/admin/v2/loadmanager/optimality")["optimality"]
         rows = list(broker_rows(snapshot, leader))
         return Look(
             snapshot=snapshot,
             leader=leader,
             brokers=rows,
-            moves=told["decisions"],
+            moves=answer["decisions"],
             optimality=found,
         )
 
@@ -206,13 +206,13 @@ def _redraw(
                 while answer.empty():
                     if keys.quits_within(_POLL_S):
                         return
-                told = answer.get()
-                if isinstance(told, NotAnswered):
-                    trouble = [Text(f"no news: {told.message}", style="bold red", no_wrap=True)]
-                elif isinstance(told, BaseException):
-                    raise told
+                found = answer.get()
+                if isinstance(found, NotAnswered):
+                    trouble = [Text(f"no news: {found.message}", style="bold red", no_wrap=True)]
+                elif isinstance(found, BaseException):
+                    raise found
                 else:
-                    last = told
+                    last = found
             height = console.height if whole_screen else None
             live.update(Group(*trouble, show.draw(last, height)), refresh=True)
             if keys.quits_within(wait_s(number)):

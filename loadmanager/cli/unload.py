@@ -38,17 +38,17 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach
         expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
         raise click.BadParameter(f"{bundle!r}; expected {expected}")
     if len(parts) == 3:  # noqa: PLR2004 - tenant, namespace, range
-        told = _unload(reach, bundle, destination)
-        click.echo(json.dumps(told, indent=2) if as_json else _where(told))
+        answer = _unload(reach, bundle, destination)
+        click.echo(json.dumps(answer, indent=2) if as_json else _where(answer))
         return
     if destination:
         raise click.BadParameter("--to is for one bundle, not for a namespace")
     told_of_all = []
-    for told in _unload_all(reach, bundle):
-        told_of_all.append(told)
+    for answer in _unload_all(reach, bundle):
+        told_of_all.append(answer)
         if not as_json:
-            click.echo(_where(told), err="error" in told)
-    failed = sum("error" in told for told in told_of_all)
+            click.echo(_where(answer), err="error" in answer)
+    failed = sum("error" in answer for answer in told_of_all)
     if as_json:
         print_json(told_of_all)
     if failed:
@@ -60,13 +60,13 @@ def _unload(reach: Reach, bundle: str, destination: str = "") -> Mapping[str, An
     path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/unload"
     query = {"destinationBroker": destination} if destination else {}
     try:
-        told: dict[str, Any] = reach.json(path, method="PUT", **query)
+        answer: dict[str, Any] = reach.json(path, method="PUT", **query)
     except NotAnswered as error:
         if error.refused:
             raise
         hint = f"{bundle} may move all the same: `loadmanager explain {bundle}`"
         raise NotAnswered(f"{error.message}\n{hint}") from None
-    return told
+    return answer
 
 
 def _unload_all(reach: Reach, namespace: str) -> Iterator[Mapping[str, Any]]:
@@ -81,14 +81,14 @@ def _unload_all(reach: Reach, namespace: str) -> Iterator[Mapping[str, Any]]:
             yield {"bundle": bundle, "error": error.message}
 
 
-def _where(told: Mapping[str, Any]) -> str:
-    bundle, source, target = told["bundle"], told.get("source"), told.get("target")
-    if "error" in told:
-        return f"{bundle} did not move: {told['error']}"
+def _where(content: Mapping[str, Any]) -> str:
+    bundle, source, target = content["bundle"], content.get("source"), content.get("target")
+    if "error" in content:
+        return f"{bundle} did not move: {content['error']}"
     if source is None:
         return f"{bundle} has no owner; there is nothing to unload"
     if target is None:
         return f"{bundle} left {source}; it was split meanwhile"
     if source == target:
         return f"{bundle} is on {target} already"
-    return f"{bundle} moved from {source} to {target} in {told['tookS']:.3f} s"
+    return f"{bundle} moved from {source} to {target} in {content['tookS']:.3f} s"

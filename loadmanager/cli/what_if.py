@@ -95,8 +95,8 @@ def _told(source: str, files: AccessFiles) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        told = f"{source}: {why}; expected what loadmanager attach --once --json has printed"
-        raise LoadManagerError(told) from None
+        text = f"{source}: {why}; expected what loadmanager attach --once --json has printed"
+        raise LoadManagerError(text) from None
 
 
 async def _look(url: str, access: Access) -> Any:

@@ -98,14 +98,14 @@ def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
         config = Config.model_validate(_nested(settings))
     except ValidationError as error:
         faults = _faults_by_key(settings, error)
-        told = _told_contradictions(settings, error, frozenset())
+        faults_found = _told_contradictions(settings, error, frozenset())
     else:
         unknown = _strategy_faults(settings, ())
         return (None if unknown else config), unknown
     if faults:
         sound = {at: setting for at, setting in settings.items() if at not in faults}
-        told = _contradictions_among(sound, frozenset(faults))
-    return None, [*faults.values(), *told, *_strategy_faults(settings, faults)]
+        faults_found = _contradictions_among(sound, frozenset(faults))
+    return None, [*faults.values(), *faults_found, *_strategy_faults(settings, faults)]
 
 
 def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]:
@@ -204,8 +204,8 @@ def _told_contradictions(
     """Return the contradictions as texts, but for those that come of a faulty key."""
     found: list[Contradiction] = [
         one
-        for told in error.errors(include_url=False, include_input=False)
-        for one in told.get("ctx", {}).get("contradictions", ())
+        for faults_found in error.errors(include_url=False, include_input=False)
+        for one in faults_found.get("ctx", {}).get("contradictions", ())
     ]
     return [
         f"{_place(settings, one)}; expected {one.expected}"

@@ -64,7 +64,7 @@ class _Part:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
+def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
     """Return the planner to decide on a snapshot with; ``where`` names its file.
 
     What the snapshot does not hold is as in a sidecar whose configuration is empty.
@@ -73,12 +73,14 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
         ConfigError: a strategy or setting does not exist, or has a value it cannot have.
     """
     usual = in_force(default_planner())
-    wanted = _together(told, wanted)
-    planner, filters = {**usual.planner, **told.planner}, {**usual.filters, **told.filters}
+    wanted = _together(in_use, wanted)
+    planner, filters = {**usual.planner, **in_use.planner}, {**usual.filters, **in_use.filters}
     parts = {
-        "shedder": _part(where, "shedder", SHEDDERS, (told.shedder, usual.shedder), wanted.shedder),
+        "shedder": _part(
+            where, "shedder", SHEDDERS, (in_use.shedder, usual.shedder), wanted.shedder
+        ),
         "placement": _part(
-            where, "placement", PLACEMENTS, (told.placement, usual.placement), wanted.placement
+            where, "placement", PLACEMENTS, (in_use.placement, usual.placement), wanted.placement
         ),
         "planner": _Part(PlannerSettings, f"{where}: settings.planner", planner),
         "filters": _Part(Filters, f"{where}: settings.filters", filters),
@@ -99,13 +101,13 @@ def planner_for(where: str, told: InForce, wanted: Wanted) -> Planner:
     )
 
 
-def _together(told: InForce, wanted: Wanted) -> Wanted:
+def _together(in_use: InForce, wanted: Wanted) -> Wanted:
     """Return what is wanted, and the placement that has to go with another shedder."""
     if wanted.shedder is None or wanted.placement is not None:
         return wanted
     if SHEDDERS.get(wanted.shedder) is JointShedder:
         return replace(wanted, placement="joint")
-    if told.placement and PLACEMENTS.get(told.placement.strategy) is JointPlacement:
+    if in_use.placement and PLACEMENTS.get(in_use.placement.strategy) is JointPlacement:
         return replace(wanted, placement=PlacementSettings().strategy)
     return wanted
 

@@ -87,8 +87,8 @@ def why_kept(bundle: BundleId, candidates: Sequence[Candidate]) -> Refusal | Non
     open_to = [(one, paid) for one, paid in weighed if one.refused in _OPEN]
     if not open_to:
         reasons = Counter(one.refused for one, _ in weighed if one.refused is not None)
-        told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        return Refusal(bundle, Reason.NO_CANDIDATE, told)
+        text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return Refusal(bundle, Reason.NO_CANDIDATE, text)
     best, paid = max(open_to, key=lambda one: one[1].saving)
     detail = (
         f"to {best.broker}, {paid.use:.3f} of {paid.resource} and {paid.use_with:.3f} with it: "

@@ -37,7 +37,7 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
 
 
 def after_move(view: ClusterView, cost: CostModel, move: Move) -> ClusterView:
-    """Return the view as ``cost`` foretells it for when a bundle has moved."""
+    """Return the view as ``cost`` predicts it for when a bundle has moved."""
     usage = cost.usage(view, move.bundle, move.source)
     rows = np.array([view.row(move.target)])
     gained = cost.elsewhere(view, move.bundle, move.source, usage, rows)[0]

@@ -279,5 +279,5 @@ class RoundWork:
 
 def _why_none(eligible: Eligibility) -> str:
     reasons = Counter(refusal.reason for refusal in eligible.refusals())
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return told or "no broker has room"
+    text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return text or "no broker has room"

@@ -36,22 +36,22 @@ def seeded(
         else:
             cut.setdefault(namespace_of(bundle), []).append(bundle)
     for namespace, former in cut.items():
-        told = [(*range_of(one), bundles[one]) for one in former]
+        ranges = [(*range_of(one), bundles[one]) for one in former]
         for present in boundaries[namespace].bundles:
-            expected_now = None if present in bundles else _overlapped(range_of(present), told)
+            expected_now = None if present in bundles else _overlapped(range_of(present), ranges)
             if expected_now is not None:
                 found[present] = _averages(expected_now)
     return found
 
 
 def _overlapped(
-    present: tuple[int, int], told: Iterable[tuple[int, int, Expected]]
+    present: tuple[int, int], ranges: Iterable[tuple[int, int, Expected]]
 ) -> Expected | None:
     """Return the sum of the overlapping parts; None if they do not cover all of it."""
     lower, upper = present
     parts = []
     covered = 0
-    for low, high, expected in told:
+    for low, high, expected in ranges:
         width = min(upper, high) - max(lower, low)
         if width > 0:
             covered += width

@@ -110,7 +110,7 @@ def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Gen
     moves = (*plan.moves, *plan.observed)
     loads = [move.bundle for move in moves if move.cause is not Cause.DRAINING]
     largest = float(divided.demand(owner).max())
-    told = Shadowed(
+    shadowed = Shadowed(
         largest=largest,
         gap=replace(seen.optimality, largest=largest).gap,
         active_gap=seen.optimality.gap,
@@ -124,7 +124,7 @@ def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Gen
     return Shadow(
         away={**stays, **away, **made},
         memory=plan.memory,
-        rounds=(*shadow.rounds, told)[-ROUNDS_KEPT:],
+        rounds=(*shadow.rounds, shadowed)[-ROUNDS_KEPT:],
     )
 
 

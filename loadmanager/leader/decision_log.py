@@ -63,13 +63,13 @@ class DecisionLog:
         for refusal in plan.refusals:
             self.refusals.setdefault(refusal.subject, []).append(refusal)
         known = frozenset[str](brokers)
-        for told in decisions_of(
+        for made in decisions_of(
             replace(plan, moves=()),
             at_ms=self.last_round_at_ms,
             epoch=self._epoch,
             number=self.rounds,
         ):
-            decision = self._entered(told)
+            decision = self._entered(made)
             # A round says something of every broker, which would crowd out the moves.
             if decision.subject not in known:
                 self._recent.append(decision)

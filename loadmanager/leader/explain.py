@@ -117,9 +117,9 @@ class Explainer:
 
     def _tasks_of(self, bundle: str) -> TaskList:
         """Return the live task of a bundle, and the last that ended."""
-        told = self.tasks(TaskWish(limit=2, bundle=bundle))
-        none_live = bool(told.tasks) and told.tasks[0].state.ended
-        return replace(told, tasks=told.tasks[:1]) if none_live else told
+        listed = self.tasks(TaskWish(limit=2, bundle=bundle))
+        none_live = bool(listed.tasks) and listed.tasks[0].state.ended
+        return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
 
     def _snapshot_of(self, look: Look) -> Snapshot:
         view, cluster_state = look.view, self._context.cluster_state

@@ -8,7 +8,7 @@ from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.history import (
     Record,
-    RoundTold,
+    RoundFacts,
     Stream,
     bundles_records,
     cut_record,
@@ -34,7 +34,7 @@ from loadmanager.core.shadow import Shadowed
 class _Decided:
     """A round: ``ordered`` are its moves that stand as orders, None while that is not known."""
 
-    told: RoundTold
+    facts: RoundFacts
     view: ClusterView
     plan: Plan
     ordered: frozenset[BundleId] | None = None
@@ -133,7 +133,7 @@ class HistoryRecorder:
         if self._taken or self._left:
             self._tell_taken(sampled=False)
         self._rounds += 1
-        told = RoundTold(
+        facts = RoundFacts(
             at_ms=self._context.clock.wall_ms(),
             epoch=self._epoch,
             number=self._rounds,
@@ -146,15 +146,15 @@ class HistoryRecorder:
             reported_at_ms=self._reported_at_ms(view),
         )
         if self._is_base(view, planner):
-            offset_s = told.at_ms / 1000 - view.now_s
+            offset_s = facts.at_ms / 1000 - view.now_s
             memory = shifted(memory, offset_s)
-            told = replace(told, memory=memory, averages=self._tracker.averages())
+            facts = replace(facts, memory=memory, averages=self._tracker.averages())
             # Told at once: ticks that come before the round is over count on top of these.
-            bundles = told
+            bundles = facts
             self._context.history.offer(
-                Stream.ROUNDS, told.at_ms, lambda: bundles_records(bundles, view)
+                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view)
             )
-        self._decided = _Decided(told, view, plan)
+        self._decided = _Decided(facts, view, plan)
 
     def orders_known(self, ordered: Collection[BundleId]) -> None:
         """Take note of which moves of the round that was decided last stand as orders."""
@@ -180,8 +180,8 @@ class HistoryRecorder:
         if decided is None:
             return
         decided.over = True
-        decided.told = replace(
-            decided.told,
+        decided.facts = replace(
+            decided.facts,
             outcome=outcome,
             took_s=took_s,
             tick_interval_s=tick_interval_s,
@@ -197,13 +197,13 @@ class HistoryRecorder:
         plan, view, first_move = decided.plan, decided.view, self._moves + 1
         self._moves += len(plan.moves) + len(plan.observed)
         ordered = decided.ordered or frozenset()
-        told = replace(
-            decided.told,
-            outcome="moved" if ordered else decided.told.outcome or "failed",
+        facts = replace(
+            decided.facts,
+            outcome="moved" if ordered else decided.facts.outcome or "failed",
             not_ordered={move.bundle for move in plan.moves} - ordered,
         )
         self._context.history.offer(
-            Stream.ROUNDS, told.at_ms, lambda: round_records(told, view, plan, first_move)
+            Stream.ROUNDS, facts.at_ms, lambda: round_records(facts, view, plan, first_move)
         )
 
     def assessed(self, found: Optimality) -> None:
@@ -212,11 +212,11 @@ class HistoryRecorder:
             epoch, number = self._epoch, self._rounds
             self._tell(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
-    def shadowed(self, strategy: str, told: Shadowed) -> None:
+    def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
         """Record what a strategy beside the active one would have had at that round."""
         if self.on:
             epoch, number = self._epoch, self._rounds
-            self._tell(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, told)])
+            self._tell(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         """Record moves that were decided on this view between two rounds, and ordered."""

@@ -113,7 +113,7 @@ class OverviewRequests:
         """Count those of the last round once, however many look."""
         log = term.decision_log
         if self._refused[0] != (epoch, log.rounds):
-            every = (one for told in (log.refusals or {}).values() for one in told)
+            every = (one for refusals in (log.refusals or {}).values() for one in refusals)
             self._refused = ((epoch, log.rounds), most_refused(every))
         return self._refused[1]
 

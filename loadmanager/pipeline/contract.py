@@ -39,8 +39,8 @@ class Table:
         """
         missing = [name for name in self.schema.names if name not in frame.columns]
         if missing:
-            told = f"table {self.name}: column {', '.join(missing)} is missing"
-            raise PipelineError(f"{told}; expected {', '.join(self.schema.names)}")
+            text = f"table {self.name}: column {', '.join(missing)} is missing"
+            raise PipelineError(f"{text}; expected {', '.join(self.schema.names)}")
         return frame.select(
             *(F.col(field.name).cast(field.dataType).alias(field.name) for field in self.schema)
         )

@@ -58,8 +58,8 @@ def _units(of_minutes: DataFrame) -> Units:
     )
     found = counted.limit(MOST_BROKERS + 1).collect()
     if len(found) > MOST_BROKERS:
-        told = f"there are more than {MOST_BROKERS} brokers"
-        raise PipelineError(f"table broker_load: {told}; expected fewer, or choose by --since")
+        text = f"there are more than {MOST_BROKERS} brokers"
+        raise PipelineError(f"table broker_load: {text}; expected fewer, or choose by --since")
     return Units.of(Unit(**row.asDict()) for row in found)
 
 

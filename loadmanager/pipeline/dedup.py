@@ -82,7 +82,7 @@ def refused(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
         "writer",
         "instance",
     )
-    told = lines.select("file", "line", "told.text").join(
+    refusals = lines.select("file", "line", "told.text").join(
         against.select("file", "line", reason.alias("reason")), ["file", "line"]
     )
-    return bad.unionByName(told.select(*QUARANTINE.schema.names))
+    return bad.unionByName(refusals.select(*QUARANTINE.schema.names))

@@ -54,11 +54,11 @@ def doubled(spans: DataFrame) -> DataFrame:
 
 def standing(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
     """Return rows of reports without those that are ``passed_over`` (`DOUBLED`)."""
-    told = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
+    passed = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
     rows = reports.alias("rows")
     same = [F.col(f"rows.{name}").eqNullSafe(F.col(f"passed.{name}")) for name in _WHO]
     within = F.col("rows.reported_at_ms").between(F.col("passed.from_ms"), F.col("passed.until_ms"))
     condition = within
     for one in same:
         condition &= one
-    return rows.join(F.broadcast(told), condition, "left_anti")
+    return rows.join(F.broadcast(passed), condition, "left_anti")

@@ -66,10 +66,10 @@ _LONGEST: Final = 400
 
 def plain_cause(text: str) -> str:
     """Return what went wrong, in one line, of the text of an error of Spark or Py4J."""
-    for pattern, told in _KNOWN:
+    for pattern, meaning in _KNOWN:
         found = pattern.search(text)
         if found:
-            return f"{told} ({_line_with(text, found.start())})"
+            return f"{meaning} ({_line_with(text, found.start())})"
     raised = _RAISED.findall(text.rpartition(_TRACEBACK)[2]) if _TRACEBACK in text else []
     causes = re.findall(r"^\s*Caused by: (.+)$", text, re.MULTILINE)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -130,10 +130,10 @@ class _Sorting:
 
     def take(self, name: str, one: StoredFile, *, within: bool) -> None:
         """Sort a file of an hour."""
-        told = None if one.is_folder else FileName.parse(one.name)
-        if told is None:
+        parsed = None if one.is_folder else FileName.parse(one.name)
+        if parsed is None:
             self.is_foreign(name, one)
-        elif told.is_open:
+        elif parsed.is_open:
             self.being_written += 1
         elif not within:
             self.outside += 1

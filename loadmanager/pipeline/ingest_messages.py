@@ -32,9 +32,9 @@ class Taken:
     def __post_init__(self) -> None:
         """Refuse sums that are none: each of them was counted by itself."""
         if self.read != self.kept + self.quarantined + self.duplicate:
-            told = ", ".join(f"{count} {name}" for name, count in self.lines.items())
+            text = ", ".join(f"{count} {name}" for name, count in self.lines.items())
             expected = "read = kept + quarantined + duplicate; this is a fault of the pipeline"
-            raise PipelineError(f"ingest: lines: {told}; expected {expected}")
+            raise PipelineError(f"ingest: lines: {text}; expected {expected}")
 
     def __add__(self, other: "Taken") -> "Taken":
         """Return both together, this one before the other."""
@@ -56,10 +56,10 @@ class Taken:
 
 def nothing_there(history: str, found: Found) -> str:
     """Return why there is nothing to be read."""
-    told = f"{history}: there is no file of history in it"
+    text = f"{history}: there is no file of history in it"
     if found.foreign:
-        told += f", but {_some(found.foreign)}"
-    return f"{told}; expected date=*/hour=*/reports-*.jsonl.gz"
+        text += f", but {_some(found.foreign)}"
+    return f"{text}; expected date=*/hour=*/reports-*.jsonl.gz"
 
 
 def messages_of_files(found: Found) -> Iterator[str]:

@@ -135,8 +135,8 @@ class _Lines:
         digest = int.from_bytes(blake2b(content, digest_size=8).digest(), signed=True)
         kind = found["kind"]
         text = json.dumps(_plain(kind, found), separators=(",", ":"))
-        told = {"kind": kind, "digest": digest, "fault": None, "text": text}
-        self._put(file, number, told, {name: found[name] for name in _OF_LINE})
+        row = {"kind": kind, "digest": digest, "fault": None, "text": text}
+        self._put(file, number, row, {name: found[name] for name in _OF_LINE})
 
     def refuse(self, file: str, number: int, content: bytes, fault: str) -> None:
         # A character is at most four bytes.
@@ -154,10 +154,10 @@ class _Lines:
         self._begin()
 
     def _put(
-        self, file: str, number: int, told: Mapping[str, Any], more: Mapping[str, Any]
+        self, file: str, number: int, content: Mapping[str, Any], more: Mapping[str, Any]
     ) -> None:
-        self._rows.append({"file": file, "line": number, "told": told, **more})
-        self.characters += len(told["text"]) + 100
+        self._rows.append({"file": file, "line": number, "told": content, **more})
+        self.characters += len(content["text"]) + 100
 
 
 class _Bundles:
@@ -216,7 +216,7 @@ def _array(kind: Type, values: list[Any], to: pa.DataType) -> pa.Array:
 
 
 def _plain(kind: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: found[name] for name in _KNOWN[kind]}
+    fields = {name: found[name] for name in _KNOWN[kind]}
     if kind == "report":
-        told["bundle_count"] = len(told.pop("bundles")["bundle"])
-    return told
+        fields["bundle_count"] = len(fields.pop("bundles")["bundle"])
+    return fields

@@ -46,11 +46,11 @@ def run(work: Work) -> list[str]:
         PipelineError: nothing was ingested, or the cost model cannot be read.
     """
     costs = cost_model(work)
-    told = _told(work)
+    given = _told(work)
     windows = Windows(_window_s(work.store.table("broker_load")))
     drafts = Drafts(work.store)
     try:
-        found = effects(told, windows, BACK_WITHIN_S, costs, keep=drafts.keep)
+        found = effects(given, windows, BACK_WITHIN_S, costs, keep=drafts.keep)
         work.store.replace(
             "moves",
             {
@@ -132,17 +132,17 @@ def _lines(work: Work, windows: Windows) -> list[str]:
     by = work.store.table("move_summary")
     names = ("moves", "helped", "no_difference", "hurt", "judged", "returns", "messages_delayed")
     row = by.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names)).first()
-    told = row.asDict() if row else dict.fromkeys(names, 0)
-    if not told["moves"]:
+    counted = row.asDict() if row else dict.fromkeys(names, 0)
+    if not counted["moves"]:
         return ["no moves"]
     return [
         (
-            f"{told['moves']} moves, {told['judged']} judged by the load of both brokers "
-            f"{windows.window_s:g} s before and after: {told['helped']} helped, "
-            f"{told['no_difference']} made no difference, {told['hurt']} hurt"
+            f"{counted['moves']} moves, {counted['judged']} judged by the load of both brokers "
+            f"{windows.window_s:g} s before and after: {counted['helped']} helped, "
+            f"{counted['no_difference']} made no difference, {counted['hurt']} hurt"
         ),
         (
-            f"{told['returns']} brought a bundle back within {BACK_WITHIN_S:g} s; "
-            f"about {told['messages_delayed']:.0f} messages had to wait"
+            f"{counted['returns']} brought a bundle back within {BACK_WITHIN_S:g} s; "
+            f"about {counted['messages_delayed']:.0f} messages had to wait"
         ),
     ]

@@ -90,8 +90,8 @@ def _scala_version(spark_home: Path) -> str:
     """
     names = [jar.name for jar in (spark_home / "jars").glob("spark-core_*.jar")]
     if not names:
-        told = f"{spark_home / 'jars'}: no spark-core_*.jar"
-        raise SparkUnavailable(f"{told}; pip install --force-reinstall pyspark")
+        text = f"{spark_home / 'jars'}: no spark-core_*.jar"
+        raise SparkUnavailable(f"{text}; pip install --force-reinstall pyspark")
     return names[0].removeprefix("spark-core_").partition("-")[0]
 
 

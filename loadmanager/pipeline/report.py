@@ -50,9 +50,11 @@ def run(work: Work) -> list[str]:
 def written(work: Work) -> tuple[str, Sequence[Finding]]:
     """Return the page, and its conclusions."""
     names = clusters([work.store.table("broker_load")])
-    told = names[:MOST_CLUSTERS]
-    parts = {name: cluster_parts(Tables(work.store, name, work.since, work.until)) for name in told}
-    return report_page(parts, left_out=len(names) - len(told)), [
+    shown = names[:MOST_CLUSTERS]
+    parts = {
+        name: cluster_parts(Tables(work.store, name, work.since, work.until)) for name in shown
+    }
+    return report_page(parts, left_out=len(names) - len(shown)), [
         one for mine in parts.values() for part in mine for one in part.findings
     ]
 
@@ -136,9 +138,9 @@ def _of_sizes(tables: Tables) -> list[Part]:
     """Return the parts about the sizes of bundles, which are computed once."""
     found = sizes(tables)
     if found is None:
-        told = "No bundle was reported lately. "
+        text = "No bundle was reported lately. "
         titles = (cutting.TITLE, namespaces.TITLE)
-        return [lacking(one, INGEST, tables.store.out, told) for one in titles]
+        return [lacking(one, INGEST, tables.store.out, text) for one in titles]
     try:
         return [cutting.show(cutting.read(found)), namespaces.show(namespaces.read(found))]
     finally:

@@ -43,8 +43,8 @@ def alone(out: str, job: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        told = f"{out}: another {job} is writing to it"
-        raise PipelineError(f"{told}; expected one at a time") from None
+        text = f"{out}: another {job} is writing to it"
+        raise PipelineError(f"{text}; expected one at a time") from None
     try:
         yield
     finally:

@@ -86,8 +86,8 @@ def _too_old(java: Path) -> str | None:
 
 
 def _version(java: Path) -> int:
-    told = _run(java, "-version")
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    output = _run(java, "-version")
+    found = re.search(r'version "(?:1\.)?(\d+)', output.stderr + output.stdout)
     return int(found[1]) if found else 0
 
 

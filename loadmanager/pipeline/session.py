@@ -95,8 +95,8 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
     check_memory(settings.driver_memory, settings.free_bytes)
     for package in _NEEDED:
         if importlib.util.find_spec(package) is None:
-            told = f"the pipeline needs its extra ({package} is missing)"
-            raise SparkUnavailable(f"{told}: pip install 'loadmanager[pipeline]'")
+            text = f"the pipeline needs its extra ({package} is missing)"
+            raise SparkUnavailable(f"{text}: pip install 'loadmanager[pipeline]'")
     address = _own_address(settings)
     with tempfile.TemporaryDirectory(prefix="loadmanager-java-") as folder:
         session = _started(settings, name, java_home(Path(folder) / "home"), address)
@@ -162,8 +162,8 @@ def _started(
         with _environment(variables), _own_interrupts():
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        told = f"Spark does not start at {settings.master}: {plain_cause(str(error))}"
-        raise SparkUnavailable(told) from error
+        text = f"Spark does not start at {settings.master}: {plain_cause(str(error))}"
+        raise SparkUnavailable(text) from error
 
 
 @contextlib.contextmanager

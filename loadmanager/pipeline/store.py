@@ -115,10 +115,10 @@ class Store:
         """Let tables be read that a job writes by itself, part by part: OUT/TABLE/batch=*."""
         folder = f"{self.out}/jobs/{job}"
         if not self._last(folder)[0]:
-            told = {
+            manifest = {
                 one.name: {"folder": one.name, "schema": one.schema.jsonValue()} for one in tables
             }
-            self.files.write(f"{folder}/000001.json", _text({"tables": told, "facts": {}}))
+            self.files.write(f"{folder}/000001.json", _text({"tables": manifest, "facts": {}}))
 
     def facts(self, job: str) -> Mapping[str, Any] | None:
         """Return what a job noted of its last run, None if it never ran."""
@@ -175,9 +175,9 @@ class Store:
             rows = standing(rows, self.rows_of(DOUBLED, [last.number]))
         return rows.where(F.col("date") < F.lit(DATES_END)) if "date" in table.by else rows
 
-    def _derived(self, told: Mapping[str, Any]) -> "DataFrame":
-        schema = StructType.fromJson(told["schema"])
-        frame = self._spark.read.schema(schema).parquet(literal(f"{self.out}/{told['folder']}"))
+    def _derived(self, content: Mapping[str, Any]) -> "DataFrame":
+        schema = StructType.fromJson(content["schema"])
+        frame = self._spark.read.schema(schema).parquet(literal(f"{self.out}/{content['folder']}"))
         return frame.select(*schema.names)
 
     def _never_made(self, name: str, job: str | None) -> PipelineError:
@@ -205,9 +205,9 @@ class Store:
     def _batch(self, number: int, path: str) -> Batch:
         """Return a batch, whose manifest is read once: it never changes."""
         if path not in self._batches:
-            told = self._manifest(path)
+            manifest = self._manifest(path)
             self._batches[path] = Batch(
-                number, {name: told[name] for name in told if name != "files"}
+                number, {name: manifest[name] for name in manifest if name != "files"}
             )
         return self._batches[path]
 

@@ -76,9 +76,9 @@ def _unpacked(packed: memoryview) -> Iterator[bytes]:
             try:
                 yield decoder.decompress(chunk)
             except zlib.error as error:
-                told = f"the file is damaged between bytes {position} and {position + len(chunk)}"
+                text = f"the file is damaged between bytes {position} and {position + len(chunk)}"
                 raise _Damaged(
-                    f"{told} of {size}: {error}; expected gzip", _as_far_as_it_goes(before, chunk)
+                    f"{text} of {size}: {error}; expected gzip", _as_far_as_it_goes(before, chunk)
                 ) from None
             position += len(chunk) - len(decoder.unused_data)
         if not any(packed[position : position + _CHUNK_BYTES]):

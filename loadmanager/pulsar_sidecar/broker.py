@@ -88,11 +88,11 @@ class PulsarBroker:
         with _as_broker_error():
             try:
                 async with asyncio.timeout(timeout_s):
-                    told = await self.admin.text(f"{self.url}/admin/v2/brokers/ready")
+                    answer = await self.admin.text(f"{self.url}/admin/v2/brokers/ready")
             except TimeoutError:
                 raise Unanswered(f"{self.url}: not ready within {timeout_s:g} s") from None
-        if told.strip() != "ok":
-            raise BrokerRefused(f"{self.url}: says {told[:60]!r} of itself; expected 'ok'")
+        if answer.strip() != "ok":
+            raise BrokerRefused(f"{self.url}: says {answer[:60]!r} of itself; expected 'ok'")
 
     async def owned(self) -> tuple[BundleId, ...]:
         """Return the bundles that the broker serves now."""

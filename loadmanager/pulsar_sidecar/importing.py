@@ -130,8 +130,10 @@ class Importing:
         await self.context.cluster_state.reread_boundaries(namespace)
 
     async def _import_isolation(self) -> None:
-        told, _ = await read_isolation_text(self.broker.admin, self.broker.url, self.broker.cluster)
-        await self._enter(znodes.isolation_policies(self.cluster), told.encode())
+        found, _ = await read_isolation_text(
+            self.broker.admin, self.broker.url, self.broker.cluster
+        )
+        await self._enter(znodes.isolation_policies(self.cluster), found.encode())
 
     async def _import_domains(self) -> None:
         broker, folder = self.broker, znodes.failure_domains(self.cluster)

@@ -108,8 +108,10 @@ class Agents:
             draining=measured.draining,
             started_at_ms=measured.started_at_ms,
         )
-        told = self._told(current, sampled) & measured.present & (self._silent_until_s <= now_s)
-        rows = np.flatnonzero(told)
+        reporting = (
+            self._told(current, sampled) & measured.present & (self._silent_until_s <= now_s)
+        )
+        rows = np.flatnonzero(reporting)
         if not self._former:
             self._varied.add(now_s, usage, sampled & measured.present)
         published = tuple(
@@ -165,7 +167,7 @@ class Agents:
         """Return who has something to publish; what clients must not miss waits for no sample."""
         last = self._last
         urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
-        told = due(
+        published = due(
             self._rules,
             self._stands,
             last,
@@ -173,7 +175,7 @@ class Agents:
             self._jitter,
             other_bundles=self._other_bundles,
         )
-        return np.asarray(told & (sampled | urgent | ~self._stands))
+        return np.asarray(published & (sampled | urgent | ~self._stands))
 
     def _totals(self, rates: FloatArray) -> FloatArray:
         """Return the sums of each broker's bundles, (brokers, 4)."""

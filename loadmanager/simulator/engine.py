@@ -149,7 +149,7 @@ class _Simulation:
     now_s: float = 0.0
     rounds_done: int = 0
     refusals: Counter[Reason] = field(default_factory=Counter)
-    told: int = 0
+    reported: int = 0
 
     @classmethod
     def of(
@@ -270,6 +270,6 @@ class _Simulation:
     def _tell_moves(self) -> None:
         records = self.world.hand_overs.records
         if self.witness is not None:
-            for record in records[self.told :]:
+            for record in records[self.reported :]:
                 self.witness.moved(record)
-        self.told = len(records)
+        self.reported = len(records)

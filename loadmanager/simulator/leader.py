@@ -136,8 +136,8 @@ class Leader:
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
         """Return the brokers that say they are to be emptied, in the order of their rows."""
         self._take(now_s)
-        told = (report for _, report in sorted(self._reports.items()))
-        return tuple(report.broker for report in told if report.draining)
+        reports = (report for _, report in sorted(self._reports.items()))
+        return tuple(report.broker for report in reports if report.draining)
 
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:

@@ -69,8 +69,8 @@ def picture_of(run: Run) -> Picture:
 def _rounds(run: Run) -> str:
     """Return how many rounds there were, and what they left alone and why."""
     reasons = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
-    told = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
-    return f"The leader did {run.rounds:,} rounds. What they left alone: {told or 'nothing'}."
+    text = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
+    return f"The leader did {run.rounds:,} rounds. What they left alone: {text or 'nothing'}."
 
 
 def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:

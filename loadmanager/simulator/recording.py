@@ -20,7 +20,7 @@ from loadmanager.core.history import (
     HandOver,
     Origin,
     Record,
-    RoundTold,
+    RoundFacts,
     Stream,
     bundles_records,
     hand_over_record,
@@ -54,8 +54,8 @@ def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
     `OSError` if the trace cannot be read.
     """
     content = scenario.model_dump(mode="json", exclude={"trace"})
-    told = json.dumps([content, _trace_digest(scenario.trace), strategy, seed], sort_keys=True)
-    name = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    text = json.dumps([content, _trace_digest(scenario.trace), strategy, seed], sort_keys=True)
+    name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return Origin(scenario.title, WRITER, name)
 
 
@@ -171,7 +171,7 @@ class Recording:
         self._rounds += 1
         first_move = self._moves + 1
         self._moves += len(plan.moves) + len(plan.observed)
-        told = RoundTold(
+        facts = RoundFacts(
             at_ms=at_ms,
             epoch=_EPOCH,
             number=self._rounds,
@@ -188,7 +188,7 @@ class Recording:
         self.sink.offer(
             Stream.ROUNDS,
             at_ms,
-            lambda: [*bundles_records(told, view), *round_records(told, view, plan, first_move)],
+            lambda: [*bundles_records(facts, view), *round_records(facts, view, plan, first_move)],
         )
 
     def moved(self, record: MoveRecord) -> None:
@@ -204,7 +204,7 @@ class Recording:
             return []
         self._moves += 1
         move = Move(record.bundle, record.source, record.target, record.cause)
-        told = move_record(
+        line = move_record(
             move,
             "placed" if record.source is None else "moved",
             view=self._view,
@@ -214,7 +214,7 @@ class Recording:
             number=0,
             move_number=self._moves,
         )
-        return [told]
+        return [line]
 
     def _hand_over(self, record: MoveRecord) -> HandOver:
         served_s = record.served_at_s

@@ -34,7 +34,7 @@ def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
     together = [] if scenario is None else list(_told_together(text, valid, scenario))
     faults = sorted([*valid.faults.items(), *together], key=lambda fault: text.lines.line(fault[0]))
     if scenario is None or faults:
-        raise ScenarioError([told for _, told in faults])
+        raise ScenarioError([line for _, line in faults])
     return scenario
 
 

@@ -167,8 +167,8 @@ def _row(figures: Figures, mode: Mode, pair: str) -> str:
 def _shown(problem: Problem, figures: Figures, cell: Cell) -> str:
     medians = figures.medians(cell)
     rating = problem.rate(medians)
-    told = ", ".join(_told(medians[measure.key]) for measure in problem.measures)
-    return f"{'**bad**' if rating is Rating.BAD else rating} ({told})"
+    text = ", ".join(_told(medians[measure.key]) for measure in problem.measures)
+    return f"{'**bad**' if rating is Rating.BAD else rating} ({text})"
 
 
 def _told(figure: float) -> str:
@@ -178,8 +178,8 @@ def _told(figure: float) -> str:
 def _comment(cell: Cell, figures: Figures) -> str:
     theirs = THEIR_RATINGS[cell.pair][cell.scenario]
     ours = figures.rating(cell)
-    told = {key: _told(median) for key, median in figures.medians(cell).items()}
-    return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**told)}"
+    found = {key: _told(median) for key, median in figures.medians(cell).items()}
+    return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**found)}"
 
 
 def _number(value: float) -> str:

@@ -25,8 +25,8 @@ def parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumn
         import pyarrow as pa  # noqa: PLC0415 - an extra that other scenarios do without
         from pyarrow import parquet  # noqa: PLC0415 - the same
     except ImportError:
-        told = "Parquet needs pyarrow; expected it installed: pip install 'loadmanager[simulator]'"
-        raise ScenarioError([f"{path}: {told}"]) from None
+        text = "Parquet needs pyarrow; expected it installed: pip install 'loadmanager[simulator]'"
+        raise ScenarioError([f"{path}: {text}"]) from None
     try:
         with parquet.ParquetFile(path) as opened:
             yield from _parquet_parts(opened, faults)

@@ -67,7 +67,7 @@ class TraceFaults:
 
     path: Path
     rows_are_lines: bool
-    told: list[tuple[int, str]] = field(default_factory=list)
+    found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, row: int | None, fault: str) -> None:
         """Tell of a row, or of the whole file.
@@ -75,8 +75,8 @@ class TraceFaults:
         Raises:
             ScenarioError: there are so many faults that the file is not read on.
         """
-        self.told.append((row or 0, f"{self._place(row)}: {fault}"))
-        if len(self.told) >= _MAX_FAULTS:
+        self.found.append((row or 0, f"{self._place(row)}: {fault}"))
+        if len(self.found) >= _MAX_FAULTS:
             more = f"{self.path}: and perhaps more; only the first {_MAX_FAULTS} are looked for"
             raise ScenarioError([*self._in_order(), more])
 
@@ -86,11 +86,11 @@ class TraceFaults:
         Raises:
             ScenarioError: there is a fault.
         """
-        if self.told:
+        if self.found:
             raise ScenarioError(self._in_order())
 
     def _in_order(self) -> list[str]:
-        return [fault for _, fault in sorted(self.told, key=lambda told: told[0])]
+        return [fault for _, fault in sorted(self.found, key=lambda faults: faults[0])]
 
     def _place(self, row: int | None) -> str:
         if row is None:
@@ -175,7 +175,7 @@ class TraceColumns:
 
 def _check_names(columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
     known = (TIME, TOPIC, *RATES)
-    if not columns and not faults.told:
+    if not columns and not faults.found:
         faults.add(None, f"is empty; expected columns {', '.join(known)}")
     if not columns:
         faults.check()

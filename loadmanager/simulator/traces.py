@@ -63,7 +63,7 @@ def _read(path: Path, _version: tuple[int, int, int]) -> Trace:
     faults = TraceFaults(path, rows_are_lines=name.endswith(_CSV))
     parts = csv_parts(path, faults) if faults.rows_are_lines else parquet_parts(path, faults)
     rows, topics = _gathered(parts, faults)
-    if not len(rows.numbers) and not faults.told:
+    if not len(rows.numbers) and not faults.found:
         faults.add(None, "no rows; expected one for each topic at each time")
     faults.check()
     return _trace(rows, topics, faults)

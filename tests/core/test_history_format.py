@@ -16,7 +16,7 @@ from loadmanager.core.history import (
     HandOver,
     Origin,
     Record,
-    RoundTold,
+    RoundFacts,
     Stream,
     bundles_records,
     cut_record,
@@ -92,7 +92,7 @@ def hot_fixture(make_view: Callable[..., ClusterView]) -> Hot:
     return view, plan
 
 
-def told(**changes: Any) -> RoundTold:
+def told(**changes: Any) -> RoundFacts:
     known = {
         "at_ms": NOON_MS,
         "epoch": 3,
@@ -102,7 +102,7 @@ def told(**changes: Any) -> RoundTold:
         "planner": Planner(),
         "steering": "active",
     }
-    return RoundTold(**{**known, **changes})
+    return RoundFacts(**{**known, **changes})
 
 
 def written(records: list[Record]) -> list[Mapping[str, Any]]:

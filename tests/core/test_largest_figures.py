@@ -14,7 +14,7 @@ from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.fields import Fields
 from loadmanager.core.history import (
-    RoundTold,
+    RoundFacts,
     bundles_records,
     optimality_record,
     read_line,
@@ -123,7 +123,7 @@ def test_a_round_with_every_strategy_and_what_is_told_of_it(
     view = few.view(1000.0)
     for _ in range(3):
         plan = planner.round(view, memory, rng)
-        told = RoundTold(
+        told = RoundFacts(
             at_ms=0,
             epoch=1,
             number=1,

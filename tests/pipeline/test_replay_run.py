@@ -256,7 +256,7 @@ def test_without_learned_costs_bundles_share_out_their_brokers_usage() -> None:
     )
 
 
-def test_learned_costs_foretell_loads_after_changes_better_where_brokers_differ() -> None:
+def test_learned_costs_predict_loads_after_changes_better_where_brokers_differ() -> None:
     uneven = TWO_KINDS.model_copy(
         update={"load": [TWO_KINDS.load[0].model_copy(update={"placed_on": ("old-1", "new-1")})]}
     )

@@ -121,7 +121,7 @@ def document() -> CostDocument:
     )  # fmt: skip
 
 
-def test_what_a_bundle_was_to_use_is_what_leaders_foretell(spark: "SparkSession") -> None:
+def test_what_a_bundle_was_to_use_is_what_leaders_predict(spark: "SparkSession") -> None:
     bundles = some_bundles()
     view, costs = seen(bundles), document()
     whole = {name: sum(getattr(one, name) for one in bundles.values()) for name in TRAFFIC}

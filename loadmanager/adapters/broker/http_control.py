@@ -258,12 +258,12 @@ def _refusal(where: str, status: int, content: bytes, expected_status: int) -> B
     Only a 409 that keeps to the contract makes the agent stop: a stray one, say from a
     proxy, is a refusal like others.
     """
-    told = f"{where}: status {status}"
+    text = f"{where}: status {status}"
     try:
-        reason = parsed(ErrorAnswer, content, told).reason
+        reason = parsed(ErrorAnswer, content, text).reason
     except MalformedContent as error:
         return _no_contract(f"{error}; expected status {expected_status}, or a reason")
     if status in _NO_SUCH_PATH and "/bundles/" not in where:
-        return _no_contract(f"{told}: {reason[:500]}")  # As Pulsar's own web service answers.
+        return _no_contract(f"{text}: {reason[:500]}")  # As Pulsar's own web service answers.
     kind = StaleAgent if status == _CONFLICT else BrokerRefused
-    return kind(f"{told}: {reason[:500]}; expected status {expected_status}")
+    return kind(f"{text}: {reason[:500]}; expected status {expected_status}")

@@ -109,13 +109,13 @@ class RemoteShelf:
     def finished(self) -> Iterator[Found]:
         """Return the writer's own uploaded files."""
         self._asked("invalidate_cache")
-        for path, told in sorted(self._asked("find", self._top, detail=True).items()):
+        for path, status in sorted(self._asked("find", self._top, detail=True).items()):
             place = Path(path)
             name = FileName.parse(place.name)
             hour = hour_of_partition(f"{place.parent.parent.name}/{place.parent.name}")
             if name is None or hour is None or name.is_open or name.writer != self._writer:
                 continue
-            yield Found(place, hour, name, int(told.get("size") or 0))
+            yield Found(place, hour, name, int(status.get("size") or 0))
 
     def delete(self, found: Found) -> None:
         """Delete it there."""

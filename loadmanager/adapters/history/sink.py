@@ -205,10 +205,10 @@ class ThreadedHistory:
 
     def _failed(self, error: OSError) -> None:
         self._metrics.errors.inc()
-        told = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         if not self.trouble:
-            log.error("history.writing.failed", error=told)
-        self.trouble = told
+            log.error("history.writing.failed", error=text)
+        self.trouble = text
 
     def _tidy(self) -> None:
         finished = list(self._shelf.finished())
@@ -276,7 +276,7 @@ class ThreadedHistory:
         with self._lock:
             losses, self._losses = self._losses, {}
         for stream, loss in losses.items():
-            told = lost_record(
+            records = lost_record(
                 stream.value,
                 self._wall_ms(),
                 records=loss.records,
@@ -284,4 +284,4 @@ class ThreadedHistory:
                 first_at_ms=loss.first_at_ms,
                 last_at_ms=loss.last_at_ms,
             )
-            self._writers[stream].add([told])
+            self._writers[stream].add([records])

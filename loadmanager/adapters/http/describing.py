@@ -70,7 +70,7 @@ def _told(one: Operation) -> Iterator[str]:
     if one.body is not None:
         wanted = "optional" if one.body_optional else "needed"
         yield f"<p>Body: JSON, {wanted}; its form is in openapi.json.</p>"
-    yield from _table("status", ((str(told.status), told.meaning) for told in all_replies(one)))
+    yield from _table("status", ((str(reply.status), reply.meaning) for reply in all_replies(one)))
     yield "</details>"
 
 

@@ -67,12 +67,12 @@ class HealthAnswers:
 
 def readiness_answer(readiness: Readiness) -> tuple[int, dict[str, Any]]:
     """Return status and body of an answer to ``/readyz``."""
-    told = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
+    document = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
     if readiness.ready:
-        return 200, {"ready": True, "reasons": [], **told}
+        return 200, {"ready": True, "reasons": [], **document}
     reasons = list(readiness.reasons)
     reason = "; ".join(reasons) or "not ready"
-    return 503, {"ready": False, "reasons": reasons, "reason": reason, **told}
+    return 503, {"ready": False, "reasons": reasons, "reason": reason, **document}
 
 
 def _refusal(reason: str) -> dict[str, Any]:

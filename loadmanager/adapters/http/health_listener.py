@@ -203,8 +203,10 @@ def notify_watchdog() -> None:
     if address.startswith("@"):
         address = "\0" + address[1:]
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as told:
-            told.sendto(b"WATCHDOG=1", address)
+        with socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        ) as notify_socket:
+            notify_socket.sendto(b"WATCHDOG=1", address)
     except OSError as error:
         log.warning("http.watchdog.unreachable", why=str(error))
 

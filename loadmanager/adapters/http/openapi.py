@@ -94,18 +94,18 @@ def _described(one: Operation, schemas: dict[_Key, JsonSchemaValue]) -> dict[str
 
 
 def _response(one: Operation, reply: Reply, schemas: dict[_Key, JsonSchemaValue]) -> dict[str, Any]:
-    told: dict[str, Any] = {"description": reply.meaning}
+    described: dict[str, Any] = {"description": reply.meaning}
     if reply.status == 307:  # noqa: PLR2004 - HTTP
-        told["headers"] = {"Location": {"schema": {"type": "string"}}}
+        described["headers"] = {"Location": {"schema": {"type": "string"}}}
     if reply.status >= _REFUSED_FROM or reply.status == 307:  # noqa: PLR2004 - the same
         schema: JsonSchemaValue = {"$ref": _REF.format(model="Refusal")}
-        told["content"] = {"application/json": {"schema": schema}}
+        described["content"] = {"application/json": {"schema": schema}}
     elif reply.content == TEXT:
-        told["content"] = {TEXT: {"schema": {"type": "string"}}}
+        described["content"] = {TEXT: {"schema": {"type": "string"}}}
     elif reply.content is not None:
         schema = schemas[one.method, one.path, str(reply.status)]
-        told["content"] = {one.media_type: {"schema": schema}}
-    return told
+        described["content"] = {one.media_type: {"schema": schema}}
+    return described
 
 
 def _schemas(

@@ -208,8 +208,8 @@ class Resource:
 
 def all_replies(one: Operation) -> tuple[Reply, ...]:
     """Return every reply an operation may give, by status."""
-    told = {reply.status: reply for reply in (*_usual(one), *one.replies)}
-    return tuple(told[status] for status in sorted(told))
+    by_status = {reply.status: reply for reply in (*_usual(one), *one.replies)}
+    return tuple(by_status[status] for status in sorted(by_status))
 
 
 def _usual(one: Operation) -> Iterator[Reply]:

@@ -112,10 +112,10 @@ class _Reading:
 def _labels(text: bytes) -> dict[str, str]:
     found = {}
     for name, value in _LABEL.findall(text):
-        told = value.decode("utf-8", errors="replace")
-        if "\\" in told:
-            told = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), told)
-        found[name.decode()] = told
+        label = value.decode("utf-8", errors="replace")
+        if "\\" in label:
+            label = _ESCAPED.sub(lambda one: _MEANS.get(one[1], one[1]), label)
+        found[name.decode()] = label
     return found
 
 

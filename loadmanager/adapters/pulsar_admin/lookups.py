@@ -33,8 +33,8 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
     """
     local = quote(topic.local, safe="")
     where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
-    told = await admin.json(where)
-    texts = {key: _text(told, key) for key in _KEYS}
+    answer = await admin.json(where)
+    texts = {key: _text(answer, key) for key in _KEYS}
     if not texts["httpUrl"] and not texts["httpUrlTls"]:
         raise NotPulsar(f"{where}: no httpUrl; expected the lookup answer of a Pulsar broker")
     return BrokerUrls(
@@ -63,14 +63,14 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
     local = quote(topic.local, safe="")
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
     try:
-        told = await admin.json(where)
+        answer = await admin.json(where)
     except AnswerRefused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return 0
         raise
-    count = told.get("partitions") if isinstance(told, dict) else None
+    count = answer.get("partitions") if isinstance(answer, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise NotPulsar(f"{where}: answered {told!r:.60}; expected a number of partitions")
+        raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a number of partitions")
     return count
 
 
@@ -82,17 +82,17 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
     """
     where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
     try:
-        told = await admin.json(where)
+        answer = await admin.json(where)
     except AnswerRefused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return None
         raise
-    bounds = told.get("boundaries") if isinstance(told, dict) else None
+    bounds = answer.get("boundaries") if isinstance(answer, dict) else None
     try:
         return Boundaries(namespace, tuple(int(str(one), 16) for one in bounds or ()))
     except (ValueError, InvalidName):
         raise NotPulsar(
-            f"{where}: answered {told!r:.60}; expected the boundaries of bundles"
+            f"{where}: answered {answer!r:.60}; expected the boundaries of bundles"
         ) from None
 
 
@@ -117,10 +117,10 @@ async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
 
 
 async def _names(admin: PulsarAdmin, where: str) -> list[str]:
-    told = await admin.json(where)
-    if not isinstance(told, list) or not all(isinstance(one, str) for one in told):
-        raise NotPulsar(f"{where}: answered {told!r:.60}; expected a list of names")
-    return told
+    answer = await admin.json(where)
+    if not isinstance(answer, list) or not all(isinstance(one, str) for one in answer):
+        raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
+    return answer
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
@@ -132,9 +132,9 @@ async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[T
     namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
     bounds = bundle.rpartition("/")[2]
     # Older versions ignore the bundle, and list all of the namespace.
-    told = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
+    answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
     found: list[TopicName] = []
-    for name in told if isinstance(told, list) else ():
+    for name in answer if isinstance(answer, list) else ():
         try:
             topic = parse_full_topic(str(name))
         except InvalidName:
@@ -144,6 +144,6 @@ async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[T
     return tuple(found)
 
 
-def _text(told: Any, key: str) -> str:
-    value = told.get(key) if isinstance(told, dict) else None
+def _text(content: Any, key: str) -> str:
+    value = content.get(key) if isinstance(content, dict) else None
     return value if isinstance(value, str) else ""

@@ -19,10 +19,10 @@ async def read_owned(
         PulsarAdminError: as `PulsarAdmin.json`.
     """
     path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
-    told = await admin.json(f"{url}{path}")
+    answer = await admin.json(f"{url}{path}")
     owned: list[BundleId] = []
     foreign: list[str] = []
-    for name in told if isinstance(told, dict) else ():
+    for name in answer if isinstance(answer, dict) else ():
         try:
             owned.append(parse_bundle(name))
         except InvalidName:

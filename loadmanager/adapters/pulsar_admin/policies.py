@@ -33,14 +33,14 @@ async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tup
     if monotonic() < admin.missing_until_s.get(where, 0.0):
         return "{}", NO_POLICIES
     try:
-        told = await admin.text(where)
+        answer = await admin.text(where)
     except AnswerRefused as error:
         if error.status in _NONE:
             admin.missing_until_s[where] = monotonic() + NONE_FOR_S
             return "{}", NO_POLICIES
         raise
     try:
-        return told, Policies(isolation=decode_isolation(where, told.encode()))
+        return answer, Policies(isolation=decode_isolation(where, answer.encode()))
     except MalformedContent as error:
         raise NotPulsar(str(error)) from None
 
@@ -64,9 +64,9 @@ async def read_failure_domains(
 async def read_anti_affinity_group(admin: PulsarAdmin, url: str, namespace: Namespace) -> str:
     """Return the anti-affinity group of a namespace, "" for none; raises as `PulsarAdmin.text`."""
     try:
-        told = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity")
+        answer = await admin.text(f"{url}/admin/v2/namespaces/{namespace}/antiAffinity")
     except AnswerRefused as error:
         if error.status in _NONE:
             return ""
         raise
-    return told.strip().strip('"')
+    return answer.strip().strip('"')

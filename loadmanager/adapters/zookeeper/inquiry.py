@@ -18,11 +18,11 @@ async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int 
     is asked is ``sync``, so the answer is the service's, and not that of a server that lags.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
+    reply: asyncio.Future[None] = loop.create_future()
 
     def answered() -> None:
-        if not told.done():
-            told.set_result(None)
+        if not reply.done():
+            reply.set_result(None)
 
     def on_loop(callback: Callable[..., None], *arguments: object) -> None:
         # A loop that was closed meanwhile waits for no answer.
@@ -40,7 +40,7 @@ async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int 
     client = GatedClient(options, hear)
     try:
         client.start_async()
-        await asyncio.wait({told}, timeout=within_s)
+        await asyncio.wait({reply}, timeout=within_s)
         # The header of each answer names the newest transaction that the server has applied.
         return client.last_zxid or None
     finally:

@@ -25,7 +25,7 @@ MOST_FACTOR: Final = 2.0
 """A broker that is further from its class than this is measured wrongly or runs other things."""
 
 SUPPOSED_FRACTION: Final = 0.1
-"""So much of a broker's limit is supposed to be used as the class foretells, whatever it shows."""
+"""So much of a broker's limit is supposed to be used as the class predicts, whatever it shows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

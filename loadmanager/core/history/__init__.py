@@ -22,7 +22,7 @@ from loadmanager.core.history.records import (
     tick_record,
 )
 from loadmanager.core.history.replaying import averages_of, report_of, snapshot_of
-from loadmanager.core.history.rounds import RoundTold, bundles_records, move_record, round_records
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
 from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, Kind, Stream, Type
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "Kind",
     "Origin",
     "Record",
-    "RoundTold",
+    "RoundFacts",
     "Stream",
     "Type",
     "averages_of",

@@ -178,19 +178,19 @@ def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) ->
     return Record("optimality", at_ms, body)
 
 
-def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, told: Shadowed) -> Record:
+def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: Shadowed) -> Record:
     """Return what a strategy beside the active one would have had at a round."""
     body = {
         "epoch": epoch,
         "round": number,
         "strategy": strategy,
-        "largest": told.largest,
-        "gap": told.gap,
-        "active_gap": told.active_gap,
-        "moves": told.moves,
-        "moved": told.moved,
-        "active_moves": told.active_moves,
-        "active_moved": told.active_moved,
+        "largest": shadowed.largest,
+        "gap": shadowed.gap,
+        "active_gap": shadowed.active_gap,
+        "moves": shadowed.moves,
+        "moved": shadowed.moved,
+        "active_moves": shadowed.active_moves,
+        "active_moved": shadowed.active_moved,
     }
     return Record("shadow", at_ms, body)
 
@@ -211,19 +211,19 @@ class HandOver:
     pause_s: float | None
 
 
-def hand_over_record(at_ms: int, told: HandOver) -> Record:
+def hand_over_record(at_ms: int, hand_over: HandOver) -> Record:
     """Return the end of an order."""
     body = {
-        "epoch": told.epoch,
-        "bundle": told.bundle,
-        "source": told.source,
-        "target": told.target,
-        "outcome": told.outcome,
-        "ordered_at_ms": told.ordered_at_ms,
-        "released_at_ms": told.released_at_ms,
-        "acquired_at_ms": told.acquired_at_ms,
-        "took_s": told.took_s,
-        "pause_s": told.pause_s,
+        "epoch": hand_over.epoch,
+        "bundle": hand_over.bundle,
+        "source": hand_over.source,
+        "target": hand_over.target,
+        "outcome": hand_over.outcome,
+        "ordered_at_ms": hand_over.ordered_at_ms,
+        "released_at_ms": hand_over.released_at_ms,
+        "acquired_at_ms": hand_over.acquired_at_ms,
+        "took_s": hand_over.took_s,
+        "pause_s": hand_over.pause_s,
     }
     return Record("hand_over", at_ms, body)
 

@@ -28,7 +28,7 @@ _UNKNOWN: Final[Mapping[BrokerId, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundTold:
+class RoundFacts:
     """What a round was, besides its view and its plan.
 
     ``memory`` is the one before the round, its times in seconds of the wall clock, and
@@ -68,30 +68,32 @@ def strategies_of(planner: Planner) -> tuple[str, str]:
     return type(planner.shedder).__name__, type(planner.placement).__name__
 
 
-def round_records(told: RoundTold, view: ClusterView, plan: Plan, first_move: int) -> list[Record]:
+def round_records(
+    facts: RoundFacts, view: ClusterView, plan: Plan, first_move: int
+) -> list[Record]:
     """Return the lines of a round and of its moves.
 
     ``first_move`` is the number of its first move in the term. The lines of its bundles,
     if it is a base, are to come before: see `bundles_records`.
     """
     moves = [
-        (move, _outcome(told, move, ordered=ordered))
+        (move, _outcome(facts, move, ordered=ordered))
         for ordered, group in ((True, plan.moves), (False, plan.observed))
         for move in group
     ]
     return [
-        Record("round", told.at_ms, _round_body(told, view, plan)),
+        Record("round", facts.at_ms, _round_body(facts, view, plan)),
         *(
             move_record(
                 move,
                 outcome,
                 view=view,
-                planner=told.planner,
-                at_ms=told.at_ms,
-                epoch=told.epoch,
-                number=told.number,
+                planner=facts.planner,
+                at_ms=facts.at_ms,
+                epoch=facts.epoch,
+                number=facts.number,
                 move_number=first_move + position,
-                strategies=told.strategies,
+                strategies=facts.strategies,
             )
             for position, (move, outcome) in enumerate(moves)
         ),
@@ -137,10 +139,10 @@ def move_record(
     return Record("move", at_ms, body)
 
 
-def _outcome(told: RoundTold, move: Move, *, ordered: bool) -> str:
+def _outcome(facts: RoundFacts, move: Move, *, ordered: bool) -> str:
     if not ordered:
         return "observed"
-    if move.bundle in told.not_ordered:
+    if move.bundle in facts.not_ordered:
         return "failed"
     return "placed" if move.source is None else "moved"
 
@@ -150,25 +152,25 @@ def _score(view: ClusterView, scores: FloatArray, broker: BrokerId | None) -> fl
     return None if row is None else float(scores[row])
 
 
-def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any]:
-    planner, scores = told.planner, loads(view, told.planner.weights)
+def _round_body(facts: RoundFacts, view: ClusterView, plan: Plan) -> dict[str, Any]:
+    planner, scores = facts.planner, loads(view, facts.planner.weights)
     changed_ago_s = view.now_s - view.membership_changed_s
-    base = told.averages is not None
-    settings = InForce(shedder=told.decided_by) if told.decided_by else in_force(planner)
+    base = facts.averages is not None
+    settings = InForce(shedder=facts.decided_by) if facts.decided_by else in_force(planner)
     return {
-        "epoch": told.epoch,
-        "round": told.number,
-        "tick": told.tick,
-        "outcome": told.outcome,
-        "took_s": told.took_s,
+        "epoch": facts.epoch,
+        "round": facts.number,
+        "tick": facts.tick,
+        "outcome": facts.outcome,
+        "took_s": facts.took_s,
         "base": base,
-        "steering": told.steering,
+        "steering": facts.steering,
         "mode": planner.settings.mode.value,
-        "shedder": told.strategies[0],
-        "placement": told.strategies[1],
+        "shedder": facts.strategies[0],
+        "placement": facts.strategies[1],
         "settings": _json(in_force_to_json(settings)),
-        "session_doubtful": told.session_doubtful,
-        "tick_interval_s": told.tick_interval_s,
+        "session_doubtful": facts.session_doubtful,
+        "tick_interval_s": facts.tick_interval_s,
         "membership_changed_ago_s": (
             max(changed_ago_s, 0.0) if np.isfinite(changed_ago_s) else None
         ),
@@ -179,24 +181,24 @@ def _round_body(told: RoundTold, view: ClusterView, plan: Plan) -> dict[str, Any
         "mean_score": float(scores.mean()) if len(scores) else None,
         "highest_score": float(scores.max()) if len(scores) else None,
         "lowest_score": float(scores.min()) if len(scores) else None,
-        "brokers": _broker_columns(told, view, scores),
+        "brokers": _broker_columns(facts, view, scores),
         "in_flight": {"bundle": list(view.moved), "target": list(view.moved.values())},
-        "unowned": list(told.unowned),
+        "unowned": list(facts.unowned),
         "refusals": {
             "subject": [one.subject for one in plan.refusals],
             "reason": [one.reason.value for one in plan.refusals],
             "detail": [one.detail for one in plan.refusals],
         },
-        "memory": _json(told.memory.to_json()) if told.memory is not None else None,
+        "memory": _json(facts.memory.to_json()) if facts.memory is not None else None,
         "constraints": _json(constraints_to_json(view.policies)) if base else None,
     }
 
 
-def _broker_columns(told: RoundTold, view: ClusterView, scores: FloatArray) -> dict[str, Any]:
+def _broker_columns(facts: RoundFacts, view: ClusterView, scores: FloatArray) -> dict[str, Any]:
     brokers = view.brokers
     return {
         "broker": list(brokers.names),
-        "reported_at_ms": [told.reported_at_ms.get(name) for name in brokers.names],
+        "reported_at_ms": [facts.reported_at_ms.get(name) for name in brokers.names],
         "started_at_ms": list(brokers.started_at_ms),
         "version": list(brokers.versions),
         "age_s": np.maximum(view.age_s, 0.0).tolist(),
@@ -218,17 +220,17 @@ def _broker_columns(told: RoundTold, view: ClusterView, scores: FloatArray) -> d
     }
 
 
-def bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
+def bundles_records(facts: RoundFacts, view: ClusterView) -> Iterator[Record]:
     """Yield the lines of all bundles at a base round, none for any other."""
-    averages = told.averages or {}
+    averages = facts.averages or {}
     parts = -(-len(averages) // BUNDLES_PER_LINE)
     for part, names in enumerate(chunks(averages, BUNDLES_PER_LINE), start=1):
         every = [averages[name] for name in names]
         rates = [(*one.short.rates.row(), *one.long.rates.row()) for one in every]
         body = {
-            "epoch": told.epoch,
-            "round": told.number,
-            "tick": told.tick,
+            "epoch": facts.epoch,
+            "round": facts.number,
+            "tick": facts.tick,
             "part": part,
             "parts": parts,
             "bundles": {
@@ -243,7 +245,7 @@ def bundles_records(told: RoundTold, view: ClusterView) -> Iterator[Record]:
                 "topics": [one.topics for one in every],
             },
         }
-        yield Record("bundles", told.at_ms, body)
+        yield Record("bundles", facts.at_ms, body)
 
 
 def _known(values: FloatArray) -> list[float | None]:

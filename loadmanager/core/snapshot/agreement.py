@@ -26,20 +26,20 @@ def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool
     Raises:
         MalformedContent: two parts contradict each other, and not ``lenient``.
     """
-    told = _Told(where, left_out, lenient=lenient)
+    faults = _Told(where, left_out, lenient=lenient)
     known = snapshot.reports.keys()
     for name, entries in (("ageSeconds", snapshot.age_s), ("runningLoad", snapshot.running or {})):
         for broker in entries.keys() - known:
-            told.fault(f'{name}["{broker}"]', "a broker with a load report in brokers")
-    owners = told.sound("owners", snapshot.owners, known, snapshot.boundaries)
-    in_flight = told.sound("inFlight", snapshot.in_flight, known, snapshot.boundaries)
+            faults.fault(f'{name}["{broker}"]', "a broker with a load report in brokers")
+    owners = faults.sound("owners", snapshot.owners, known, snapshot.boundaries)
+    in_flight = faults.sound("inFlight", snapshot.in_flight, known, snapshot.boundaries)
     for bundle in snapshot.unowned:
         if bundle in owners:
             what = f"{bundle} is in unowned and in owners"
-            told.fault(what, "a bundle of unowned to be owned by nobody")
+            faults.fault(what, "a bundle of unowned to be owned by nobody")
     reports = snapshot.reports
     if not owners:
-        reports = told.without_rivals(reports, in_flight)
+        reports = faults.without_rivals(reports, in_flight)
     return replace(
         snapshot,
         reports=reports,

@@ -114,16 +114,16 @@ def _choice(
     return Choice(name, values_of(strategy))
 
 
-def in_force_to_json(told: InForce) -> dict[str, Any]:
+def in_force_to_json(in_use: InForce) -> dict[str, Any]:
     """Return strategies and settings as the ``settings`` of a snapshot have them."""
     document: dict[str, Any] = {}
-    for name, choice in (("shedder", told.shedder), ("placement", told.placement)):
+    for name, choice in (("shedder", in_use.shedder), ("placement", in_use.placement)):
         if choice is not None:
             document[name] = {"strategy": choice.strategy, "settings": dict(choice.settings)}
     for name, values in (
-        ("planner", told.planner),
-        ("filters", told.filters),
-        ("cost", told.cost),
+        ("planner", in_use.planner),
+        ("filters", in_use.filters),
+        ("cost", in_use.cost),
     ):
         if values:
             document[name] = dict(values)

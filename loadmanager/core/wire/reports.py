@@ -166,8 +166,8 @@ def _resources_to_json(report: LoadReport) -> dict[str, dict[str, float]]:
 
 def _usage_to_json(one: ResourceUsage) -> dict[str, float]:
     varied = {"mean": one.mean, "variance": one.variance}
-    told = {name: value for name, value in varied.items() if value is not None}
-    return {"usage": one.usage, "limit": one.limit, **told}
+    varying = {name: value for name, value in varied.items() if value is not None}
+    return {"usage": one.usage, "limit": one.limit, **varying}
 
 
 def _resources_from(fields: Fields) -> dict[str, Any]:

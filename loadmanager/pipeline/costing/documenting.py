@@ -179,9 +179,9 @@ def summary(units: Units, learned: Learned) -> Iterator[str]:
     for number, (cluster, name) in enumerate(units.classes):
         members = learned.statistics.units_of(number)
         minutes = int(learned.statistics.minutes[members].sum())
-        told = f"class {name or '(none)'} of {cluster}: {len(members)} brokers"
+        text = f"class {name or '(none)'} of {cluster}: {len(members)} brokers"
         changes = learned.statistics.changes[number]
-        yield f"{told}, {minutes:,} minutes, {changes:,} changes by moves"
+        yield f"{text}, {minutes:,} minutes, {changes:,} changes by moves"
         for row, resource in enumerate(RESOURCES):
             yield from _of_resource(number, row, resource, learned)
 

@@ -49,5 +49,5 @@ def _along(direction: FloatArray, first: Estimate, last: Estimate) -> Drift | No
     fraction = (
         (after - before) / before if before > size / _MOST_TIMES else np.sign(after) * _MOST_TIMES
     )
-    told = deviation > 0 and abs(change) > _SURE * deviation
-    return Drift(float(fraction), told and abs(after - before) > _WORTH_TELLING * size)
+    changed = deviation > 0 and abs(change) > _SURE * deviation
+    return Drift(float(fraction), changed and abs(after - before) > _WORTH_TELLING * size)

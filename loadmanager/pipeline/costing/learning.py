@@ -124,14 +124,14 @@ class _Found:
         if measured == 0:
             return "was never measured"
         if whole < LEAST_MINUTES:
-            told = f"{whole} minutes below {_PERCENT} % of the limit"
-            return f"has {told}; expected {LEAST_MINUTES} or more"
+            text = f"{whole} minutes below {_PERCENT} % of the limit"
+            return f"has {text}; expected {LEAST_MINUTES} or more"
         if blocks < LEAST_BLOCKS:
             return f"has {blocks} stretches of time; expected {LEAST_BLOCKS} or more"
         variation = self._variation(number, resource)
         if variation < LEAST_VARIATION:
-            told = f"{variation:.2%} of its mean within brokers"
-            return f"traffic varied by {told}; expected {LEAST_VARIATION:.0%} or more"
+            text = f"{variation:.2%} of its mean within brokers"
+            return f"traffic varied by {text}; expected {LEAST_VARIATION:.0%} or more"
         return None
 
     def _variation(self, number: int, resource: int) -> float:
@@ -155,7 +155,7 @@ class _Found:
             value = min(float(estimate.costs[term]), bound)
             low, high = interval(term, estimate.free, estimate.precision, bound, estimate.freedom)
             low, high = min(low, value), max(high, value)
-            told = verdict(
+            text = verdict(
                 varied=bool(estimate.gram[term, term] > 0),
                 partners=partners[term],
                 low=low,
@@ -168,7 +168,7 @@ class _Found:
                 FoundTerm(
                     rate=rate,
                     term=Term(value / scale, low / scale, high / scale),
-                    verdict=told,
+                    verdict=text,
                     partners=partners[term],
                     drift=drift_of(term, *halves),
                 )

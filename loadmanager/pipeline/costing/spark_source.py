@@ -32,8 +32,8 @@ class InSpark:
 
     def sums(self, summing: Summing) -> Sums:
         """Return the sums of what ``summing`` yields."""
-        told = self._frame.mapInArrow(_in_worker(summing), _SUMS).collect()
-        return added((row["key"], _array(row["sums"], row["shape"])) for row in told)
+        found = self._frame.mapInArrow(_in_worker(summing), _SUMS).collect()
+        return added((row["key"], _array(row["sums"], row["shape"])) for row in found)
 
     def close(self) -> None:
         """Release what was persisted."""

@@ -29,7 +29,7 @@ _INTERVAL: Final = (
 
 
 def _table(name: str, meaning: str, *columns: tuple[str, DataType, str]) -> Table:
-    fields = [StructField(one, form, metadata={"meaning": told}) for one, form, told in columns]
+    fields = [StructField(one, form, metadata={"meaning": found}) for one, form, found in columns]
     return Table(name=name, job="costs", meaning=meaning, schema=StructType(fields))
 
 

@@ -1,4 +1,4 @@
-"""How well costs foretell what was held out, beside the rule that needs no learning.
+"""How well costs predict what was held out, beside the rule that needs no learning.
 
 The rule is that of traffic shares: a broker's usage goes with its traffic, CPU half by
 messages and half by bytes, network by bytes of its direction, direct memory by bytes; heap

@@ -54,7 +54,7 @@ Keep = Callable[[DataFrame], DataFrame]
 
 
 def effects(
-    told: Told,
+    given: Told,
     windows: Windows,
     back_within_s: float,
     costs: CostDocument | None = None,
@@ -66,17 +66,17 @@ def effects(
     A bundle that returns within ``back_within_s`` came back. What is read more than once
     is given to ``keep``.
     """
-    handed = with_returns(with_hand_overs(told.moves, told.hand_overs), back_within_s)
+    handed = with_returns(with_hand_overs(given.moves, given.hand_overs), back_within_s)
     orders = keep(with_moments(handed, windows))
     finished = orders.where("acquired_at_ms IS NOT NULL")
     spans = keep(moments(finished, windows))
     busy = touched(spans, finished, windows)
-    grown = changes(spans, busy, told.loads, windows)
+    grown = changes(spans, busy, given.loads, windows)
     measured = (
-        orders.join(_around(orders, told.loads, windows), list(KEY), "left")
-        .join(_clients(orders, told.bundle_load, windows), list(KEY), "left")
+        orders.join(_around(orders, given.loads, windows), list(KEY), "left")
+        .join(_clients(orders, given.bundle_load, windows), list(KEY), "left")
         .join(grown, ["cluster", "moment_ms"], "left")
-        .join(F.broadcast(_classes(told.loads)), ["cluster", "target"], "left")
+        .join(F.broadcast(_classes(given.loads)), ["cluster", "target"], "left")
     )
     predicted = keep(with_predictions(measured, costs))
     carried_out = predicted.where("acquired_at_ms IS NOT NULL")

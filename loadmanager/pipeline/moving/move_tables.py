@@ -30,12 +30,12 @@ _FORMS: Final[dict[str, DataType]] = {
 }
 
 
-def _columns(*told: tuple[str, str | DataType, str]) -> StructType:
+def _columns(*columns: tuple[str, str | DataType, str]) -> StructType:
     """Return a schema of names, types and meanings."""
     return StructType(
         [
             column(name, _FORMS[form] if isinstance(form, str) else form, meaning)
-            for name, form, meaning in told
+            for name, form, meaning in columns
         ]
     )
 

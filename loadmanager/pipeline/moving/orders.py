@@ -30,10 +30,10 @@ def with_hand_overs(moves: DataFrame, hand_overs: DataFrame) -> DataFrame:
         *place, (F.col("at_ms") - _SLACK_MS).alias("order_ms"), F.lit(0).alias("what"),
         key.alias("key"), F.lit(None).alias("told"),
     )  # fmt: skip
-    told = F.struct(*_TOLD, F.col("outcome").alias("ended"))
+    task = F.struct(*_TOLD, F.col("outcome").alias("ended"))
     ended = hand_overs.select(
         *place, F.col("ordered_at_ms").alias("order_ms"), F.lit(1).alias("what"),
-        F.lit(None).alias("key"), told.alias("told"),
+        F.lit(None).alias("key"), task.alias("told"),
     )  # fmt: skip
     in_order = Window.partitionBy(*place).orderBy("order_ms", "what")
     latest = F.last("key", ignorenulls=True).over(in_order)

@@ -68,7 +68,7 @@ def _verdict() -> Column:
 
 def _reason(window_s: float) -> Column:
     """Return why nothing can be said, empty if something can."""
-    told = (
+    reason = (
         F.when(F.col("outcome") == "observed", "only observed, not ordered")
         .when(F.col("outcome") == "failed", "the order could not be written")
         .when(F.col("source").isNull(), "no broker served it before")
@@ -80,5 +80,9 @@ def _reason(window_s: float) -> Column:
     for phase, where in (("before", "before the order"), ("after", "after it arrived")):
         for role in ("source", "target"):
             missing = F.col(f"{role}_{phase}.score").isNull()
-            told = told.when(missing, f"too few reports of the {role} in {window_s:g} s {where}")
-    return told.when(F.col("control").isNull(), "no broker reported before and after").otherwise("")
+            reason = reason.when(
+                missing, f"too few reports of the {role} in {window_s:g} s {where}"
+            )
+    return reason.when(F.col("control").isNull(), "no broker reported before and after").otherwise(
+        ""
+    )

@@ -61,7 +61,7 @@ def read(tables: Tables) -> Achieved | None:
     # Drawn by a hash of the bundle and the time: the same moves each time.
     drawn = effects.orderBy(F.xxhash64("bundle", "at")).limit(SAMPLE)
     judged = effects.where("verdict <> 'unknown'")
-    told = ("bundle", "source", "target", "cause", "verdict", "spread_expected", "spread_after")
+    columns = ("bundle", "source", "target", "cause", "verdict", "spread_expected", "spread_after")
     worst = judged.where("verdict = 'hurt'").orderBy("gain").limit(_LISTED)
     cpu = "target_change.cpu"
     changes = (
@@ -76,8 +76,8 @@ def read(tables: Tables) -> Achieved | None:
     return Achieved(
         facts=tables.facts,
         summary=summary,
-        sample=rows(drawn.where("verdict <> 'unknown'").select(*told)),
-        worst=rows(worst.select(*told, F.unix_millis("at").alias("at_ms"))),
+        sample=rows(drawn.where("verdict <> 'unknown'").select(*columns)),
+        worst=rows(worst.select(*columns, F.unix_millis("at").alias("at_ms"))),
         returned=rows(ping_pong.where(F.col("rank") <= _LISTED).orderBy("rank")),
         bouncing=ping_pong.count(),
         reasons=rows(
@@ -127,8 +127,8 @@ def show(found: Achieved) -> Part:
             body.append(tag("p", _AFTER_COSTS))
         body.append(figures("How far off the predictions were", errors_table(found.predictions)))
     if found.returned:
-        told = f"Bundles that went back, the first of {many(found.bouncing, 'bundle')}"
-        body.append(figures(told, returned_table(found.returned, found.facts)))
+        text = f"Bundles that went back, the first of {many(found.bouncing, 'bundle')}"
+        body.append(figures(text, returned_table(found.returned, found.facts)))
     if found.reasons:
         body.append(figures("Why moves could not be judged", reasons_table(found.reasons)))
     return Part(title=TITLE, body=body, findings=_findings(found))
@@ -146,7 +146,7 @@ def _findings(found: Achieved) -> list[Finding]:
     delayed = _total(found.summary, "messages_delayed")
     pauses = span(_total(found.summary, "pause_s"))
     paid = f"clients waited {pauses} in all (about {plain(delayed)} messages)"
-    told = []
+    findings = []
     if judged:
         share = helped / judged
         weight = Weight.FINE if share >= _GOOD else Weight.LOOK if share >= _POOR else Weight.ACT
@@ -156,9 +156,9 @@ def _findings(found: Achieved) -> list[Finding]:
         )
         if weight is Weight.ACT:
             words += " Raise the shedder's threshold, or choose another strategy."
-        told.append(Finding(weight, words))
+        findings.append(Finding(weight, words))
     else:
-        told.append(
+        findings.append(
             Finding(
                 Weight.LACKING, f"{many(moves, 'move')}, none of which could be judged; {paid}."
             )
@@ -166,14 +166,14 @@ def _findings(found: Achieved) -> list[Finding]:
     if returns > _THRASHING * moves:
         first = found.returned[0]["bundle"] if found.returned else "?"
         within = span(found.facts.get("back_within_s"))
-        told.append(
+        findings.append(
             Finding(
                 Weight.ACT,
                 f"{percent(returns / moves)} of all moves brought a bundle back within {within}: "
                 f"the strategy thrashes, worst with {first}. Try others by the job replay.",
             )
         )
-    return told
+    return findings
 
 
 def _verdicts(summary: Sequence[Row]) -> Chart:

@@ -64,8 +64,8 @@ def read(tables: Tables) -> Balance | None:
     bounds = bounds_ms(minutes, "minute")
     if bounds is None:
         return None
-    told = minutes.where("score_mean IS NOT NULL").limit(1).count()
-    measure = "score" if told else "usage"
+    has_scores = minutes.where("score_mean IS NOT NULL").limit(1).count()
+    measure = "score" if has_scores else "usage"
     step = step_ms(*bounds, MINUTE_MS, POINTS)
     highest = F.col(f"{measure}_mean") * F.col(f"{measure}_max_over_mean")
     known = minutes.where(f"{measure}_mean IS NOT NULL")
@@ -154,15 +154,15 @@ def _finding(found: Balance) -> Finding:
     """Return how even the last day was."""
     last = found.days[-1]
     ratio = last["max_over_mean"]
-    told = (
+    text = (
         f"On {last['day']} the most loaded broker had {plain(ratio)} times the mean load of "
         f"{percent(last['mean'])} on average, and was at {percent(last['highest'])} at most"
     )
     if ratio is not None and ratio > UNEVEN:
-        return Finding(Weight.ACT, f"The cluster is uneven. {told}.")
+        return Finding(Weight.ACT, f"The cluster is uneven. {text}.")
     if ratio is not None and ratio > EVEN:
-        return Finding(Weight.LOOK, f"The cluster is not quite even. {told}.")
-    return Finding(Weight.FINE, f"The cluster is even. {told}.")
+        return Finding(Weight.LOOK, f"The cluster is not quite even. {text}.")
+    return Finding(Weight.FINE, f"The cluster is even. {text}.")
 
 
 def _over_time(found: Balance) -> Chart:

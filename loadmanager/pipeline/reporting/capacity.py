@@ -56,16 +56,16 @@ def read(tables: Tables) -> Capacity | None:
         name: np.array([np.nan if row[name] is None else row[name] for row in found], dtype=float)
         for name in _JUDGED
     }
-    told = {name: values for name, values in levels.items() if np.isfinite(values).any()}
-    if not told:
+    by_resource = {name: values for name, values in levels.items() if np.isfinite(values).any()}
+    if not by_resource:
         return None
-    resource = max(told, key=lambda name: float(np.nanmean(told[name])))
-    known_hours = np.isfinite(told[resource])
+    resource = max(by_resource, key=lambda name: float(np.nanmean(by_resource[name])))
+    known_hours = np.isfinite(by_resource[resource])
     at_ms = np.array([row["at_ms"] for row in found], dtype=np.int64)
     return Capacity(
         resource=resource,
         hours_ms=at_ms[known_hours],
-        loads=told[resource][known_hours],
+        loads=by_resource[resource][known_hours],
         brokers=found[-1]["brokers"],
     )
 
@@ -93,12 +93,12 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
     days = _days(found)
     if fitted is None:
         highest = percent(float(found.loads.max()))
-        told = (
+        text = (
             f"There are {plain(days, 2)} days of history; a forecast of capacity needs at least "
             f"{LEAST_DAYS:g}. So far the cluster's mean {name} use was at most {highest} in an "
             "hour."
         )
-        return Finding(Weight.LACKING, told)
+        return Finding(Weight.LACKING, text)
     caution = (
         ""
         if days >= WEEK_DAYS
@@ -112,31 +112,31 @@ def _foreseen(name: str, days: float, fitted: Trend) -> Finding:
     """Return what a trend over some days says."""
     if fitted.days_left == 0:
         uses = f"at its peak the cluster uses {percent(fitted.peak)} of its {name}"
-        told = f"Capacity is short now: {uses}."
-        return Finding(Weight.ACT, told)
+        text = f"Capacity is short now: {uses}."
+        return Finding(Weight.ACT, text)
     grows = f"mean {name} use changes by {100 * fitted.slope_per_day:+.2f} points a day"
     if fitted.soonest_days is None and days < WEEK_DAYS:
-        told = f"No growth is to be seen yet ({grows}, peak {percent(fitted.peak)})."
-        return Finding(Weight.FINE, told)
+        text = f"No growth is to be seen yet ({grows}, peak {percent(fitted.peak)})."
+        return Finding(Weight.FINE, text)
     if fitted.soonest_days is None:
         peak = percent(fitted.peak)
-        told = f"Capacity lasts for at least {HORIZON_DAYS:g} days: {grows}, peak {peak}."
-        return Finding(Weight.FINE, told)
+        text = f"Capacity lasts for at least {HORIZON_DAYS:g} days: {grows}, peak {peak}."
+        return Finding(Weight.FINE, text)
     if fitted.days_left is None or fitted.slope_low <= 0:
-        told = (
+        text = (
             f"There is no certain trend ({grows}, peak {percent(fitted.peak)}); at the fastest "
             f"growth that is likely, capacity is short in {plain(fitted.soonest_days, 2)} days."
         )
         soon = (fitted.soonest_days or HORIZON_DAYS) <= _SOON_DAYS
-        return Finding(Weight.LOOK if soon else Weight.FINE, told)
+        return Finding(Weight.LOOK if soon else Weight.FINE, text)
     latest = "no end" if fitted.latest_days is None else plain(fitted.latest_days, 2)
-    told = (
+    text = (
         f"Capacity is short in about {plain(fitted.days_left, 2)} days (90 % interval: "
         f"{plain(fitted.soonest_days, 2)} to {latest}): {grows}, peak {percent(fitted.peak)} now, "
         f"short above {percent(SHORT)}."
     )
     soon = (fitted.soonest_days or HORIZON_DAYS) <= _SOON_DAYS
-    return Finding(Weight.ACT if soon else Weight.LOOK, told)
+    return Finding(Weight.ACT if soon else Weight.LOOK, text)
 
 
 def _chart(found: Capacity, fitted: Trend | None) -> Chart:
@@ -172,14 +172,14 @@ def _chart(found: Capacity, fitted: Trend | None) -> Chart:
 
 
 def _table_rows(found: Capacity, fitted: Trend | None) -> Sequence[Sequence[Cell]]:
-    told = [
+    lines = [
         ("history", f"{plain(_days(found), 2)} days"),
         ("resource", named(found.resource)),
         ("mean use", percent(float(found.loads.mean()), 1)),
         ("highest hour", percent(float(found.loads.max()), 1)),
     ]
     if fitted is not None:
-        told += [
+        lines += [
             ("change a day", f"{100 * fitted.slope_per_day:+.3f} points of capacity"),
             (
                 "its 90 % interval",
@@ -188,4 +188,4 @@ def _table_rows(found: Capacity, fitted: Trend | None) -> Sequence[Sequence[Cell
             ("peak now (p95 of the rhythm)", percent(fitted.peak, 1)),
             ("short above", percent(SHORT)),
         ]
-    return [[Cell(name), Cell(value)] for name, value in told]
+    return [[Cell(name), Cell(value)] for name, value in lines]

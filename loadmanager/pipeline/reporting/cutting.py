@@ -150,14 +150,14 @@ def show(found: Cuts) -> Part:
     """Return the part."""
     rules = found.rules
     sessions = "" if rules.max_sessions <= 0 else f"{rules.max_sessions:,} sessions, "
-    told = (
+    text = (
         f"Limits of the default configuration: {rules.max_topics:,} topics, {sessions}"
         f"{rules.max_msgs_per_s:,} messages/s, {rules.max_mib_per_s:,} MiB/s in a bundle. Besides, "
         f"a bundle with more than {percent(TOO_LARGE)} of what a broker has on the mean. "
         f"Sizes are means of the last hour of history; {many(found.bundles, 'bundle')} on "
         f"{many(found.brokers, 'broker')}."
     )
-    body = [tag("p", told)]
+    body = [tag("p", text)]
     body.append(_splits(found) if found.splits else tag("p", "No bundle is too large."))
     body.append(_merges(found) if found.merges else tag("p", "No neighbours are worth merging."))
     return Part(title=TITLE, body=body, findings=[_finding(found)])
@@ -168,11 +168,11 @@ def _finding(found: Cuts) -> Finding:
     if not found.splits:
         return Finding(Weight.FINE, f"No bundle needs to be split; {merges}.")
     first = found.splits[0]
-    told = (
+    text = (
         f"{many(found.all_splits, 'bundle')} should be split, first of all {first['bundle']} "
         f"({first['why']}); {merges}."
     )
-    return Finding(Weight.ACT, told)
+    return Finding(Weight.ACT, text)
 
 
 def _splits(found: Cuts) -> Html:

@@ -62,13 +62,13 @@ def show(found: Hottest) -> Part:
 
 def _findings(found: Hottest) -> list[Finding]:
     first = found.hottest[0]
-    told = (
+    text = (
         f"The hottest bundle, {first['bundle']}, carries {percent(first['share'], 1)} of the "
         f"cluster's traffic"
     )
     if first["share"] > _HOT:
-        return [Finding(Weight.LOOK, f"{told}: no move can make that even; consider a split.")]
-    return [Finding(Weight.FINE, f"{told}.")]
+        return [Finding(Weight.LOOK, f"{text}: no move can make that even; consider a split.")]
+    return [Finding(Weight.FINE, f"{text}.")]
 
 
 def _bars(hottest: Sequence[Row]) -> Chart:

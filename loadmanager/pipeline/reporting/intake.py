@@ -81,16 +81,16 @@ def show(found: Intake) -> Part:
 
 def _findings(found: Intake) -> list[Finding]:
     read, bad = found.totals["read"], found.totals["quarantined"]
-    told = []
+    findings = []
     if bad > _MANY * read:
         words = f"{many(bad, 'line')} of {read:,} ({percent(bad / read, 2)}) could not be used"
         first = f": {found.reasons[0]['reason']}" if found.reasons else ""
-        told.append(Finding(Weight.LOOK, f"{words}{first}."))
+        findings.append(Finding(Weight.LOOK, f"{words}{first}."))
     given_up = sum(row["records"] for row in found.lost)
     if given_up:
         words = f"Sidecars had to give up {many(given_up, 'record')}: {found.lost[0]['why']}."
-        told.append(Finding(Weight.LOOK, words))
-    return told
+        findings.append(Finding(Weight.LOOK, words))
+    return findings
 
 
 def _totals(found: Intake) -> Html:

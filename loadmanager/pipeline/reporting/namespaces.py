@@ -81,8 +81,8 @@ def show(found: Namespaces) -> Part:
     body = [_chart(found).html()] if found.largest else []
     if found.poor:
         body.append(_table("Namespaces with too few bundles", found.poor[:LISTED]))
-    told = [judged(row, found.brokers) for row in found.largest]
-    body.append(figures("All large namespaces in figures", _table("Largest namespaces", told)))
+    lines = [judged(row, found.brokers) for row in found.largest]
+    body.append(figures("All large namespaces in figures", _table("Largest namespaces", lines)))
     return Part(title=TITLE, body=body, findings=[_finding(found)])
 
 
@@ -91,11 +91,11 @@ def _finding(found: Namespaces) -> Finding:
         return Finding(Weight.FINE, f"All of {many(found.count, 'namespace')} have enough bundles.")
     first = found.poor[0]
     more = "" if len(found.poor) == 1 else f", and {len(found.poor) - 1} more namespaces too"
-    told = (
+    text = (
         f"{first['namespace']} has too few bundles ({first['why']}): split it up to "
         f"{first['wanted']}{more}."
     )
-    return Finding(Weight.ACT, told)
+    return Finding(Weight.ACT, text)
 
 
 def _chart(found: Namespaces) -> Chart:
@@ -133,7 +133,7 @@ def _chart(found: Namespaces) -> Chart:
     )
 
 
-def _table(caption: str, told: Sequence[Row]) -> Html:
+def _table(caption: str, lines: Sequence[Row]) -> Html:
     columns = [
         Column(name="namespace"),
         Column(name="bundles"),
@@ -151,6 +151,6 @@ def _table(caption: str, told: Sequence[Row]) -> Html:
             Cell(f"{row['wanted']:,}", row["wanted"]),
             Cell(row["why"]),
         ]
-        for row in told
+        for row in lines
     ]
     return table(caption, columns, cells)

@@ -102,11 +102,11 @@ def _within(frame: DataFrame, bounds: tuple[int, int]) -> DataFrame:
 def show(found: Distance | None) -> Part:
     """Return the part."""
     if found is None:
-        told = (
+        text = (
             "No leader told how far the cluster was from the best possible. Sidecars from 0.2 on "
             "write it to their history after each round; simulations and attach do not."
         )
-        return Part(title=TITLE, body=[tag("p", told)])
+        return Part(title=TITLE, body=[tag("p", text)])
     body = [_over_time(found).html()]
     if found.shadows:
         body += [_strategies(found), tag("p", _WORDS)]
@@ -117,10 +117,10 @@ def show(found: Distance | None) -> Part:
 
 
 def _findings(found: Distance) -> list[Finding]:
-    told = [_of_gap(found.total)]
+    findings = [_of_gap(found.total)]
     if found.shadows:
-        told.append(_of_shadows(found.shadows))
-    return told
+        findings.append(_of_shadows(found.shadows))
+    return findings
 
 
 def _of_gap(total: Row) -> Finding:
@@ -144,9 +144,9 @@ def _of_shadows(shadows: Sequence[Row]) -> Finding:
     """Return whether another strategy would have been closer, and at how many moves."""
     best = shadows[0]
     if best["regret"] <= WORTH:
-        told = f"by more than {percent(WORTH)}"
+        text = f"by more than {percent(WORTH)}"
         return Finding(
-            Weight.FINE, f"No strategy beside would have been closer to the best {told}."
+            Weight.FINE, f"No strategy beside would have been closer to the best {text}."
         )
     return Finding(
         Weight.LOOK,
@@ -167,9 +167,9 @@ def _over_time(found: Distance) -> Chart:
         line(times, [row[name] for row in found.points], label, colour)
         for name, label, colour in lines
     ]
-    told = "The space between the lines is the gap."
+    text = "The space between the lines is the gap."
     if found.shadows:
-        told += " Below, the regret of each strategy beside the active one; above 0 is better."
+        text += " Below, the regret of each strategy beside the active one; above 0 is better."
     for number, one in enumerate(found.shadows):
         mine = [row for row in found.regrets if row["strategy"] == one["strategy"]]
         colour = COLOURS[2 + number % (len(COLOURS) - 2)]
@@ -180,7 +180,7 @@ def _over_time(found: Distance) -> Chart:
         title="The fullest broker, and the least that is possible",
         summary="Use of CPU or network by the fullest broker, as a part of its limit, and the "
         "proven lower bound of that, wherever the bundles are and wherever policies let them be, "
-        f"in intervals of {span(found.step_ms / 1000)}. {told}",
+        f"in intervals of {span(found.step_ms / 1000)}. {text}",
         data=data,
         layout=layout(**_axes(shadows=bool(found.shadows))),
         height_px=460 if found.shadows else 320,

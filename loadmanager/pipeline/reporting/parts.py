@@ -56,10 +56,10 @@ def _labelled(finding: Finding) -> tuple[str, ...]:
     return tag("strong", label, class_=_TONES[finding.weight]), " ", finding.text
 
 
-def lacking(title: str, job: str, out: str, told: str = "") -> Part:
+def lacking(title: str, job: str, out: str, what: str = "") -> Part:
     """Return a part whose job did not run, or had no rows: it names the command that makes it."""
     command = f"loadmanager pipeline {job} --out {quote(out)}"
-    words = [told or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
+    words = [what or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
     return Part(title=title, body=[tag("p", *words)])
 
 

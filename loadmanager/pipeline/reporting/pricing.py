@@ -78,20 +78,20 @@ def _finding(found: Pricing) -> Finding:
     cpu = [row for row in found.quality if row["resource"] == "cpu" and row["mape"] is not None]
     if not cpu:
         why = next((row["refused"] for row in found.quality if row["refused"]), "")
-        told = "No costs of CPU could be learned yet"
-        return Finding(Weight.LACKING, f"{told}: {why}." if why else f"{told}.")
+        text = "No costs of CPU could be learned yet"
+        return Finding(Weight.LACKING, f"{text}: {why}." if why else f"{text}.")
     worst = max(cpu, key=lambda row: row["mape"])
     rule = worst["baseline_mape"]
-    told = (
-        f"The cost model foretells CPU within {percent(worst['mape'], 1)} on held-out days"
+    text = (
+        f"The cost model predicts CPU within {percent(worst['mape'], 1)} on held-out days"
         f"{'' if rule is None else f' (the rule of traffic shares: {percent(rule, 1)})'}"
     )
     if worst["mape"] <= _CLOSE:
         return Finding(
-            Weight.FINE, f"{told}: good enough to publish (loadmanager cost-model publish)."
+            Weight.FINE, f"{text}: good enough to publish (loadmanager cost-model publish)."
         )
     weight = Weight.FINE if worst["mape"] <= _FAIR else Weight.LOOK
-    return Finding(weight, f"{told}; more history, or more varied traffic, would make it better.")
+    return Finding(weight, f"{text}; more history, or more varied traffic, would make it better.")
 
 
 def _typical(row: Row) -> float:

@@ -70,8 +70,8 @@ def show(found: Replayed) -> Part:
     advice = found.advice
     behind = [
         tag(kind, text)
-        for what, told in advice.behind.items()
-        for kind, text in (("dt", what), ("dd", told))
+        for what, why in advice.behind.items()
+        for kind, text in (("dt", what), ("dd", why))
     ]
     body = [tag("dl", *behind)] if behind else []
     if found.scores:
@@ -86,16 +86,16 @@ def show(found: Replayed) -> Part:
 
 
 def _evidence(row: Row) -> str:
-    told = f"{many(row['rounds'], 'round')} in the history, {row['refused']:,} of them refused"
+    text = f"{many(row['rounds'], 'round')} in the history, {row['refused']:,} of them refused"
     if row["bases"]:
-        told += (
+        text += (
             f"; {row['reproduced']:,} of {row['bases']:,} base rounds were decided again exactly "
             "as recorded"
         )
     if row["cpu_changed_error"] is not None:
         off = percent(row["cpu_changed_error"], 1)
-        told += f"; CPU of brokers whose bundles changed was predicted within {off} of capacity"
-    return f"{told}."
+        text += f"; CPU of brokers whose bundles changed was predicted within {off} of capacity"
+    return f"{text}."
 
 
 def _chart(found: Replayed) -> Chart:

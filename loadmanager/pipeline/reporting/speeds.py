@@ -68,8 +68,8 @@ def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
             F.try_divide(1 - F.col("r2"), F.col("r2") * F.greatest(F.col("hours") - 2, F.lit(1)))
         )
     )
-    told = found.where(enough & (F.col("varied") >= _SPREAD)).withColumn("error", error)
-    return rows(told.where("error IS NOT NULL"))
+    compared = found.where(enough & (F.col("varied") >= _SPREAD)).withColumn("error", error)
+    return rows(compared.where("error IS NOT NULL"))
 
 
 def _by_messages(tables: Tables) -> list[Row]:
@@ -125,15 +125,15 @@ def _finding(found: Speeds) -> Finding:
     if slow:
         first = slow[0]
         others = "" if len(slow) == 1 else f", and {len(slow) - 1} more brokers do too"
-        told = (
+        text = (
             f"{first['broker']} needs {percent(first['slope'] - 1)} more CPU than its class for "
             f"the same traffic{others}: "
             "look for a noisy neighbour or throttling, or give them a class of their own."
         )
-        return Finding(Weight.LOOK, told)
+        return Finding(Weight.LOOK, text)
     if odd:
-        told = f"{odd[0]['broker']} needs {percent(1 - odd[0]['slope'])} less CPU than its class."
-        return Finding(Weight.FINE, told)
+        text = f"{odd[0]['broker']} needs {percent(1 - odd[0]['slope'])} less CPU than its class."
+        return Finding(Weight.FINE, text)
     return Finding(Weight.FINE, "No broker needs clearly more CPU than its class for its traffic.")
 
 

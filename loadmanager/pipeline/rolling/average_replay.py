@@ -109,10 +109,10 @@ def agreement(ours: State, recorded: State, compared: NDArray[np.bool_]) -> Agre
     same = np.ones(len(rows), dtype=np.bool_)
     difference = 0.0
     for name in ("short", "long"):
-        mine, told = getattr(ours, name)[rows], getattr(recorded, name)[rows]
-        same &= (mine == told).all(axis=1)
-        apart, size = np.abs(mine - told), np.maximum(np.abs(told), np.finfo(np.float64).tiny)
-        difference = max(difference, float((apart / size).max(initial=0.0, where=told != 0.0)))
+        mine, theirs = getattr(ours, name)[rows], getattr(recorded, name)[rows]
+        same &= (mine == theirs).all(axis=1)
+        apart, size = np.abs(mine - theirs), np.maximum(np.abs(theirs), np.finfo(np.float64).tiny)
+        difference = max(difference, float((apart / size).max(initial=0.0, where=theirs != 0.0)))
     for name in ("short_samples", "long_samples", "topics"):
         same &= getattr(ours, name)[rows] == getattr(recorded, name)[rows]
     return Agreement(bundles=len(rows), equal=int(same.sum()), difference=difference)

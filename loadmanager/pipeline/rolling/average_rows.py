@@ -62,8 +62,8 @@ class _Rows:
         some = self._what == what
         short, long = (self._matrix(AVERAGES[half], some) for half in (slice(4), slice(4, 8)))
         counts = {name: self._column(name)[some].astype(np.int64) for name in COUNTS}
-        told = State(short=short, long=long, **counts)
-        return State.unknown(len(self.names)).with_rows(self._bundle[some], told)
+        made = State(short=short, long=long, **counts)
+        return State.unknown(len(self.names)).with_rows(self._bundle[some], made)
 
     def after_samples(self) -> State:
         """Return the state at the end, from that at the beginning and all reports."""

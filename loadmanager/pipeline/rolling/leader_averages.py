@@ -104,14 +104,16 @@ def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
             F.max("difference").alias("largest_difference"),
         )
     )
-    told = over.select(
+    compared = over.select(
         *STRETCH,
         "next_round",
         F.col("next_at").alias("at"),
         "date",
         (F.col("until_tick") - F.col("tick")).alias("ticks"),
     )
-    found = told.join(checks, list(STRETCH)).join(_missing(over, history), list(STRETCH), "left")
+    found = compared.join(checks, list(STRETCH)).join(
+        _missing(over, history), list(STRETCH), "left"
+    )
     return (
         found.withColumn("missing_reports", F.coalesce("missing_reports", F.lit(0)))
         .drop("round")
@@ -129,9 +131,9 @@ def _missing(over: DataFrame, history: LeaderHistory) -> DataFrame:
 
 def _recorded(over: DataFrame, history: LeaderHistory, round_: str, what: int) -> DataFrame:
     """Return the averages that the round in the column ``round_`` of stretches recorded."""
-    told = history.bundle_averages.withColumnRenamed("round", "told_round")
+    recorded = history.bundle_averages.withColumnRenamed("round", "told_round")
     of = over.select(*STRETCH, F.col(round_).alias("told_round"))
-    return told.join(of, [*TERM, "told_round"]).select(
+    return recorded.join(of, [*TERM, "told_round"]).select(
         *STRETCH, F.lit(what).alias("what"), "bundle", *AVERAGES, *COUNTS
     )
 

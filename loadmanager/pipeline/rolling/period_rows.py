@@ -49,10 +49,10 @@ class Periods:
     @property
     def schema(self) -> str:
         """Return the columns of what `computed` yields, as Spark gets them."""
-        told = ["mean", *(name for name, _ in PERCENTILES), "max"]
+        names = ["mean", *(name for name, _ in PERCENTILES), "max"]
         doubles = [
             "seconds",
-            *(f"{measure}_{name}" for measure in self.measures for name in told),
+            *(f"{measure}_{name}" for measure in self.measures for name in names),
             *(f"{what}_per_s_std" for what in STRAYING),
         ]
         numbers = [*KEY, "length_ms", "period_ms", "minutes"]
@@ -78,9 +78,9 @@ class Periods:
         }
         for measure in self.measures:
             values = _numbers(minutes, f"{measure}_mean")
-            told = _numbers(minutes, f"{measure}_max") if measure in self.told_max else values
+            known = _numbers(minutes, f"{measure}_max") if measure in self.told_max else values
             found = {"mean": groups.means(values, seconds), **groups.percentiles(values)}
-            found["max"] = np.fmax.reduceat(told, groups.starts)
+            found["max"] = np.fmax.reduceat(known, groups.starts)
             columns |= {f"{measure}_{name}": each for name, each in found.items()}
         for what in STRAYING:
             both = sum(_numbers(minutes, f"{what}_{way}_per_s_mean") for way in ("in", "out"))

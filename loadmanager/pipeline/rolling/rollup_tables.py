@@ -91,9 +91,9 @@ CLUSTER_MINUTES: Final = _table(
         *statistics((*RATES, "cpu_fraction"), ("mean",)),
         *_doubles(
             *(
-                (f"{name}_{what}", f"Brokers' {name}: {told}.")
+                (f"{name}_{what}", f"Brokers' {name}: {meaning}.")
                 for name in COMPARED
-                for what, told in (
+                for what, meaning in (
                     ("mean", "mean"),
                     ("std_over_mean", "standard deviation over mean"),
                     ("max_over_mean", "highest over mean"),
@@ -106,11 +106,13 @@ CLUSTER_MINUTES: Final = _table(
 
 
 def _periods(subject: str, keys: tuple[StructField, ...], measures: tuple[str, ...]) -> list[Table]:
-    told = [_SECONDS, _MINUTES, *statistics(measures, _ALL), *_STDS]
+    meanings = [_SECONDS, _MINUTES, *statistics(measures, _ALL), *_STDS]
     of = "Percentiles are over the means of its minutes."
     return [
-        _table(f"{subject}_hours", f"A {subject} in an hour. {of}", [*keys, _HOUR, _DATE, *told]),
-        _table(f"{subject}_days", f"A {subject} in a day. {of}", [*keys, _DATE, *told]),
+        _table(
+            f"{subject}_hours", f"A {subject} in an hour. {of}", [*keys, _HOUR, _DATE, *meanings]
+        ),
+        _table(f"{subject}_days", f"A {subject} in a day. {of}", [*keys, _DATE, *meanings]),
     ]
 
 

@@ -102,9 +102,11 @@ class Watch:
         return {"runs": [asdict(run) for run in self.runs], "last_ms": dict(self.last_ms)}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Return what `to_json` gave."""
-        return cls(runs=tuple(Run(**run) for run in told["runs"]), last_ms=dict(told["last_ms"]))
+        return cls(
+            runs=tuple(Run(**run) for run in content["runs"]), last_ms=dict(content["last_ms"])
+        )
 
 
 def watched(

@@ -68,12 +68,12 @@ class Progress:
         return asdict(self) | {"watch": self.watch.to_json()}
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Return what `to_json` gave."""
         return cls(
-            closed_ms=told["closed_ms"],
-            newest_ms=dict(told["newest_ms"]),
-            watch=Watch.from_json(told["watch"]),
+            closed_ms=content["closed_ms"],
+            newest_ms=dict(content["newest_ms"]),
+            watch=Watch.from_json(content["watch"]),
         )
 
 
@@ -111,8 +111,8 @@ class Memory:
         try:
             return Progress.from_json(json.loads(self._files.read(where)))
         except (ValueError, KeyError, TypeError) as error:
-            told = f"{where}: {error!r}; expected the state that a stream wrote"
-            raise PipelineError(f"{told}; remove {self._out}/stream to begin anew") from None
+            text = f"{where}: {error!r}; expected the state that a stream wrote"
+            raise PipelineError(f"{text}; remove {self._out}/stream to begin anew") from None
 
     def frame(self, batch: int, name: str, like: StructType) -> DataFrame:
         """Return ``sums`` or ``seen`` before ``batch``; ``like`` is what they look like."""

@@ -86,8 +86,8 @@ class Batches:
             where = self.memory.told(STREAM_MINUTES.name, batch)
             closed = STREAM_MINUTES.conform(minutes(standing.where(over)))
             closed.coalesce(1).write.mode("overwrite").parquet(where)
-            told = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
-            watch, alerts = self._alerts(before, told)
+            rows_read = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
+            watch, alerts = self._alerts(before, rows_read)
             alerts += _late(came_late, after)
             self.write_alerts(alerts, batch)
             # A copy of an older one is late, and so is counted no more either.
@@ -96,7 +96,7 @@ class Batches:
             )
             frames = {"sums": standing.where(~over).coalesce(1), "seen": kept.coalesce(1)}
             self.memory.keep(batch, replace(after, watch=watch), frames)
-            self._say(batch, read, fresh, told, alerts)
+            self._say(batch, read, fresh, rows_read, alerts)
         finally:
             for frame in (fresh, parts, standing):
                 frame.unpersist()
@@ -113,13 +113,13 @@ class Batches:
         closed_ms = high_ms - round(self.watermark_s * 1000)
         return max(progress.closed_ms, closed_ms - closed_ms % MINUTE_MS)
 
-    def _alerts(self, before: Progress, told: DataFrame) -> tuple[Any, list[Alert]]:
+    def _alerts(self, before: Progress, frame: DataFrame) -> tuple[Any, list[Alert]]:
         at_ms = F.unix_millis("minute").alias("at_ms")
-        clusters = told.where(F.col("level") == "cluster").select("cluster", at_ms)
+        clusters = frame.where(F.col("level") == "cluster").select("cluster", at_ms)
         present = [(row["cluster"], row["at_ms"]) for row in clusters.orderBy("at_ms").collect()]
         above = [
-            _above(told, "cluster", IMBALANCE, "usage_max_over_mean", self.limits.max_over_mean),
-            _above(told, "broker", SATURATED, "usage_mean", self.limits.usage),
+            _above(frame, "cluster", IMBALANCE, "usage_max_over_mean", self.limits.max_over_mean),
+            _above(frame, "broker", SATURATED, "usage_mean", self.limits.usage),
         ]
         flagged = [
             Minute(
@@ -151,11 +151,11 @@ class Batches:
         frame.write.mode("overwrite").parquet(where)
 
     def _say(
-        self, batch: int, read: DataFrame, fresh: DataFrame, told: DataFrame, alerts: list[Alert]
+        self, batch: int, read: DataFrame, fresh: DataFrame, frame: DataFrame, alerts: list[Alert]
     ) -> None:
         lines = read.where(F.col("part") == LINES)
         bad = lines.where(F.col("told.fault").isNotNull()).count()
-        counted = told.agg(F.countDistinct("minute"), F.max("minute")).first()
+        counted = frame.agg(F.countDistinct("minute"), F.max("minute")).first()
         over, last = counted or (0, None)
         until = f", the last {last:%F %H:%M}" if last is not None else ""
         faults = f", {bad} malformed lines: see ingest" if bad else ""
@@ -199,8 +199,8 @@ def _newest(before: Progress, fresh: DataFrame) -> dict[str, int]:
     return {name: at_ms for name, at_ms in newest.items() if at_ms > middle - DAY_MS}
 
 
-def _above(told: DataFrame, level: str, kind: str, measure: str, limit: float) -> DataFrame:
-    rows = told.where((F.col("level") == level) & (F.col(measure) > limit))
+def _above(frame: DataFrame, level: str, kind: str, measure: str, limit: float) -> DataFrame:
+    rows = frame.where((F.col("level") == level) & (F.col(measure) > limit))
     return rows.select(
         F.unix_millis("minute").alias("at_ms"),
         *("cluster", "name"),

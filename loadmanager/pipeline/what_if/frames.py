@@ -189,7 +189,7 @@ class Frames:
 
     def _base(self, event: Event) -> None:
         rows = self.bundles.rows(event.names)
-        self._averages = Averages.told(len(self.bundles), rows, event.numbers)
+        self._averages = Averages.recorded(len(self.bundles), rows, event.numbers)
         self._at_tick = {}
         self._told = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
 
@@ -233,10 +233,10 @@ class Frames:
 
     def _averages_at(self, body: Mapping[str, Any]) -> Averages | None:
         if body["base"]:
-            count, told = self._told.pop((body["epoch"], body["round"]), (0, Averages.none()))
+            count, averages = self._told.pop((body["epoch"], body["round"]), (0, Averages.none()))
             if body["tick"] is None:
-                self._averages = told
-            return told if count == body["bundles_known"] else None
+                self._averages = averages
+            return averages if count == body["bundles_known"] else None
         return self._at_tick.get(body["tick"], self._averages)
 
     def _settle(self, body: Mapping[str, Any]) -> RoundMemory | None:
@@ -245,14 +245,14 @@ class Frames:
         known = None if self._in_force is None else self._in_force[0]
         if not body["base"] and text == known:
             return None
-        told = told_parts(body)
-        planner_for("settings of the history", told.in_force, Wanted())
-        self._in_force = (text, told.in_force)
+        parts = told_parts(body)
+        planner_for("settings of the history", parts.in_force, Wanted())
+        self._in_force = (text, parts.in_force)
         if not body["base"]:
             return None
-        self._policies = told.policies
+        self._policies = parts.policies
         # What the planner did not decide cannot be decided again.
-        return told.memory if by_planner(body) else None
+        return parts.memory if by_planner(body) else None
 
     def _frame(
         self,

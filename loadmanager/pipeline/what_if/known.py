@@ -102,7 +102,7 @@ class Averages:
         return cls(np.zeros((0, len(_UNMEASURED))))
 
     @classmethod
-    def told(cls, count: int, rows: Indices, numbers: FloatArray) -> "Averages":
+    def recorded(cls, count: int, rows: Indices, numbers: FloatArray) -> "Averages":
         """Return what a base round says of ``rows``; of all others there is no sample."""
         table = np.tile(_UNMEASURED, (count, 1))
         table[rows] = numbers

@@ -131,10 +131,10 @@ def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:
     rows = np.full(len(frame.brokers.names), -1, dtype=np.intp)
     rows[here] = there
     owner = np.where(frame.owner >= 0, rows[frame.owner], -1)
-    told = costs.predicted(frame.rates, owner)[there]
+    predicted = costs.predicted(frame.rates, owner)[there]
     limit = frame.brokers.limit[here]
     known = (limit > 0) & (former.brokers.limit[there] == limit)
-    off = np.abs(told - frame.brokers.usage[here]) / np.where(known, limit, 1.0)
+    off = np.abs(predicted - frame.brokers.usage[here]) / np.where(known, limit, 1.0)
     changed = np.isin(there, _changed(former, frame, owner))[:, None]
     found: list[FloatArray] = []
     for group in (known & changed, known & ~changed):

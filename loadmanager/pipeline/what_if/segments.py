@@ -75,14 +75,14 @@ def events(tables: Tables, lines: DataFrame) -> DataFrame:
     named comes before what names it.
     """
     placed = lines.where(F.col("segment").isNotNull()).select(*KEY, "seq", "segment")
-    told = [
+    found = [
         _bodies(tables("rounds"), "round", _columns("round", "brokers", "in_flight")),
         _bodies(tables("ticks"), "tick", _columns("tick", "taken")),
         _bodies(tables("moves"), "move", {}),
         _bodies(tables("tasks"), "task", {}),
         _bodies(tables("cuts"), "cut", {}),
     ]
-    plain = reduce(DataFrame.unionByName, told).join(placed, [*KEY, "seq"]).drop(*KEY)
+    plain = reduce(DataFrame.unionByName, found).join(placed, [*KEY, "seq"]).drop(*KEY)
     nothing = {"names": F.array().cast("array<string>"), "numbers": _no_numbers()}
     return (
         plain.withColumns(nothing)

@@ -78,14 +78,14 @@ class Standing:
         """Let no report of a broker count any more."""
         self._reports.pop(broker, None)
 
-    def named(self, told: Mapping[str, Any]) -> dict[str, Report] | str:
+    def named(self, content: Mapping[str, Any]) -> dict[str, Report] | str:
         """Return the reports that a round names, or one that was not offered.
 
         They count from now on, unless newer ones do already: a round is recorded when its
         orders are written, and reports may have been taken up since it was decided.
         """
         found: dict[str, Report] = {}
-        for broker, at_ms in zip(told["broker"], told["reported_at_ms"], strict=True):
+        for broker, at_ms in zip(content["broker"], content["reported_at_ms"], strict=True):
             report = self._offered.get(broker, {}).get(at_ms)
             if report is None:
                 return f"{broker} reported at {at_ms}"

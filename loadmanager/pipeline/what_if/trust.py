@@ -119,13 +119,13 @@ def judged(evidence: Evidence, away: float, *, learned: bool) -> tuple[Level, st
 
     And why, for people. The level is that of the weakest reason.
     """
-    told: list[tuple[Level, str]] = [
+    levels: list[tuple[Level, str]] = [
         *_of_decisions(evidence),
         *_of_loads(evidence, away, learned=learned),
     ]
     order = list(Level)
-    worst = max((level for level, _ in told), key=order.index)
-    return worst, "; ".join(text for level, text in told if level is worst)
+    worst = max((level for level, _ in levels), key=order.index)
+    return worst, "; ".join(text for level, text in levels if level is worst)
 
 
 def _of_decisions(evidence: Evidence) -> Sequence[tuple[Level, str]]:

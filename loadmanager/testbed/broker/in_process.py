@@ -64,7 +64,7 @@ class InProcessBroker:
         broker: ``host:port``, for `intervals`.
         hash_name, window_s: as for `MemoryBroker`.
         process_id: the one in `stats`.
-        told: is called with each change of what it serves, as it happens.
+        on_change: is called with each change of what it serves, as it happens.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class InProcessBroker:
         hash_name: HashName = DEFAULT_HASH,
         window_s: float = 2.0,
         process_id: int | None = None,
-        told: Callable[[Change], None] | None = None,
+        on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self._clock_s = clock_s
-        self._told = told
+        self._told = on_change
         self._name = broker
         self._hash_name: HashName = hash_name
         self._window_s = window_s

@@ -148,5 +148,5 @@ def _between(
     start_s = from_s if last is None else max(from_s, last.end_s)
     end_s = min(next_s, until_s)
     if start_s < end_s:
-        left_by, told = (last.broker, last.ended_by_command) if last else ("", False)
-        yield Gap(start_s, end_s, segment, left_by, told)
+        left_by, commanded = (last.broker, last.ended_by_command) if last else ("", False)
+        yield Gap(start_s, end_s, segment, left_by, commanded)

@@ -182,8 +182,8 @@ class Producer:
         except (aiohttp.ClientError, TimeoutError) as error:
             text = repr(error)
         if status not in ACCEPTED:
-            told = f"{status} {text}" if status else text
-            self.counts.last_publish_error = f"publish {url}: {told}"
+            message = f"{status} {text}" if status else text
+            self.counts.last_publish_error = f"publish {url}: {message}"
         if self.record is not None:
             self.record(self._attempt(owner_url, sent_s, status, text))
         return status in ACCEPTED

@@ -183,14 +183,18 @@ class Cluster:
         directory = self._settings.history_dir
         if directory is None:
             return {}
-        told = {"dir": str(directory), "flush_interval_s": 1.0, "base_every_rounds": 5}
-        return {"history": {**told, "max_age_days": 0.0, "max_size_gib": 0.0}}
+        settings = {"dir": str(directory), "flush_interval_s": 1.0, "base_every_rounds": 5}
+        return {"history": {**settings, "max_age_days": 0.0, "max_size_gib": 0.0}}
 
     @property
     def sidecar_settings(self) -> Table:
         """The configuration that all sidecars share."""
-        told = self._sidecar_settings(self.members[0])
-        return {section: told[section] for section in told if section not in ("broker", "sidecar")}
+        settings = self._sidecar_settings(self.members[0])
+        return {
+            section: settings[section]
+            for section in settings
+            if section not in ("broker", "sidecar")
+        }
 
     async def _wait_until_ready(self, member: Member) -> None:
         broker, sidecar = member.processes

@@ -67,12 +67,12 @@ class Journal:
         listed by both or by none: it has moved when the former owner lists it no more.
         """
         self.looks.append(look)
-        told = {(b.broker, bundle) for b in look.brokers for bundle in b.bundles or ()}
+        served = {(b.broker, bundle) for b in look.brokers for bundle in b.bundles or ()}
         silent = {b.broker for b in look.brokers if b.bundles is None and not b.killed}
         killed = {b.broker for b in look.brokers if b.killed}
         for bundle, owner in look.owners.items():
             former = self._owners.setdefault(bundle, owner)
-            if former != owner and (former, bundle) not in told and former not in silent:
+            if former != owner and (former, bundle) not in served and former not in silent:
                 reason: Reason = "taken over" if former in killed else "rebalanced"
                 self.moves.append(Move(look.at_s, bundle, former, owner, reason))
                 self._owners[bundle] = owner
@@ -229,8 +229,8 @@ class Summary:
         broken = [f"{count} {what}" for count, what in promises if count]
         if self.evidence.served != self.bundles:
             # A record that says little proves little.
-            told = f"{self.evidence.served} of {self.bundles}"
-            broken.append(f"the brokers' records list {told} bundles")
+            text = f"{self.evidence.served} of {self.bundles}"
+            broken.append(f"the brokers' records list {text} bundles")
         broken += [
             f"not every bundle was served again after {kill.name} was killed"
             for kill in self.kills

@@ -125,25 +125,25 @@ class AnswersWatch:
         """Look at an answer, in the moment it is given."""
         self.answered += 1
         name = agent.context.identity.instance
-        told = f"{name} answered {owner.broker} token {owner.fencing_token} epoch {owner.epoch}"
-        self.trace.add("answer", f"{owner.bundle} {told}")
+        text = f"{name} answered {owner.broker} token {owner.fencing_token} epoch {owner.epoch}"
+        self.trace.add("answer", f"{owner.bundle} {text}")
         since_s = self.knows_since_s(agent, at_s)
         grant = (owner.broker, owner.fencing_token)
         held = self.held[owner.bundle]
         self.stale += not any(one.what == grant and one.until_s is None for one in held)
         if not any(one.what == grant and one.was_so_after(since_s) for one in held):
-            seen = f"{told}, which it did not own from {since_s:.3f} s on: {held[-3:]}"
+            seen = f"{text}, which it did not own from {since_s:.3f} s on: {held[-3:]}"
             self.report(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
         elif not any(one.was_so_after(since_s) for one in self.registered[owner.broker]):
-            seen = f"{told}, which was not registered from {since_s:.3f} s on"
+            seen = f"{text}, which was not registered from {since_s:.3f} s on"
             self.report(Invariant.LOOKUPS_NAME_OWNERS, owner.bundle, seen)
-        self._compare_with_last(name, owner, told, at_s)
+        self._compare_with_last(name, owner, text, at_s)
 
-    def _compare_with_last(self, name: str, owner: Owner, told: str, at_s: float) -> None:
+    def _compare_with_last(self, name: str, owner: Owner, answer: str, at_s: float) -> None:
         last = self._tokens.get((name, owner.bundle))
         # Answers of one instant have no order: clients that wait together are answered in turn.
         if last is not None and last.at_s < at_s and last.token > owner.fencing_token:
-            seen = f"{told} after token {last.token} at {last.at_s:.3f} s"
+            seen = f"{answer} after token {last.token} at {last.at_s:.3f} s"
             self.report(Invariant.ANSWERS_GO_ON, owner.bundle, seen)
         if last is None or last.token <= owner.fencing_token:
             self._tokens[name, owner.bundle] = _Answered(owner.fencing_token, at_s)
@@ -151,7 +151,7 @@ class AnswersWatch:
         if owner.epoch:
             before = self._epochs.get(name, 0)
             if owner.epoch < before:
-                self.report(Invariant.ANSWERS_GO_ON, owner.bundle, f"{told} after epoch {before}")
+                self.report(Invariant.ANSWERS_GO_ON, owner.bundle, f"{answer} after epoch {before}")
             self._epochs[name] = max(owner.epoch, before)
 
 

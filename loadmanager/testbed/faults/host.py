@@ -52,7 +52,7 @@ class Host:
         self._drift_fraction = drift_fraction
         self._clocks: dict[str, DriftingClock] = {}
         self._clock = self._new_clock()
-        self.broker = InProcessBroker(self._clock_s, broker=broker, told=self._report)
+        self.broker = InProcessBroker(self._clock_s, broker=broker, on_change=self._report)
         self._clocks[self.broker.incarnation] = self._clock
 
     def kill_broker(self) -> None:

@@ -114,11 +114,11 @@ class OrdersWatch:
         self.locks += 1
         epoch = decode_lock(operation.path, operation.data).epoch
         acted = self._acted.get(name, 0)
-        told = self._told.get(name, 0)
+        announced = self._told.get(name, 0)
         # A leader reads all orders, so what its process has read it need not obey yet.
-        newest = max(told, self._read.get(name, 0))
-        if not told <= epoch <= newest:
-            seen = f"{name} takes it on orders of epoch {epoch}, and was told those of {told} last"
+        newest = max(announced, self._read.get(name, 0))
+        if not announced <= epoch <= newest:
+            seen = f"{name} takes it on orders of epoch {epoch} after those of {announced}"
             self._report(Invariant.ORDERS_OF_THE_TERM, operation.path, seen)
         if epoch < acted:
             seen = f"{name} takes it on orders of epoch {epoch} after acting on those of {acted}"

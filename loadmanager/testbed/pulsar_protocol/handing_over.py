@@ -56,12 +56,12 @@ class HandOver:
             owner = await self._new_owner(left[0].name)
             # One answer is for all topics of the bundle that it is about: it may have been cut.
             of_bundle = owner.bundle if owner is not None and owner.bundle else bundle
-            told = [topic for topic in left if topic.is_in(of_bundle)] or left[:1]
+            directed = [topic for topic in left if topic.is_in(of_bundle)] or left[:1]
             url = None if owner is None else owner.broker_url
-            for topic in told:
+            for topic in directed:
                 close_clients(topic, url)
-            log.info("bundle.clients.told", bundle=of_bundle, topics=len(told), broker_url=url)
-            left = [topic for topic in left if topic not in told]
+            log.info("bundle.clients.told", bundle=of_bundle, topics=len(directed), broker_url=url)
+            left = [topic for topic in left if topic not in directed]
 
     async def _new_owner(self, topic: TopicName) -> TopicOwner | None:
         """Ask until the answer is no longer ourselves; None if it takes too long."""

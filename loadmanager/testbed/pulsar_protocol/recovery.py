@@ -78,8 +78,8 @@ def header(first_entry: int, recovered: Recovered) -> bytes:
 
     One record: a file that was begun by half must not hide what earlier ones say.
     """
-    told = {"first": first_entry, "cursors": recovered.saved, "sizes": recovered.sizes}
-    return json.dumps(told).encode()
+    document = {"first": first_entry, "cursors": recovered.saved, "sizes": recovered.sizes}
+    return json.dumps(document).encode()
 
 
 def _limits(contents: list[tuple[SegmentName, bytes]]) -> dict[str, int]:
@@ -107,8 +107,8 @@ def _apply(found: Recovered, segment: Segment, record: Record) -> None:
         segment.offsets.append(record.offset)
         segment.lengths.append(len(record.body))
     elif record.kind is RecordKind.HEADER:
-        told = json.loads(bytes(record.body))
-        segment.first_entry, found.saved = told["first"], told["cursors"]
+        document = json.loads(bytes(record.body))
+        segment.first_entry, found.saved = document["first"], document["cursors"]
     elif record.kind is RecordKind.CURSOR:
         saved = json.loads(bytes(record.body))
         found.saved[saved["name"]] = saved

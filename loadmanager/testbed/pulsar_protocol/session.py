@@ -117,5 +117,5 @@ class ClientSession:
             raise error
 
     def _tell(self, request_id: int, refused: Refused) -> None:
-        told = {"error": refused.error, "message": str(refused)}
-        self._line.send(encode(Command.ERROR, request_id=request_id, **told))
+        reply = {"error": refused.error, "message": str(refused)}
+        self._line.send(encode(Command.ERROR, request_id=request_id, **reply))

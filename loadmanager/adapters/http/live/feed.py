@@ -46,13 +46,13 @@ class OverviewReader:
     async def __call__(self) -> bytes:
         """Return the event: the overview, or why there is none."""
         try:
-            told = await self._overview()
+            answer = await self._overview()
         except (LoadManagerError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return self._event("trouble", {"reason": str(error) or type(error).__name__})
         except Exception as error:
             log.exception("page.overview.failed", error=str(error))
             return self._event("trouble", {"reason": f"unexpected: {error!r}"})
-        return self._event("overview", {"overview": told})
+        return self._event("overview", {"overview": answer})
 
     def _event(self, kind: str, value: dict[str, Any]) -> bytes:
         text = json.dumps({"servedBy": self.served_by, **value}, separators=(",", ":"))
@@ -68,10 +68,10 @@ class OverviewReader:
         answer = await self.line.ask("GET", url, OVERVIEW_PATH, most_bytes=_MOST_BYTES)
         if answer.status != _OK:
             raise Unavailable(told_refusal(url.rstrip("/") + OVERVIEW_PATH, answer))
-        told = json.loads(answer.text)
-        if not isinstance(told, dict):
+        content = json.loads(answer.text)
+        if not isinstance(content, dict):
             raise Unavailable(f"{url}: answered {answer.text[:80]!r}; expected an overview")
-        return told
+        return content
 
 
 _HEADERS: Final = {

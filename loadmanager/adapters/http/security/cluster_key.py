@@ -103,8 +103,8 @@ class ClusterKeyGuard(Guard):
             proven = self._proven(offered)
         except Refused as refusal:
             self._nameless(request)
-            told = refusal
-            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, lambda: told)
+            reason = refusal
+            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, lambda: reason)
         return Caller(proven.subject, Role(proven.right), self._until_s(request))
 
     def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:
