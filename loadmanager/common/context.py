@@ -21,7 +21,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One sidecar's own name and its doors to the world."""
+    """One sidecar's own name and its adapters."""
 
     identity: Identity
     coordination: Coordination

@@ -68,7 +68,7 @@ class BundleStats(Rates):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrls:
-    """Where clients reach a broker. An empty text is a door the broker does not have."""
+    """Where clients reach a broker. An empty text is a protocol that it does not serve."""
 
     http_url: str
     http_url_tls: str = ""

@@ -49,7 +49,7 @@ class Assigner(Protocol):
 
 
 class LookupService:
-    """The application's side of the HTTP door (`LookupService`)."""
+    """Answers lookups from the cluster as this sidecar sees it, and by the leader."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class LookupService:
     ) -> Owner | Redirection:
         """Find the owner: in the list that named it last, in all that changed, or by the chain.
 
-        Whoever waits for an owner follows the lists, and is told of each change at once.
+        A lookup that waits for an owner follows the lists: each change reaches it at once.
         """
         if await self._read_again(bundle):
             owner = self._naming.owner(bundle)

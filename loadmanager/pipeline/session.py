@@ -242,7 +242,7 @@ def _wait_for_executors(session: "SparkSession", settings: SessionSettings) -> N
 
     Spark itself would wait for ever, and say nothing.
     """
-    context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001 - it has no other door
+    context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
     if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # it asks for executors once there is work
     began_s = changed_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the HTTP door asks of the application, and the application of the leader."""
+"""What HTTP, and other sidecars, ask of lookups and of the leader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class NotLeader(LookupRefused):
 
 
 class LookupService(Protocol):
-    """What the HTTP door asks of the application."""
+    """What HTTP asks of lookups."""
 
     @property
     def picture_version(self) -> int:

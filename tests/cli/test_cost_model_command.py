@@ -1,4 +1,4 @@
-"""``loadmanager cost-model`` against a door on loopback, and ``decide`` with its file."""
+"""``loadmanager cost-model`` against a server on loopback, and ``decide`` with its file."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ def cluster() -> Iterator[Cluster]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     cluster = Cluster()
-    door = HttpServer(
+    server = HttpServer(
         NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
@@ -73,11 +73,11 @@ def cluster() -> Iterator[Cluster]:
         more_routes=CostModels(cluster).routes(),
     )
     try:
-        port = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop).result(10)
+        port = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(10)
         cluster.url = f"http://127.0.0.1:{port}"
         yield cluster
     finally:
-        asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

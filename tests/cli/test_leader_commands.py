@@ -72,25 +72,25 @@ def serve() -> Iterator[Serve]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    doors: list[HttpServer] = []
+    servers: list[HttpServer] = []
 
     def begin(leader_term: FakeLeaderQueries, *more: Resource) -> str:
-        door = HttpServer(
+        server = HttpServer(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
             version="1",
             more_routes=[route for one in (Accounts(leader_term), *more) for route in one.routes()],
         )
-        doors.append(door)
-        started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
+        servers.append(server)
+        started = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop)
         return f"http://127.0.0.1:{started.result(10)}"
 
     try:
         yield begin
     finally:
-        for door in doors:
-            asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        for server in servers:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

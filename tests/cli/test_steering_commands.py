@@ -1,4 +1,4 @@
-"""``loadmanager drain`` and ``loadmanager unload`` against a door on loopback."""
+"""``loadmanager drain`` and ``loadmanager unload`` against a server on loopback."""
 
 import asyncio
 import json
@@ -134,10 +134,10 @@ def serve() -> Iterator[Serve]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    doors: list[HttpServer] = []
+    servers: list[HttpServer] = []
 
     def begin(application: Application) -> str:
-        door = HttpServer(
+        server = HttpServer(
             NoLookup(),  # type: ignore[abstract]  # none of its methods is ever called
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
@@ -148,15 +148,15 @@ def serve() -> Iterator[Serve]:
                 *Others(application).routes(),
             ],
         )
-        doors.append(door)
-        started = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop)
+        servers.append(server)
+        started = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop)
         return f"http://127.0.0.1:{started.result(10)}"
 
     try:
         yield begin
     finally:
-        for door in doors:
-            asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        for server in servers:
+            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

@@ -134,7 +134,7 @@ def url(leader_term: FakeLeaderQueries) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    door = HttpServer(
+    server = HttpServer(
         Lookups(),  # type: ignore[abstract]  # its other methods are never called
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
@@ -142,10 +142,10 @@ def url(leader_term: FakeLeaderQueries) -> Iterator[str]:
         more_routes=Accounts(leader_term).routes(),
     )
     try:
-        port = asyncio.run_coroutine_threadsafe(door.start("127.0.0.1", 0), loop).result(10)
+        port = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(10)
         yield f"http://127.0.0.1:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(door.stop(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

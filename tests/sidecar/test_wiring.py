@@ -148,7 +148,7 @@ def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     assert (options.tls_verify_hostname, options.creator_only) == (False, False)
 
 
-def test_the_door_s_times_are_those_of_the_configuration() -> None:
+def test_the_times_of_the_server_are_those_of_the_configuration() -> None:
     made = server_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
     assert (made.keepalive_s, made.stop_s, made.backlog) == (20.0, 0.5, 7)
 

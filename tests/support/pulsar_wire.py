@@ -1,4 +1,4 @@
-"""A door for Pulsar's clients on a real socket, and a client that is nothing but frames."""
+"""A server for Pulsar's clients on a real socket, and a client that is nothing but frames."""
 
 import asyncio
 import socket
@@ -150,10 +150,10 @@ class Wire:
 
 @dataclass
 class House:
-    """One broker with its door, and the agent's side of it."""
+    """One broker with its server, and the agent's side of it."""
 
     broker: RunningBroker
-    door: PulsarServer
+    server: PulsarServer
     port: int
     url: str
     _serving: asyncio.Task[None]
@@ -205,7 +205,7 @@ def open_house(
     clock_s: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> House:
-    """Return a broker that serves nothing yet, with its door on a free port."""
+    """Return a broker that serves nothing yet, with its server on a free port."""
     hearers: list[Callable[[Change], None]] = []
 
     def record(change: Change) -> None:
@@ -219,7 +219,7 @@ def open_house(
     settings = PulsarServerOptions(
         **{"own_url": url, "ledger": ledger, "incarnation": name, "version": "1", **options}
     )
-    door = PulsarServer(broker, settings)
-    hearers.append(door.heard)
-    serving = asyncio.get_running_loop().create_task(door.serve(listening))
-    return House(broker, door, port, url, serving)
+    server = PulsarServer(broker, settings)
+    hearers.append(server.heard)
+    serving = asyncio.get_running_loop().create_task(server.serve(listening))
+    return House(broker, server, port, url, serving)

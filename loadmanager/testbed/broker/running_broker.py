@@ -1,6 +1,6 @@
 """The in-memory broker as it runs: its state machine with a clock and with waiting.
 
-Both doors to it, HTTP and the in-process one of tests, go through this class.
+Both ways to it, HTTP and the in-process one of tests, go through this class.
 """
 
 import asyncio

@@ -71,13 +71,13 @@ class NoServer:
         self.open = False
 
     async def start(self, host: str, port: int) -> int:
-        """See `Door`."""
+        """See `Server` of the lifecycle."""
         del host
         self.open = True
         return port
 
     async def stop(self) -> None:
-        """See `Door`."""
+        """See `Server` of the lifecycle."""
         self.open = False
 
 

@@ -1,4 +1,4 @@
-"""The in-memory broker's HTTP door: publishing, limits, refusals, leases by the clock."""
+"""The in-memory broker's HTTP server: publishing, limits, refusals, leases by the clock."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A fake application behind the HTTP door, and doors open on loopback."""
+"""A fake application behind the HTTP server, and servers open on loopback."""
 
 import asyncio
 import json
@@ -254,19 +254,19 @@ class Reply:
 
 
 @dataclass
-class OpenDoor:
-    """A door that listens, with the application behind it and a client before it."""
+class RunningServer:
+    """A server that listens, with the application behind it and a client before it."""
 
     lookup: FakeLookup
     port: int
-    door: HttpServer
+    server: HttpServer
     client: aiohttp.ClientSession
     registry: CollectorRegistry
     scheme: str = "http"
 
     @property
     def url(self) -> str:
-        """Where the door listens."""
+        """Where the server listens."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:
@@ -300,15 +300,15 @@ async def read_reply(reader: asyncio.StreamReader) -> Reply:
     return Reply(int(status_line.split()[1]), headers, body.decode())
 
 
-OpenADoor = Callable[..., Awaitable[OpenDoor]]
+StartServer = Callable[..., Awaitable[RunningServer]]
 
 
 @asynccontextmanager
-async def open_doors() -> AsyncIterator[OpenADoor]:
-    """Yield a function that opens one more door; all are closed at the end."""
-    opened: list[OpenDoor] = []
+async def running_servers() -> AsyncIterator[StartServer]:
+    """Yield a function that opens one more server; all are closed at the end."""
+    opened: list[RunningServer] = []
 
-    async def open_one(  # noqa: PLR0917 - a door has so many sides
+    async def open_one(  # noqa: PLR0917 - a server has so many sides
         lookup: FakeLookup | None = None,
         settings: HttpServerSettings | None = None,
         more_routes: tuple[Route, ...] = (),
@@ -317,13 +317,13 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
         tls: TlsFiles | None = None,
         feed: Feed | None = None,
         forwarder: Forwarder | None = None,
-    ) -> OpenDoor:
+    ) -> RunningServer:
         lookup = lookup or FakeLookup()
         namespaces = FakeNamespaces(lookup)
         registry = CollectorRegistry()
         metrics = LookupMetrics()
         registry.register(metrics)
-        door = HttpServer(
+        server = HttpServer(
             lookup,
             metrics=metrics,
             registry=registry,
@@ -340,9 +340,9 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
                 *more_routes,
             ],
         )
-        port = await door.start("127.0.0.1", 0)
+        port = await server.start("127.0.0.1", 0)
         scheme = "http" if tls is None else "https"
-        one = OpenDoor(lookup, port, door, aiohttp.ClientSession(), registry, scheme)
+        one = RunningServer(lookup, port, server, aiohttp.ClientSession(), registry, scheme)
         opened.append(one)
         return one
 
@@ -351,18 +351,18 @@ async def open_doors() -> AsyncIterator[OpenADoor]:
     finally:
         for one in opened:
             await one.client.close()
-            await one.door.stop()
+            await one.server.stop()
 
 
 @pytest.fixture
-async def open_a_door() -> AsyncIterator[OpenADoor]:
-    async with open_doors() as open_one:
+async def start_server() -> AsyncIterator[StartServer]:
+    async with running_servers() as open_one:
         yield open_one
 
 
 @pytest.fixture
-async def door(open_a_door: OpenADoor) -> OpenDoor:
-    return await open_a_door()
+async def server(start_server: StartServer) -> RunningServer:
+    return await start_server()
 
 
 async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
@@ -410,7 +410,7 @@ class Wire(asyncio.Transport):
         """The same."""
 
     def send(self, chunk: bytes) -> None:
-        """Let the door receive one chunk."""
+        """Let the server receive one chunk."""
         if not self.closed and self.protocol is not None:
             self.protocol.data_received(chunk)
 
@@ -431,10 +431,10 @@ class Wire(asyncio.Transport):
         return [await read_reply(reader) for _ in range(self.responses)]
 
 
-def wired(door: OpenDoor, peer: str = "127.0.0.1") -> Wire:
+def wired(server: RunningServer, peer: str = "127.0.0.1") -> Wire:
     """Return a connection from ``peer`` without sockets, so that chunks arrive as sent."""
     wire = Wire(peer=peer)
-    runner = door.door._runner
+    runner = server.server._runner
     assert runner is not None
     assert runner.server is not None
     made = runner.server()
@@ -444,8 +444,8 @@ def wired(door: OpenDoor, peer: str = "127.0.0.1") -> Wire:
     return wire
 
 
-def seen_by_aiohttp(door: OpenDoor) -> int:
-    runner = door.door._runner
+def seen_by_aiohttp(server: RunningServer) -> int:
+    runner = server.server._runner
     assert runner is not None
     assert runner.server is not None
     return runner.server.requests_count
@@ -468,9 +468,9 @@ def get(topic: str, head: bytes = HEAD) -> bytes:
     )
 
 
-async def learn(door: OpenDoor, *topics: str) -> None:
-    """Ask until the door knows the answers and the block of headers."""
-    wire = wired(door)
+async def learn(server: RunningServer, *topics: str) -> None:
+    """Ask until the server knows the answers and the block of headers."""
+    wire = wired(server)
     for topic in topics:
         for _ in range(3):
             assert (await exchange(wire, get(topic))).status == 200

@@ -10,7 +10,7 @@ from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import ThresholdShedder
-from tests.adapters.http.conftest import OpenADoor, OpenDoor
+from tests.adapters.http.conftest import RunningServer, StartServer
 
 ROOT = "/admin/v2/loadmanager"
 QUESTIONS = (
@@ -29,19 +29,19 @@ def leader_term() -> FakeLeaderQueries:
 
 
 @pytest.fixture
-async def leader(open_a_door: OpenADoor, leader_term: FakeLeaderQueries) -> OpenDoor:
-    return await open_a_door(more_routes=tuple(Accounts(leader_term).routes()))
+async def leader(start_server: StartServer, leader_term: FakeLeaderQueries) -> RunningServer:
+    return await start_server(more_routes=tuple(Accounts(leader_term).routes()))
 
 
 async def test_a_snapshot_is_given_as_it_is(
-    leader: OpenDoor, leader_term: FakeLeaderQueries
+    leader: RunningServer, leader_term: FakeLeaderQueries
 ) -> None:
     got = await leader.ask(QUESTIONS[0])
     assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
     assert got.text.encode() == leader_term.content
 
 
-async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor) -> None:
+async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: RunningServer) -> None:
     told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
     assert {name: told[name] for name in ("subject", "kind", "leader", "epoch", "lastRound")} == {
         "subject": BUNDLE,
@@ -86,7 +86,7 @@ async def test_a_bundle_is_explained_in_codes_numbers_and_words(leader: OpenDoor
 
 
 async def test_a_strategy_that_weighs_moves_says_what_by(
-    leader: OpenDoor, leader_term: FakeLeaderQueries
+    leader: RunningServer, leader_term: FakeLeaderQueries
 ) -> None:
     leader_term.stories[BUNDLE] = WEIGHED_STORY
     told = (await leader.ask(f"{ROOT}/explain?subject={BUNDLE}")).json()
@@ -123,7 +123,7 @@ async def test_a_strategy_that_weighs_moves_says_what_by(
 
 
 async def test_the_distance_from_the_best_is_that_of_the_last_round(
-    leader: OpenDoor, leader_term: FakeLeaderQueries
+    leader: RunningServer, leader_term: FakeLeaderQueries
 ) -> None:
     figures = {
         "largest": 0.6,
@@ -142,7 +142,7 @@ async def test_the_distance_from_the_best_is_that_of_the_last_round(
 
 
 async def test_strategies_beside_the_active_one_are_told_with_means_and_sums(
-    leader: OpenDoor,
+    leader: RunningServer,
 ) -> None:
     told = (await leader.ask(f"{ROOT}/shadows")).json()
     assert told["active"] == "AvgShedder"
@@ -160,14 +160,14 @@ async def test_strategies_beside_the_active_one_are_told_with_means_and_sums(
     assert (told["shadows"][1]["strategy"], told["shadows"][1]["gap"]) == ("ThresholdShedder", None)
 
 
-async def test_the_thresholds_in_force_are_told(leader: OpenDoor) -> None:
+async def test_the_thresholds_in_force_are_told(leader: RunningServer) -> None:
     told = (await leader.ask(QUESTIONS[1])).json()["inForce"]
     assert told["shedder"] == {"strategy": "threshold", "settings": values_of(ThresholdShedder())}
     assert told["planner"] == json.loads(json.dumps(values_of(Planner().settings)))
 
 
 async def test_an_escaped_subject_is_understood(
-    leader: OpenDoor, leader_term: FakeLeaderQueries
+    leader: RunningServer, leader_term: FakeLeaderQueries
 ) -> None:
     escaped = BUNDLE.replace("/", "%2F")
     assert (await leader.ask(f"{ROOT}/explain?subject={escaped}")).status == 200
@@ -176,7 +176,7 @@ async def test_an_escaped_subject_is_understood(
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=1", 1), ("?limit=10000", 10_000)])
 async def test_as_many_decisions_are_told_as_asked_for(
-    leader: OpenDoor, leader_term: FakeLeaderQueries, query: str, limit: int
+    leader: RunningServer, leader_term: FakeLeaderQueries, query: str, limit: int
 ) -> None:
     told = (await leader.ask(f"{ROOT}/decisions{query}")).json()["decisions"]
     assert [one["round"] for one in told] == [8, 7][:limit]
@@ -184,7 +184,7 @@ async def test_as_many_decisions_are_told_as_asked_for(
 
 
 async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on(
-    leader: OpenDoor,
+    leader: RunningServer,
 ) -> None:
     page = (await leader.ask(f"{ROOT}/decisions?limit=1")).json()
     assert page["next"] == page["decisions"][0]["number"]
@@ -202,7 +202,7 @@ async def test_a_full_page_of_decisions_names_the_next_and_filters_are_passed_on
     assert (await leader.ask(f"{ROOT}/decisions?round=1&round=2")).status == 400
 
 
-async def test_a_task_is_given_with_its_age_times_and_influence(leader: OpenDoor) -> None:
+async def test_a_task_is_given_with_its_age_times_and_influence(leader: RunningServer) -> None:
     told = (await leader.ask(f"{ROOT}/tasks?live=true")).json()
     head = {name: told[name] for name in ("leader", "epoch", "atMs", "found")}
     assert head == {"leader": B1, "epoch": 4, "atMs": AT_MS + 90_000, "found": 1}
@@ -236,7 +236,7 @@ async def test_a_task_is_given_with_its_age_times_and_influence(leader: OpenDoor
     ]
 
 
-async def test_a_task_that_ended_is_as_old_as_it_became(leader: OpenDoor) -> None:
+async def test_a_task_that_ended_is_as_old_as_it_became(leader: RunningServer) -> None:
     told = (await leader.ask(f"{ROOT}/tasks?state=superseded")).json()["tasks"]
     assert [(one["number"], one["live"], one["ageS"]) for one in told] == [(11, False, 12.0)]
     assert (told[0]["endedAtMs"], told[0]["influence"]) == (AT_MS - 48_000, None)
@@ -261,7 +261,7 @@ async def test_a_task_that_ended_is_as_old_as_it_became(leader: OpenDoor) -> Non
         (f"broker={B3}", [12]),
     ],
 )
-async def test_tasks_are_filtered(leader: OpenDoor, query: str, numbers: list[int]) -> None:
+async def test_tasks_are_filtered(leader: RunningServer, query: str, numbers: list[int]) -> None:
     told = (await leader.ask(f"{ROOT}/tasks?{query}")).json()
     assert [one["number"] for one in told["tasks"]] == numbers
     assert told["found"] == (2 if query == "limit=1" else len(numbers))
@@ -303,34 +303,34 @@ def test_every_state_but_that_of_a_proposal_and_every_kind_can_be_asked_for() ->
     ],
 )
 async def test_a_question_without_an_answer_is_refused(
-    leader: OpenDoor, path: str, status: int, reason: str
+    leader: RunningServer, path: str, status: int, reason: str
 ) -> None:
     got = await leader.ask(ROOT + path)
     assert got.status == status
     assert got.json()["reason"].startswith(reason)
 
 
-async def test_changing_methods_are_refused(leader: OpenDoor) -> None:
+async def test_changing_methods_are_refused(leader: RunningServer) -> None:
     assert (await leader.ask(QUESTIONS[0], "POST")).status == 405
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_who_does_not_lead_sends_on_to_the_leader(
-    open_a_door: OpenADoor, leader: OpenDoor, question: str
+    start_server: StartServer, leader: RunningServer, question: str
 ) -> None:
     follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
-    door = await open_a_door(more_routes=tuple(follower.routes()))
-    got = await door.ask(question)
+    server = await start_server(more_routes=tuple(follower.routes()))
+    got = await server.ask(question)
     assert (got.status, got.headers["Location"]) == (307, leader.url + question)
-    followed = await door.ask(question, allow_redirects=True)
+    followed = await server.ask(question, allow_redirects=True)
     assert (followed.status, followed.text) == (200, (await leader.ask(question)).text)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 async def test_without_a_leader_it_is_told_when_to_come_back(
-    open_a_door: OpenADoor, question: str
+    start_server: StartServer, question: str
 ) -> None:
-    door = await open_a_door(more_routes=tuple(Accounts(FakeLeaderQueries(away=True)).routes()))
-    got = await door.ask(question)
+    server = await start_server(more_routes=tuple(Accounts(FakeLeaderQueries(away=True)).routes()))
+    got = await server.ask(question)
     want: dict[str, Any] = {"reason": "no leader is at work"}
     assert (got.status, got.headers["Retry-After"], got.json()) == (503, "2", want)

@@ -11,7 +11,7 @@ from loadmanager.adapters.http.failures import Failures
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.ports import LeaderInfo
-from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 NEW = "/admin/v2/namespaces/acme/prod"
 JSON = {"Content-Type": "application/json"}
@@ -24,12 +24,12 @@ LEADER = LeaderInfo(
 )
 
 
-async def test_partitions_are_told_for_both_domains(door: OpenDoor) -> None:
-    door.lookup.partitioned[TopicName("persistent", PUBLIC, "p/q")] = 3
+async def test_partitions_are_told_for_both_domains(server: RunningServer) -> None:
+    server.lookup.partitioned[TopicName("persistent", PUBLIC, "p/q")] = 3
     path = "/admin/v2/{}/public/default/p%2Fq/partitions?checkAllowAutoCreation=true"
-    assert (await door.ask(path.format("persistent"))).json() == {"partitions": 3}
-    assert (await door.ask(path.format("non-persistent"))).json() == {"partitions": 0}
-    assert (await door.ask(path.format("other"))).status == 404
+    assert (await server.ask(path.format("persistent"))).json() == {"partitions": 3}
+    assert (await server.ask(path.format("non-persistent"))).json() == {"partitions": 0}
+    assert (await server.ask(path.format("other"))).status == 404
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,22 @@ async def test_partitions_are_told_for_both_domains(door: OpenDoor) -> None:
     ],
 )
 async def test_a_namespace_is_created_with_the_bundles_asked_for(
-    open_a_door: OpenADoor, body: Any, bounds: tuple[int, ...]
+    start_server: StartServer, body: Any, bounds: tuple[int, ...]
 ) -> None:
-    door = await open_a_door(default_bundles=5)
-    got = await door.ask(NEW, "PUT", json=body) if body is not None else await door.ask(NEW, "PUT")
+    server = await start_server(default_bundles=5)
+    got = (
+        await server.ask(NEW, "PUT", json=body)
+        if body is not None
+        else await server.ask(NEW, "PUT")
+    )
     assert (got.status, got.text) == (204, "")
-    assert door.lookup.namespaces[Namespace("acme/prod")].bounds == bounds
-    told = await door.ask(NEW + "/bundles")
+    assert server.lookup.namespaces[Namespace("acme/prod")].bounds == bounds
+    told = await server.ask(NEW + "/bundles")
     assert told.json() == {
         "boundaries": [f"0x{bound:08x}" for bound in bounds],
         "numBundles": len(bounds) - 1,
     }
-    assert (await door.ask(NEW, "PUT")).status == 409
+    assert (await server.ask(NEW, "PUT")).status == 409
 
 
 @pytest.mark.parametrize(
@@ -103,38 +107,38 @@ async def test_a_namespace_is_created_with_the_bundles_asked_for(
     ],
 )
 async def test_a_wrong_policies_object_is_refused_by_field(
-    door: OpenDoor, body: bytes, status: int, said: str
+    server: RunningServer, body: bytes, status: int, said: str
 ) -> None:
-    got = await door.ask(NEW, "PUT", data=body, headers=JSON)
+    got = await server.ask(NEW, "PUT", data=body, headers=JSON)
     assert got.status == status
     assert said in got.json()["reason"]
-    assert Namespace("acme/prod") not in door.lookup.namespaces
+    assert Namespace("acme/prod") not in server.lookup.namespaces
 
 
-async def test_a_body_that_is_null_is_none(door: OpenDoor) -> None:
-    assert (await door.ask(NEW, "PUT", data=b"null", headers=JSON)).status == 204
+async def test_a_body_that_is_null_is_none(server: RunningServer) -> None:
+    assert (await server.ask(NEW, "PUT", data=b"null", headers=JSON)).status == 204
 
 
-async def test_a_wrong_namespace_name_is_a_failed_precondition(door: OpenDoor) -> None:
-    assert (await door.ask("/admin/v2/namespaces/acme/pr%20od", "PUT")).status == 412
-    assert (await door.ask("/admin/v2/namespaces/acme/none/bundles")).status == 404
+async def test_a_wrong_namespace_name_is_a_failed_precondition(server: RunningServer) -> None:
+    assert (await server.ask("/admin/v2/namespaces/acme/pr%20od", "PUT")).status == 412
+    assert (await server.ask("/admin/v2/namespaces/acme/none/bundles")).status == 404
 
 
-async def test_the_leader_is_told_once_there_is_one(door: OpenDoor) -> None:
+async def test_the_leader_is_told_once_there_is_one(server: RunningServer) -> None:
     path = "/admin/v2/brokers/leaderBroker"
-    assert (await door.ask(path)).json() == {"reason": "Couldn't find leader broker"}
-    door.lookup.leader = LEADER
+    assert (await server.ask(path)).json() == {"reason": "Couldn't find leader broker"}
+    server.lookup.leader = LEADER
     want = {"brokerId": "b1:8080", "serviceUrl": "http://b1:8080"}
-    assert (await door.ask(path)).json() == want
+    assert (await server.ask(path)).json() == want
 
 
-async def test_health_and_readiness_follow_the_picture(door: OpenDoor) -> None:
+async def test_health_and_readiness_follow_the_picture(server: RunningServer) -> None:
     paths = ("/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/healthz")
-    assert [(await door.ask(path)).text for path in paths] == ["ok", "ok", "ok"]
-    assert (await door.ask("/readyz")).json() == {"ready": True, "reasons": []}
-    door.lookup.reasons = ("no session", "no leader")
-    assert [(await door.ask(path)).status for path in paths] == [503, 503, 200]
-    got = await door.ask("/readyz")
+    assert [(await server.ask(path)).text for path in paths] == ["ok", "ok", "ok"]
+    assert (await server.ask("/readyz")).json() == {"ready": True, "reasons": []}
+    server.lookup.reasons = ("no session", "no leader")
+    assert [(await server.ask(path)).status for path in paths] == [503, 503, 200]
+    got = await server.ask("/readyz")
     assert (got.status, got.json()) == (
         503,
         {"ready": False, "reasons": ["no session", "no leader"], "reason": "no session; no leader"},
@@ -142,57 +146,57 @@ async def test_health_and_readiness_follow_the_picture(door: OpenDoor) -> None:
 
 
 async def test_what_keeps_nobody_from_using_a_sidecar_is_told_and_leaves_it_ready(
-    door: OpenDoor,
+    server: RunningServer,
 ) -> None:
-    door.lookup.troubles = ("history: No space left on device",)
-    got = await door.ask("/readyz")
+    server.lookup.troubles = ("history: No space left on device",)
+    got = await server.ask("/readyz")
     told = {"ready": True, "reasons": [], "troubles": ["history: No space left on device"]}
     assert (got.status, got.json()) == (200, told)
-    assert (await door.ask("/healthz")).status == 200
+    assert (await server.ask("/healthz")).status == 200
 
 
-async def test_the_version_is_told(door: OpenDoor) -> None:
-    assert (await door.ask("/admin/v2/brokers/version")).text == "1.2.3"
+async def test_the_version_is_told(server: RunningServer) -> None:
+    assert (await server.ask("/admin/v2/brokers/version")).text == "1.2.3"
 
 
-async def test_metrics_come_in_the_format_the_scraper_accepts(door: OpenDoor) -> None:
-    plain = await door.ask("/metrics")
+async def test_metrics_come_in_the_format_the_scraper_accepts(server: RunningServer) -> None:
+    plain = await server.ask("/metrics")
     assert plain.headers["Content-Type"].startswith("text/plain")
     assert 'loadmanager_lookups_total{result="answered"} 0.0' in plain.text
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    opened = await door.ask("/metrics", headers=accept)
+    opened = await server.ask("/metrics", headers=accept)
     assert opened.headers["Content-Type"].startswith("application/openmetrics-text")
     assert opened.text.endswith("# EOF\n")
 
 
-async def test_a_wrong_method_is_told_the_right_ones(door: OpenDoor) -> None:
-    got = await door.ask("/healthz", "POST")
+async def test_a_wrong_method_is_told_the_right_ones(server: RunningServer) -> None:
+    got = await server.ask("/healthz", "POST")
     assert (got.status, got.headers["Allow"]) == (405, "GET")
     assert got.json() == {"reason": "POST is not for this path"}
 
 
-async def test_head_is_answered_like_get_without_the_body(door: OpenDoor) -> None:
-    got = await door.ask("/healthz", "HEAD")
+async def test_head_is_answered_like_get_without_the_body(server: RunningServer) -> None:
+    got = await server.ask("/healthz", "HEAD")
     assert (got.status, got.text) == (200, "")
 
 
-async def test_an_unknown_path_is_a_json_404(door: OpenDoor) -> None:
-    got = await door.ask("/nothing/here")
+async def test_an_unknown_path_is_a_json_404(server: RunningServer) -> None:
+    got = await server.ask("/nothing/here")
     assert (got.status, got.json()) == (404, {"reason": "there is nothing at this path"})
 
 
-async def test_a_body_that_breaks_its_encoding_is_refused(door: OpenDoor) -> None:
+async def test_a_body_that_breaks_its_encoding_is_refused(server: RunningServer) -> None:
     head = b"PUT /admin/v2/namespaces/acme/prod HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
     with capture_logs():
-        got = await door.send(head + b"Content-Length: 9\r\n\r\nnot gzip!")
+        got = await server.send(head + b"Content-Length: 9\r\n\r\nnot gzip!")
     assert got[0].status == 400
-    assert Namespace("acme/prod") not in door.lookup.namespaces
+    assert Namespace("acme/prod") not in server.lookup.namespaces
 
 
-async def test_a_request_line_with_a_whole_url_is_understood(door: OpenDoor) -> None:
+async def test_a_request_line_with_a_whole_url_is_understood(server: RunningServer) -> None:
     tail = b" HTTP/1.1\r\nHost: x\r\n\r\n"
-    [whole] = await door.send(b"GET http://some.where:80/healthz" + tail)
-    [strange] = await door.send(b"OPTIONS *" + tail)
+    [whole] = await server.send(b"GET http://some.where:80/healthz" + tail)
+    [strange] = await server.send(b"OPTIONS *" + tail)
     assert (whole.status, whole.text) == (200, "ok")
     assert (strange.status, strange.json()) == (
         400,
@@ -200,9 +204,9 @@ async def test_a_request_line_with_a_whole_url_is_understood(door: OpenDoor) -> 
     )
 
 
-async def test_a_body_beyond_the_limit_is_refused(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=HttpServerSettings(max_body_bytes=1024))
-    got = await door.ask(NEW, "PUT", data=b" " * 2000)
+async def test_a_body_beyond_the_limit_is_refused(start_server: StartServer) -> None:
+    server = await start_server(settings=HttpServerSettings(max_body_bytes=1024))
+    got = await server.ask(NEW, "PUT", data=b" " * 2000)
     assert (got.status, got.json()) == (413, {"reason": "the body is longer than 1024 bytes"})
 
 
@@ -225,31 +229,33 @@ async def test_a_body_beyond_the_limit_is_refused(open_a_door: OpenADoor) -> Non
     ],
 )
 async def test_what_is_no_proper_http_gets_a_json_reason(
-    door: OpenDoor, raw: bytes, status: int, reason: str
+    server: RunningServer, raw: bytes, status: int, reason: str
 ) -> None:
     with capture_logs():
-        [got] = await door.send(raw)
+        [got] = await server.send(raw)
     assert got.status == status
     assert got.json()["reason"].startswith(reason)
 
 
-async def test_a_client_that_waits_to_send_its_body_is_invited(door: OpenDoor) -> None:
+async def test_a_client_that_waits_to_send_its_body_is_invited(server: RunningServer) -> None:
     head = b"PUT /admin/v2/namespaces/acme/prod HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(head + b"Expect: 100-continue\r\n\r\n")
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(b"{}")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204 ")
     writer.close()
     await writer.wait_closed()
-    [refused] = await door.send(head + b"Expect: miracles\r\n\r\n{}")
+    [refused] = await server.send(head + b"Expect: miracles\r\n\r\n{}")
     assert refused.status == 417
 
 
-async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(door: OpenDoor) -> None:
-    door.lookup.breaks = True
+async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(
+    server: RunningServer,
+) -> None:
+    server.lookup.breaks = True
     with capture_logs() as logs:
-        got = await door.ask("/lookup/v2/topic/persistent/public/default/x")
+        got = await server.ask("/lookup/v2/topic/persistent/public/default/x")
     assert got.status == 500
     [event] = [entry for entry in logs if entry["event"] == "http.request.failed"]
     assert got.json() == {
@@ -260,12 +266,12 @@ async def test_an_unexpected_error_is_told_by_an_id_that_is_in_the_log(door: Ope
 
 
 async def test_of_failed_requests_each_is_counted_and_one_a_minute_has_its_trace(
-    door: OpenDoor,
+    server: RunningServer,
 ) -> None:
-    door.lookup.breaks = True
+    server.lookup.breaks = True
     with capture_logs() as logs:
         for _ in range(3):
-            got = await door.ask("/lookup/v2/topic/persistent/public/default/x")
+            got = await server.ask("/lookup/v2/topic/persistent/public/default/x")
             assert got.status == 500
     events = [entry for entry in logs if entry["event"] == "http.request.failed"]
     assert [entry["exc_info"] is not None for entry in events] == [True, False, False]
@@ -277,46 +283,46 @@ async def test_of_failed_requests_each_is_counted_and_one_a_minute_has_its_trace
     assert len(counted) == 3
 
 
-async def test_others_can_add_routes(open_a_door: OpenADoor) -> None:
+async def test_others_can_add_routes(start_server: StartServer) -> None:
     async def greet(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
         return text_reply(f"hello {target.captured[0]} {target.query('x')}")
 
-    door = await open_a_door(more_routes=(Route("GET", "/greet/{}", greet),))
-    assert (await door.ask("/greet/a%2Fb?x=1&x=2")).text == "hello a/b 1"
+    server = await start_server(more_routes=(Route("GET", "/greet/{}", greet),))
+    assert (await server.ask("/greet/a%2Fb?x=1&x=2")).text == "hello a/b 1"
 
 
-async def test_closing_lets_requests_under_way_finish(open_a_door: OpenADoor) -> None:
+async def test_closing_lets_requests_under_way_finish(start_server: StartServer) -> None:
     gate = asyncio.Event()
-    door = await open_a_door(FakeLookup(gate=gate))
-    under_way = asyncio.create_task(door.ask("/lookup/v2/topic/persistent/public/default/x"))
-    await until(lambda: door.lookup.waiting == 1)
-    closing = asyncio.create_task(door.door.stop())
+    server = await start_server(FakeLookup(gate=gate))
+    under_way = asyncio.create_task(server.ask("/lookup/v2/topic/persistent/public/default/x"))
+    await until(lambda: server.lookup.waiting == 1)
+    closing = asyncio.create_task(server.server.stop())
     await asyncio.sleep(0)
     gate.set()
     assert (await under_way).status == 200
     await closing
     with pytest.raises(aiohttp.ClientConnectionError):
-        await door.ask("/healthz")
+        await server.ask("/healthz")
 
 
-async def test_closing_does_not_wait_for_ever(open_a_door: OpenADoor) -> None:
+async def test_closing_does_not_wait_for_ever(start_server: StartServer) -> None:
     never = FakeLookup(gate=asyncio.Event())
-    door = await open_a_door(never, HttpServerSettings(stop_s=0.05))
-    stuck = asyncio.create_task(door.ask("/lookup/v2/topic/persistent/public/default/x"))
+    server = await start_server(never, HttpServerSettings(stop_s=0.05))
+    stuck = asyncio.create_task(server.ask("/lookup/v2/topic/persistent/public/default/x"))
     await until(lambda: never.waiting == 1)
     async with asyncio.timeout(60):
-        await door.door.stop()
+        await server.server.stop()
     assert never.waiting == 0
     with pytest.raises(aiohttp.ClientConnectionError):
         await stuck
 
 
 async def test_a_port_in_use_is_an_error_that_leaves_nothing_open(
-    door: OpenDoor, open_a_door: OpenADoor
+    server: RunningServer, start_server: StartServer
 ) -> None:
-    other = await open_a_door()
-    await other.door.stop()
+    other = await start_server()
+    await other.server.stop()
     with pytest.raises(OSError, match="already in use"):
-        await other.door.start("127.0.0.1", door.port)
-    other.port = await other.door.start("127.0.0.1", 0)
+        await other.server.start("127.0.0.1", server.port)
+    other.port = await other.server.start("127.0.0.1", 0)
     assert (await other.ask("/healthz")).status == 200

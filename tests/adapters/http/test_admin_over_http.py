@@ -35,7 +35,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
-from tests.adapters.http.conftest import OpenADoor, OpenDoor, Reply
+from tests.adapters.http.conftest import Reply, RunningServer, StartServer
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("acme/prod")
@@ -86,9 +86,9 @@ class FakeTopics(HttpTopicsClient):
 
 @dataclass
 class Api:
-    """A door before the real application of one sidecar."""
+    """A server before the real application of one sidecar."""
 
-    door: OpenDoor
+    server: RunningServer
     sidecar: LeaderAtWork
     line: FakeTopics
     dynamic: DynamicSettings
@@ -96,18 +96,18 @@ class Api:
     async def send(self, method: str, path: str, value: Any = None) -> Reply:
         """Send a request with a JSON body, or with none."""
         if value is None:
-            return await self.door.ask(path, method)
-        return await self.door.ask(path, method, data=json.dumps(value), headers=JSON)
+            return await self.server.ask(path, method)
+        return await self.server.ask(path, method, data=json.dumps(value), headers=JSON)
 
     async def get(self, path: str) -> Any:
         """Return the JSON that a path gives."""
-        got = await self.door.ask(path)
+        got = await self.server.ask(path)
         assert got.status == 200, got.text
         return got.json()
 
 
 @pytest.fixture
-async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
+async def api(start_server: StartServer) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
         parts, line = sidecar.context, FakeTopics({})
@@ -125,7 +125,7 @@ async def api(open_a_door: OpenADoor) -> AsyncIterator[Api]:
             Plans(PreviewRequests(sidecar.leading).plan),
         )
         routes = tuple(route for one in resources for route in one.routes())
-        yield Api(await open_a_door(more_routes=routes), sidecar, line, dynamic)
+        yield Api(await start_server(more_routes=routes), sidecar, line, dynamic)
 
 
 @pytest.fixture
@@ -257,14 +257,14 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(
 
 async def test_a_body_of_another_type_is_refused(loaded: Api) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    got = await loaded.door.ask(GOLD, "POST", data=json.dumps(POLICY), headers=form)
+    got = await loaded.server.ask(GOLD, "POST", data=json.dumps(POLICY), headers=form)
     assert (got.status, got.json()["reason"]) == (
         415,
         "the body is application/x-www-form-urlencoded; expected application/json",
     )
     for fine in ("application/json; charset=utf-8", "application/vnd.x+json"):
         headers = {"Content-Type": fine}
-        got = await loaded.door.ask(GOLD, "POST", data=json.dumps(POLICY), headers=headers)
+        got = await loaded.server.ask(GOLD, "POST", data=json.dumps(POLICY), headers=headers)
         assert got.status == 204
 
 
@@ -273,7 +273,7 @@ async def test_a_body_in_chunks_is_read_like_any_other(loaded: Api) -> None:
     chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:]))
     head = f"POST {GOLD} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     raw = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
-    assert [one.status for one in await loaded.door.send(raw)] == [204]
+    assert [one.status for one in await loaded.server.send(raw)] == [204]
     assert await loaded.get(GOLD) == POLICY
 
 
@@ -420,18 +420,18 @@ def test_topics_are_told_and_understood_alike() -> None:
 
 @pytest.mark.parametrize("spoilt", ["[]", '{"acme/prod":{"0x0":{}}}', '{"acme/prod":7}', "{"])
 async def test_another_sidecars_odd_answer_is_no_answer(
-    open_a_door: OpenADoor, spoilt: str
+    start_server: StartServer, spoilt: str
 ) -> None:
     from loadmanager.adapters.http import Route, text_reply  # noqa: PLC0415 - for this test alone
 
     async def odd(_request: Any, _target: Any) -> Any:
         return text_reply(spoilt)
 
-    door = await open_a_door(more_routes=(Route("GET", "/admin/v2/broker-stats/topics", odd),))
+    server = await start_server(more_routes=(Route("GET", "/admin/v2/broker-stats/topics", odd),))
     line = HttpAssignClient()
     try:
         with pytest.raises(Unavailable):
-            await HttpTopicsClient(line).topics(door.url, NS)
+            await HttpTopicsClient(line).topics(server.url, NS)
         with pytest.raises(Unavailable, match="does not answer"):
             await HttpTopicsClient(line).topics("http://127.0.0.1:1", NS)
     finally:
@@ -442,7 +442,7 @@ async def test_a_sidecar_tells_its_own_brokers_topics_to_others(loaded: Api) -> 
     line = HttpAssignClient()
     try:
         # The in-process broker serves none of them: it was told of no lock.
-        assert await HttpTopicsClient(line).topics(loaded.door.url, NS) == {}
+        assert await HttpTopicsClient(line).topics(loaded.server.url, NS) == {}
     finally:
         await line.close()
     assert await loaded.get(f"{V2}/broker-stats/topics") == {}

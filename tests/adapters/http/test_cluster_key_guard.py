@@ -13,9 +13,9 @@ from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.cluster_key import sign
 from tests.adapters.http.conftest import (
-    OpenADoor,
-    OpenDoor,
     Reply,
+    RunningServer,
+    StartServer,
     Wire,
     exchange,
     get,
@@ -33,11 +33,11 @@ NAMESPACE = "/admin/v2/namespaces/public/other"
 
 
 class Keyed:
-    """A guarded door, and its key as ZooKeeper might have it now."""
+    """A guarded server, and its key as ZooKeeper might have it now."""
 
     def __init__(self) -> None:
         self.key: bytes | None = KEY
-        self.door: OpenDoor
+        self.server: RunningServer
 
     async def ask(  # noqa: PLR0917 - a request has so many parts
         self,
@@ -53,7 +53,7 @@ class Keyed:
         lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         version = "1.1" if host is not None else "1.0"
         raw = f"{method} {path} HTTP/{version}\r\n{lines}\r\n".encode()
-        return await exchange(wire or wired(self.door, peer), raw)
+        return await exchange(wire or wired(self.server, peer), raw)
 
     async def statuses(self, peer: str, **options: object) -> list[int]:
         """Return what lookups, reads and changes come to."""
@@ -65,9 +65,9 @@ class Keyed:
 
 
 @pytest.fixture
-async def keyed(open_a_door: OpenADoor) -> Keyed:
+async def keyed(start_server: StartServer) -> Keyed:
     made = Keyed()
-    made.door = await open_a_door(guard=ClusterKeyGuard(lambda: made.key, NAMES))
+    made.server = await start_server(guard=ClusterKeyGuard(lambda: made.key, NAMES))
     return made
 
 
@@ -193,36 +193,36 @@ async def test_a_replaced_key_counts_at_once(keyed: Keyed) -> None:
 async def test_remembered_headers_never_carry_a_right_to_another_peer(keyed: Keyed) -> None:
     foreign = b"Host: evil.example\r\n\r\n"
     for _ in range(3):
-        assert (await exchange(wired(keyed.door, ELSEWHERE), get("x", foreign))).status == 200
-    seen = seen_by_aiohttp(keyed.door)
-    assert (await exchange(wired(keyed.door, ELSEWHERE), get("x", foreign))).status == 200
-    assert seen_by_aiohttp(keyed.door) == seen  # it is remembered
-    assert (await exchange(wired(keyed.door, LOCAL), get("x", foreign))).status == 403
+        assert (await exchange(wired(keyed.server, ELSEWHERE), get("x", foreign))).status == 200
+    seen = seen_by_aiohttp(keyed.server)
+    assert (await exchange(wired(keyed.server, ELSEWHERE), get("x", foreign))).status == 200
+    assert seen_by_aiohttp(keyed.server) == seen  # it is remembered
+    assert (await exchange(wired(keyed.server, LOCAL), get("x", foreign))).status == 403
 
 
 async def test_headers_whose_right_is_a_tokens_are_not_remembered(keyed: Keyed) -> None:
     token = bearer("lookup")["Authorization"]
     head = f"Host: evil.example\r\nAuthorization: {token}\r\n\r\n".encode()
     for _ in range(3):
-        assert (await exchange(wired(keyed.door), get("x", head))).status == 200
+        assert (await exchange(wired(keyed.server), get("x", head))).status == 200
     keyed.key = b"another key of the cluster......"
-    assert (await exchange(wired(keyed.door), get("x", head))).status == 403
+    assert (await exchange(wired(keyed.server), get("x", head))).status == 403
 
 
 async def test_lookups_of_this_host_and_of_others_stay_quick(keyed: Keyed) -> None:
     for peer in (LOCAL, ELSEWHERE):
         head = b"Host: localhost\r\n\r\n"
         for _ in range(3):
-            assert (await exchange(wired(keyed.door, peer), get("x", head))).status == 200
-        seen = seen_by_aiohttp(keyed.door)
-        assert (await exchange(wired(keyed.door, peer), get("x", head))).status == 200
-        assert seen_by_aiohttp(keyed.door) == seen
+            assert (await exchange(wired(keyed.server, peer), get("x", head))).status == 200
+        seen = seen_by_aiohttp(keyed.server)
+        assert (await exchange(wired(keyed.server, peer), get("x", head))).status == 200
+        assert seen_by_aiohttp(keyed.server) == seen
 
 
-async def test_over_a_real_socket_this_host_may_do_everything(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(guard=ClusterKeyGuard(lambda: None, NAMES))
-    assert (await door.ask(BUNDLES)).status == 200
-    assert (await door.ask(BUNDLES, headers={"Host": "evil.example"})).status == 403
+async def test_over_a_real_socket_this_host_may_do_everything(start_server: StartServer) -> None:
+    server = await start_server(guard=ClusterKeyGuard(lambda: None, NAMES))
+    assert (await server.ask(BUNDLES)).status == 200
+    assert (await server.ask(BUNDLES, headers={"Host": "evil.example"})).status == 403
 
 
 FOREIGN_PAGES = (
@@ -237,7 +237,7 @@ FOREIGN_PAGES = (
 
 @pytest.mark.parametrize("page", FOREIGN_PAGES)
 async def test_pages_of_other_sites_change_nothing_in_any_mode(
-    open_a_door: OpenADoor, page: dict[str, str]
+    start_server: StartServer, page: dict[str, str]
 ) -> None:
     for guard in (
         ClusterKeyGuard(lambda: KEY, NAMES),
@@ -245,7 +245,7 @@ async def test_pages_of_other_sites_change_nothing_in_any_mode(
         Guard(Rights(anonymous=Role.ADMIN), names=NAMES, local_only=True),
     ):
         keyed = Keyed()
-        keyed.door = await open_a_door(guard=guard)
+        keyed.server = await start_server(guard=guard)
         for headers in (page, {**page, **bearer("admin")}):
             reply = await keyed.ask(LOCAL, NAMESPACE, "DELETE", headers)
             assert reply.status == 403
@@ -261,11 +261,11 @@ async def test_its_own_pages_may_change_what_their_reader_may(keyed: Keyed) -> N
 
 
 async def test_where_everybody_is_on_this_host_a_name_that_leads_here_gets_nothing(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     keyed = Keyed()
     guard = Guard(Rights(anonymous=Role.ADMIN), names=NAMES, local_only=True)
-    keyed.door = await open_a_door(guard=guard)
+    keyed.server = await start_server(guard=guard)
     assert await keyed.statuses(LOCAL, host="evil.example") == NOTHING
     assert await keyed.statuses(LOCAL) == ALL
 
@@ -277,7 +277,7 @@ def test_a_token_says_who_may_do_what_and_until_when() -> None:
 
 
 async def test_who_is_sent_on_from_this_host_gets_a_token_for_what_was_asked(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     key: list[bytes | None] = [KEY]
     leader = "http://broker-2.example.org:7750"
@@ -287,7 +287,7 @@ async def test_who_is_sent_on_from_this_host_gets_a_token_for_what_was_asked(
         raise Refused(307, "elsewhere", {"Location": where[0] + target.path})
 
     keyed = Keyed()
-    keyed.door = await open_a_door(
+    keyed.server = await start_server(
         guard=ClusterKeyGuard(lambda: key[0], NAMES, lambda url: url == leader),
         more_routes=(Route("GET", "/ask", send_on, Role.READ), Route("PUT", "/ask", send_on)),
     )

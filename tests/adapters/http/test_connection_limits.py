@@ -21,8 +21,8 @@ from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.security import TlsFiles
 from tests.adapters.http.conftest import (
     FakeLookup,
-    OpenADoor,
-    OpenDoor,
+    RunningServer,
+    StartServer,
     get,
     read_reply,
     until,
@@ -38,9 +38,9 @@ LIMITS = ConnectionLimits()
 
 @asynccontextmanager
 async def connected(
-    door: OpenDoor,
+    server: RunningServer,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
         yield reader, writer
     finally:
@@ -51,18 +51,18 @@ def with_limits(**changes: float) -> HttpServerSettings:
     return HttpServerSettings(stop_s=2.0, limits=replace(LIMITS, **changes))  # type: ignore[arg-type] # whole numbers where they must be
 
 
-def protocols(door: OpenDoor) -> list[HttpProtocol]:
-    runner = door.door._runner
+def protocols(server: RunningServer) -> list[HttpProtocol]:
+    runner = server.server._runner
     assert runner is not None
     assert runner.server is not None
     return [one for one in runner.server.connections if isinstance(one, HttpProtocol)]
 
 
 @pytest.mark.parametrize("complete", [True, False])
-async def test_all_headers_together_have_a_limit(door: OpenDoor, complete: bool) -> None:
+async def test_all_headers_together_have_a_limit(server: RunningServer, complete: bool) -> None:
     headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(120))
     head = b"GET / HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" * complete
-    async with connected(door) as (reader, writer):
+    async with connected(server) as (reader, writer):
         writer.write(head[:70_000])
         reply = await read_reply(reader)
         assert reply.status == 431
@@ -70,10 +70,10 @@ async def test_all_headers_together_have_a_limit(door: OpenDoor, complete: bool)
         assert await reader.read() == b""
 
 
-async def test_a_head_up_to_the_limit_is_taken(door: OpenDoor) -> None:
+async def test_a_head_up_to_the_limit_is_taken(server: RunningServer) -> None:
     headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(4))
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
-    async with connected(door) as (reader, writer):
+    async with connected(server) as (reader, writer):
         for start in range(0, len(head), 5_000):
             writer.write(head[start : start + 5_000])
             await writer.drain()
@@ -81,8 +81,8 @@ async def test_a_head_up_to_the_limit_is_taken(door: OpenDoor) -> None:
         assert (await read_reply(reader)).status == 200
 
 
-async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(door: OpenDoor) -> None:
-    wire = wired(door)
+async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(server: RunningServer) -> None:
+    wire = wired(server)
     assert wire.protocol is not None
     wire.send(b"GET / HTTP/1.1\r\n")
     for _ in range(60):
@@ -92,9 +92,9 @@ async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(door: OpenDoor
     wire.close()
 
 
-async def test_a_head_that_does_not_end_in_time_is_given_up(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(head_s=0.4))
-    async with connected(door) as (reader, writer), asyncio.timeout(20):
+async def test_a_head_that_does_not_end_in_time_is_given_up(start_server: StartServer) -> None:
+    server = await start_server(settings=with_limits(head_s=0.4))
+    async with connected(server) as (reader, writer), asyncio.timeout(20):
         writer.write(ALIVE + b"GET / HTTP/1.1\r\n")
         assert (await read_reply(reader)).status == 200
         reading = asyncio.ensure_future(read_reply(reader))
@@ -106,59 +106,61 @@ async def test_a_head_that_does_not_end_in_time_is_given_up(open_a_door: OpenADo
             assert await reader.read() == b""
 
 
-async def test_a_connection_that_never_says_anything_is_closed(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(head_s=0.3))
-    async with connected(door) as (reader, _), asyncio.timeout(20):
+async def test_a_connection_that_never_says_anything_is_closed(start_server: StartServer) -> None:
+    server = await start_server(settings=with_limits(head_s=0.3))
+    async with connected(server) as (reader, _), asyncio.timeout(20):
         assert await reader.read() == b""
 
 
-async def test_a_connection_at_rest_between_requests_is_left_open(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(head_s=0.2))
-    async with connected(door) as (reader, writer), asyncio.timeout(20):
+async def test_a_connection_at_rest_between_requests_is_left_open(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(settings=with_limits(head_s=0.2))
+    async with connected(server) as (reader, writer), asyncio.timeout(20):
         for _ in range(2):
             writer.write(ALIVE)
             assert (await read_reply(reader)).status == 200
             await asyncio.sleep(0.8)
 
 
-async def test_a_client_that_reads_nothing_is_cut_off(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(write_s=0.5))
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port, limit=1_024)
+async def test_a_client_that_reads_nothing_is_cut_off(start_server: StartServer) -> None:
+    server = await start_server(settings=with_limits(write_s=0.5))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1_024)
     asks = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     try:
         writer.write(asks * 200)  # far more than the buffers of both ends hold
-        await until(lambda: not protocols(door))
+        await until(lambda: not protocols(server))
     finally:
         writer.close()
     assert reader._buffer  # type: ignore[attr-defined] # it was answered until it did not read
 
 
-async def test_connections_have_a_limit_in_all(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(max_connections=2))
-    async with connected(door) as (first, to_first), connected(door):
+async def test_connections_have_a_limit_in_all(start_server: StartServer) -> None:
+    server = await start_server(settings=with_limits(max_connections=2))
+    async with connected(server) as (first, to_first), connected(server):
         to_first.write(ALIVE)
         assert (await read_reply(first)).status == 200
-        async with connected(door) as (third, _):
+        async with connected(server) as (third, _):
             reply = await read_reply(third)
             assert (reply.status, reply.headers["Connection"]) == (503, "close")
             assert int(reply.headers["Retry-After"]) >= 1
             assert reply.json() == {"reason": "2 connections are open, the most allowed"}
-    await until(lambda: not protocols(door))
-    assert (await door.ask("/healthz")).status == 200
+    await until(lambda: not protocols(server))
+    assert (await server.ask("/healthz")).status == 200
 
 
 async def test_connections_of_one_address_have_a_limit_of_their_own(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    door = await open_a_door(settings=with_limits(max_connections_per_address=1))
-    async with connected(door), connected(door) as (second, _):
+    server = await start_server(settings=with_limits(max_connections_per_address=1))
+    async with connected(server), connected(server) as (second, _):
         reply = await read_reply(second)
         assert (reply.status, "of 127.0.0.1 are open" in reply.text) == (503, True)
 
 
-async def test_requests_beyond_those_that_wait_get_503(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(settings=with_limits(max_queued_requests=3))
-    wires = [wired(door) for _ in range(70)]
+async def test_requests_beyond_those_that_wait_get_503(start_server: StartServer) -> None:
+    server = await start_server(settings=with_limits(max_queued_requests=3))
+    wires = [wired(server) for _ in range(70)]
     for wire in wires:
         wire.send(ALIVE)  # all within one step of the event loop
     await until(lambda: all(wire.responses for wire in wires))
@@ -169,15 +171,15 @@ async def test_requests_beyond_those_that_wait_get_503(open_a_door: OpenADoor) -
 
 
 async def test_known_lookups_are_answered_however_many_requests_wait(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    door = await open_a_door(settings=with_limits(max_queued_requests=0))
-    wire = wired(door)
+    server = await start_server(settings=with_limits(max_queued_requests=0))
+    wire = wired(server)
     for _ in range(2):
         seen = wire.responses
         wire.send(get("x"))
         await wire.until_responses(seen + 1)
-    others = [wired(door) for _ in range(66)]
+    others = [wired(server) for _ in range(66)]
     for other in others:
         other.send(ALIVE)
     wire.send(get("x"))
@@ -186,54 +188,54 @@ async def test_known_lookups_are_answered_however_many_requests_wait(
 
 
 async def test_a_client_that_goes_away_before_its_turn_keeps_no_room(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    door = await open_a_door(settings=with_limits(max_queued_requests=100))
+    server = await start_server(settings=with_limits(max_queued_requests=100))
     for _ in range(3):
-        wires = [wired(door) for _ in range(120)]
+        wires = [wired(server) for _ in range(120)]
         for wire in wires:
             wire.send(ALIVE)
         for wire in wires:
             wire.close()
-        await until(lambda: not protocols(door))
-    admission = admission_of(door)
+        await until(lambda: not protocols(server))
+    admission = admission_of(server)
     assert (admission._unbegun, len(admission._waiting), len(admission._open)) == (0, 0, 0)
 
 
-def admission_of(door: OpenDoor) -> Admission:
-    runner = door.door._runner
+def admission_of(server: RunningServer) -> Admission:
+    runner = server.server._runner
     assert runner is not None
     assert isinstance(runner.server, ConnectionServer)
     return runner.server._admission
 
 
-async def test_a_thousand_requests_sent_at_once_are_answered_in_turn(door: OpenDoor) -> None:
-    async with connected(door) as (reader, writer), asyncio.timeout(60):
+async def test_a_thousand_requests_sent_at_once_are_answered_in_turn(server: RunningServer) -> None:
+    async with connected(server) as (reader, writer), asyncio.timeout(60):
         writer.write(ALIVE * 1_000)
         for _ in range(1_000):
             assert (await read_reply(reader)).text == "ok"
 
 
 async def test_what_is_sent_ahead_of_a_request_under_way_is_bounded(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     gate = asyncio.Event()
-    door = await open_a_door(FakeLookup(gate=gate))
-    async with connected(door) as (reader, writer), asyncio.timeout(60):
+    server = await start_server(FakeLookup(gate=gate))
+    async with connected(server) as (reader, writer), asyncio.timeout(60):
         writer.write(get("x"))
-        await until(lambda: door.lookup.waiting == 1)
+        await until(lambda: server.lookup.waiting == 1)
         writer.write(ALIVE * 100_000)
-        await until(lambda: protocols(door)[0]._buffer_paused)
+        await until(lambda: protocols(server)[0]._buffer_paused)
         await asyncio.sleep(0.2)
         # One read is at most 256 KiB, and after the one that goes beyond the limit none follows.
-        assert len(protocols(door)[0]._heads) <= 65_536 + 262_144
+        assert len(protocols(server)[0]._heads) <= 65_536 + 262_144
         gate.set()
         for _ in range(20_000):
             assert (await read_reply(reader)).status == 200
 
 
-async def test_trailers_have_a_limit(door: OpenDoor) -> None:
-    async with connected(door) as (reader, writer), asyncio.timeout(20):
+async def test_trailers_have_a_limit(server: RunningServer) -> None:
+    async with connected(server) as (reader, writer), asyncio.timeout(20):
         writer.write(CHUNKED + b"2\r\n{}\r\n0\r\n")
         writer.write(b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(10)))
         reply = await read_reply(reader)
@@ -242,9 +244,9 @@ async def test_trailers_have_a_limit(door: OpenDoor) -> None:
         assert await reader.read() == b""
 
 
-async def test_a_chunked_body_in_many_pieces_is_taken(door: OpenDoor) -> None:
+async def test_a_chunked_body_in_many_pieces_is_taken(server: RunningServer) -> None:
     text = b'{"bundles": {"numBundles": 4}}' + b" " * 5_000
-    async with connected(door) as (reader, writer), asyncio.timeout(20):
+    async with connected(server) as (reader, writer), asyncio.timeout(20):
         writer.write(CHUNKED)
         for byte in text:
             writer.write(b"1\r\n%c\r\n" % byte)
@@ -253,12 +255,14 @@ async def test_a_chunked_body_in_many_pieces_is_taken(door: OpenDoor) -> None:
 
 
 @pytest.mark.parametrize("answer_first", [True, False])
-async def test_a_body_and_the_next_request_in_one_piece(door: OpenDoor, answer_first: bool) -> None:
+async def test_a_body_and_the_next_request_in_one_piece(
+    server: RunningServer, answer_first: bool
+) -> None:
     body = b'{"bundles": {"numBundles": 4}}'
     head = b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
     whole = head % len(body) + body + ALIVE
     cut = len(whole) - len(ALIVE) - (10 if answer_first else -10)
-    async with connected(door) as (reader, writer), asyncio.timeout(20):
+    async with connected(server) as (reader, writer), asyncio.timeout(20):
         writer.write(whole[:cut])
         await writer.drain()
         await asyncio.sleep(0.05)
@@ -267,17 +271,21 @@ async def test_a_body_and_the_next_request_in_one_piece(door: OpenDoor, answer_f
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"get / ", b"GET / HTTP/1.1\n"])
-async def test_what_is_no_head_is_refused_before_it_ends(door: OpenDoor, data: bytes) -> None:
+async def test_what_is_no_head_is_refused_before_it_ends(
+    server: RunningServer, data: bytes
+) -> None:
     with capture_logs():
-        async with connected(door) as (reader, writer), asyncio.timeout(20):
+        async with connected(server) as (reader, writer), asyncio.timeout(20):
             writer.write(data)
             assert (await read_reply(reader)).status == 400
 
 
-async def test_a_request_for_another_protocol_is_answered_in_this_one(door: OpenDoor) -> None:
+async def test_a_request_for_another_protocol_is_answered_in_this_one(
+    server: RunningServer,
+) -> None:
     for protocol in (b"h2c", b"websocket"):
         asks = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n"
-        async with connected(door) as (reader, writer), asyncio.timeout(20):
+        async with connected(server) as (reader, writer), asyncio.timeout(20):
             for sent in (asks % protocol, ALIVE):
                 writer.write(sent)
                 assert (await read_reply(reader)).status == 200
@@ -312,11 +320,11 @@ def test_a_head_one_byte_too_long_is_refused() -> None:
 
 
 async def test_a_tls_handshake_that_does_not_come_is_not_waited_for_for_ever(
-    open_a_door: OpenADoor, tmp_path: Path
+    start_server: StartServer, tmp_path: Path
 ) -> None:
     files = Files(tmp_path)
     tls = TlsFiles(files.certificate, files.key)
-    door = await open_a_door(tls=tls, settings=with_limits(head_s=0.2))
-    async with asyncio.timeout(20), connected(door) as (reader, _):
+    server = await start_server(tls=tls, settings=with_limits(head_s=0.2))
+    async with asyncio.timeout(20), connected(server) as (reader, _):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""

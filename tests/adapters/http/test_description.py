@@ -13,7 +13,7 @@ from loadmanager.adapters.http.parameters import PATH_PARAMETERS
 from loadmanager.adapters.http.routes import Role
 from loadmanager.admin.reference import reference
 from loadmanager.admin.surface import surface
-from tests.adapters.http.conftest import OpenDoor
+from tests.adapters.http.conftest import RunningServer
 
 OPERATIONS = surface()
 
@@ -22,8 +22,8 @@ def names(one: Operation) -> str:
     return f"{one.method} {one.path}"
 
 
-async def test_the_document_is_valid_openapi(door: OpenDoor) -> None:
-    got = await door.ask("/openapi.json")
+async def test_the_document_is_valid_openapi(server: RunningServer) -> None:
+    got = await server.ask("/openapi.json")
     assert (got.status, got.headers["Content-Type"]) == (200, "application/json")
     validate(got.json())
     assert got.json() == openapi_document(OPERATIONS, "1.2.3")
@@ -54,8 +54,8 @@ def test_the_committed_reference_is_current() -> None:
     )
 
 
-async def test_the_page_names_every_operation_and_loads_nothing(door: OpenDoor) -> None:
-    got = await door.ask("/docs")
+async def test_the_page_names_every_operation_and_loads_nothing(server: RunningServer) -> None:
+    got = await server.ask("/docs")
     assert (got.status, got.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert all(f"<code>{one.path}</code>" in got.text for one in OPERATIONS)
     assert not re.findall(r"(?:src|href)\s*=\s*\"(?!#|openapi\.json)", got.text)

@@ -60,16 +60,16 @@ def drains() -> FakeDrains:
 
 @pytest.fixture
 async def url(drains: FakeDrains) -> AsyncIterator[str]:
-    door = HttpServer(
+    server = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
         more_routes=Drains(drains).routes(),
     )
-    port = await door.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
-    await door.stop()
+    await server.stop()
 
 
 async def ask(method: str, url: str) -> tuple[int, str]:

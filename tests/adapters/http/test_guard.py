@@ -1,4 +1,4 @@
-"""Who may do what at a real door: with tokens, with certificates, and without either."""
+"""Who may do what at a real server: with tokens, with certificates, and without either."""
 
 import asyncio
 import logging
@@ -20,8 +20,8 @@ from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
 from tests.adapters.http.conftest import (
     FakeLookup,
-    OpenADoor,
-    OpenDoor,
+    RunningServer,
+    StartServer,
     exchange,
     get,
     seen_by_aiohttp,
@@ -53,8 +53,8 @@ def guard(tmp_path: Path) -> Guard:
 
 
 @pytest.fixture
-async def guarded(open_a_door: OpenADoor, guard: Guard) -> OpenDoor:
-    return await open_a_door(guard=guard)
+async def guarded(start_server: StartServer, guard: Guard) -> RunningServer:
+    return await start_server(guard=guard)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def guarded(open_a_door: OpenADoor, guard: Guard) -> OpenDoor:
     [("client", 200, 403, 403), ("dashboard", 200, 200, 403), ("operator", 200, 200, 204)],
 )
 async def test_each_right_includes_the_ones_before_it(
-    guarded: OpenDoor, name: str, looks_up: int, reads: int, changes: int
+    guarded: RunningServer, name: str, looks_up: int, reads: int, changes: int
 ) -> None:
     headers = bearer(name)
     assert (await guarded.ask(LOOKUP, headers=headers)).status == looks_up
@@ -74,7 +74,7 @@ async def test_each_right_includes_the_ones_before_it(
 
 
 async def test_without_a_proof_nothing_is_answered_but_whether_it_lives(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     for path in (LOOKUP, BUNDLES, "/metrics"):
         reply = await guarded.ask(path)
@@ -87,21 +87,21 @@ async def test_without_a_proof_nothing_is_answered_but_whether_it_lives(
     "header",
     ["", "Bearer", "Basic b3A6cHc=", "Bearer nonsense", f"Bearer {'x' * 7000}", "Bearer a.b.c"],
 )
-async def test_a_worthless_proof_is_refused(guarded: OpenDoor, header: str) -> None:
+async def test_a_worthless_proof_is_refused(guarded: RunningServer, header: str) -> None:
     reply = await guarded.ask(LOOKUP, headers={"Authorization": header})
     assert reply.status == 401
     assert reply.headers["WWW-Authenticate"].startswith("Bearer")
 
 
 async def test_bytes_that_are_no_text_are_refused_like_any_worthless_proof(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     raw = b"Host: x\r\nAuthorization: Bearer a\xff.b.c\r\n\r\n"
     assert (await exchange(wired(guarded), get("x", raw))).status == 401
 
 
 async def test_a_token_that_expired_is_refused_even_where_the_answer_is_remembered(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     # The check allows clocks to be 5 s apart.
     soon = bearer("client", exp=int(time.time()) - 2)  # noqa: TID251 - tokens are in wall time
@@ -118,7 +118,7 @@ def head(name: str) -> bytes:
 
 
 async def test_known_lookups_stay_quick_for_callers_who_proved_themselves(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     wire = wired(guarded)
     for _ in range(3):
@@ -130,7 +130,7 @@ async def test_known_lookups_stay_quick_for_callers_who_proved_themselves(
     assert seen_by_aiohttp(guarded) == seen
 
 
-async def test_what_one_caller_may_have_is_not_given_to_another(guarded: OpenDoor) -> None:
+async def test_what_one_caller_may_have_is_not_given_to_another(guarded: RunningServer) -> None:
     for _ in range(3):
         assert (await exchange(wired(guarded), get("x", head("client")))).status == 200
     assert (await exchange(wired(guarded), get("x"))).status == 401
@@ -139,7 +139,7 @@ async def test_what_one_caller_may_have_is_not_given_to_another(guarded: OpenDoo
 
 
 async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     path = "/admin/v2/namespaces/public/other"
     with capture_logs() as logs:
@@ -160,7 +160,7 @@ async def test_every_change_is_written_down_with_who_asked_and_what_came_of_it(
 
 
 async def test_changes_are_written_down_even_where_only_errors_are_logged(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     before = structlog.get_config()["wrapper_class"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -174,7 +174,7 @@ async def test_changes_are_written_down_even_where_only_errors_are_logged(
 
 
 async def test_what_sidecars_ask_of_the_leader_is_no_change_to_write_down(
-    guarded: OpenDoor,
+    guarded: RunningServer,
 ) -> None:
     asked = {"bundle": "public/default/0x00000000_0x40000000"}
     with capture_logs() as logs:
@@ -184,7 +184,7 @@ async def test_what_sidecars_ask_of_the_leader_is_no_change_to_write_down(
 
 
 async def test_a_secret_that_somebody_tries_to_set_is_not_written_down(
-    open_a_door: OpenADoor, guard: Guard
+    start_server: StartServer, guard: Guard
 ) -> None:
     async def put(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
         if target.captured[0] == "log.level":
@@ -192,21 +192,21 @@ async def test_a_secret_that_somebody_tries_to_set_is_not_written_down(
         raise Refused(412, "not dynamic")
 
     path = "/admin/v2/brokers/configuration"
-    door = await open_a_door(guard=guard, more_routes=[Route("POST", f"{path}/{{}}/{{}}", put)])
+    server = await start_server(guard=guard, more_routes=[Route("POST", f"{path}/{{}}/{{}}", put)])
     with capture_logs() as logs:
         for headers in (bearer("operator"), bearer("client")):
-            await door.ask(f"{path}/zookeeper.digest_password/hunter2", "POST", headers=headers)
-        await door.ask(f"{path}/log.level/debug", "POST", headers=bearer("operator"))
+            await server.ask(f"{path}/zookeeper.digest_password/hunter2", "POST", headers=headers)
+        await server.ask(f"{path}/log.level/debug", "POST", headers=bearer("operator"))
     written = [one["path"] for one in logs if one["event"] == "admin.change.answered"]
     hidden = f"{path}/zookeeper.digest_password/********"
     assert written == [hidden, hidden, f"{path}/log.level/debug"]
 
 
-async def test_strangers_may_do_what_they_are_allowed(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(guard=Guard(Rights(anonymous=Role.LOOKUP)))
-    assert (await door.ask(LOOKUP)).status == 200
-    assert (await door.ask(LOOKUP, headers=bearer("anybody"))).status == 200
-    assert (await door.ask(BUNDLES)).status == 401
+async def test_strangers_may_do_what_they_are_allowed(start_server: StartServer) -> None:
+    server = await start_server(guard=Guard(Rights(anonymous=Role.LOOKUP)))
+    assert (await server.ask(LOOKUP)).status == 200
+    assert (await server.ask(LOOKUP, headers=bearer("anybody"))).status == 200
+    assert (await server.ask(BUNDLES)).status == 401
 
 
 def test_a_caller_without_a_role_has_that_of_strangers() -> None:
@@ -217,11 +217,11 @@ def test_a_caller_without_a_role_has_that_of_strangers() -> None:
 
 
 class Mutual:
-    """A door that asks for certificates, and clients with and without one."""
+    """A server that asks for certificates, and clients with and without one."""
 
-    def __init__(self, files: Files, door: OpenDoor) -> None:
+    def __init__(self, files: Files, server: RunningServer) -> None:
         self._files = files
-        self._door = door
+        self._server = server
 
     async def ask(
         self, path: str, name: str = "", times: int = 1, issuer: Files | None = None
@@ -233,17 +233,17 @@ class Mutual:
         async with aiohttp.ClientSession(connector=connector) as session:
             found = []
             for _ in range(times):
-                async with session.get(self._door.url + path) as response:
+                async with session.get(self._server.url + path) as response:
                     await response.read()
                     found.append(response.status)
             return found
 
 
 @pytest.fixture
-async def mutual(open_a_door: OpenADoor, tmp_path: Path) -> Mutual:
+async def mutual(start_server: StartServer, tmp_path: Path) -> Mutual:
     files = Files(tmp_path)
     tls = TlsFiles(files.certificate, files.key, files.authorities, "optional")
-    return Mutual(files, await open_a_door(FakeLookup(), guard=Guard(RIGHTS), tls=tls))
+    return Mutual(files, await start_server(FakeLookup(), guard=Guard(RIGHTS), tls=tls))
 
 
 async def test_a_certificate_is_a_proof_of_its_common_name(mutual: Mutual) -> None:
@@ -259,10 +259,10 @@ async def test_the_answers_of_a_certified_connection_are_not_given_to_another(
     assert await mutual.ask(LOOKUP, times=2) == [401, 401]
 
 
-async def test_a_certificate_can_be_required(open_a_door: OpenADoor, tmp_path: Path) -> None:
+async def test_a_certificate_can_be_required(start_server: StartServer, tmp_path: Path) -> None:
     files = Files(tmp_path)
     tls = TlsFiles(files.certificate, files.key, files.authorities, "required")
-    mutual = Mutual(files, await open_a_door(FakeLookup(), guard=Guard(RIGHTS), tls=tls))
+    mutual = Mutual(files, await start_server(FakeLookup(), guard=Guard(RIGHTS), tls=tls))
     assert await mutual.ask(LOOKUP, "client") == [200]
     with pytest.raises(aiohttp.ClientError):
         await mutual.ask(LOOKUP)

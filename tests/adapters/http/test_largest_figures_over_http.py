@@ -31,7 +31,7 @@ from loadmanager.core.wire import encode_loads
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports import Unavailable
 from loadmanager.simulator.strategies import every_pair
-from tests.adapters.http.conftest import FakeLookup, OpenDoor
+from tests.adapters.http.conftest import FakeLookup, RunningServer
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 CUT = Boundaries.even(Namespace("acme/prod"), 12)
@@ -57,8 +57,8 @@ class NoTopics(HttpTopicsClient):
 
 
 @asynccontextmanager
-async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]]:
-    """Open a door before a leader whose brokers are as full as can be, after two rounds."""
+async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningServer]]:
+    """Open a server before a leader whose brokers are as full as can be, after two rounds."""
     async with leader_at_work(Planner()) as sidecar:
         await sidecar.create_namespace(CUT)
         await sidecar.report(*REPORTS)
@@ -72,22 +72,22 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]
             Plans(PreviewRequests(sidecar.leading).plan),
             Accounts(sidecar.accounting),
         )
-        door = HttpServer(
+        server = HttpServer(
             FakeLookup(),
             metrics=sidecar.context.metrics.lookup,
             registry=sidecar.registry,
             version="1.2.3",
             more_routes=[route for one in resources for route in one.routes()],
         )
-        port = await door.start("127.0.0.1", 0)
+        port = await server.start("127.0.0.1", 0)
         try:
             async with aiohttp.ClientSession() as client:
                 yield (
                     sidecar,
-                    OpenDoor(FakeLookup(), port, door, client, sidecar.registry, "http"),
+                    RunningServer(FakeLookup(), port, server, client, sidecar.registry, "http"),
                 )
         finally:
-            await door.stop()
+            await server.stop()
         unexpected = "loadmanager_unexpected_errors_total"
         assert not any(
             sample.value
@@ -98,23 +98,23 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, OpenDoor]
 
 
 @pytest.fixture
-async def leader() -> AsyncIterator[OpenDoor]:
-    async with leader_of_the_largest() as (_, door):
-        yield door
+async def leader() -> AsyncIterator[RunningServer]:
+    async with leader_of_the_largest() as (_, server):
+        yield server
 
 
 def no_constant(text: str) -> Any:
     raise AssertionError(f"{text} in JSON")
 
 
-async def asked(door: OpenDoor, path: str) -> Any:
+async def asked(server: RunningServer, path: str) -> Any:
     """Return the JSON of a path, of which every number is finite."""
-    got = await door.ask(path)
+    got = await server.ask(path)
     assert got.status == 200, got.text
     return json.loads(got.text, parse_constant=no_constant)
 
 
-async def test_a_snapshot_has_the_reports_as_they_are(leader: OpenDoor) -> None:
+async def test_a_snapshot_has_the_reports_as_they_are(leader: RunningServer) -> None:
     await asked(leader, f"{OURS}/snapshot")
     text = (await leader.ask(f"{OURS}/snapshot")).text
     told = decode_snapshot("x", text.encode())
@@ -124,7 +124,7 @@ async def test_a_snapshot_has_the_reports_as_they_are(leader: OpenDoor) -> None:
     assert told.reports[B1].cpu == MOST_USED
 
 
-async def test_a_load_report_has_the_figures_as_they_are(leader: OpenDoor) -> None:
+async def test_a_load_report_has_the_figures_as_they_are(leader: RunningServer) -> None:
     told = await asked(leader, "/admin/v2/broker-stats/load-report")
     assert told["numBundles"] == 8
     assert told["numConsumers"] == 8 * FULL.consumers
@@ -133,20 +133,20 @@ async def test_a_load_report_has_the_figures_as_they_are(leader: OpenDoor) -> No
 
 
 @pytest.mark.parametrize("mode", Mode)
-async def test_the_plan_of_every_strategy_is_shown(leader: OpenDoor, mode: Mode) -> None:
+async def test_the_plan_of_every_strategy_is_shown(leader: RunningServer, mode: Mode) -> None:
     for pair in every_pair():
         wish = f"shedder={pair.shedder}&placement={pair.placement}&mode={mode.value}"
         told = await asked(leader, f"{OURS}/plan?{wish}")
         assert told["moves"] or told["refusals"]
 
 
-async def test_brokers_bundles_and_decisions_are_explained(leader: OpenDoor) -> None:
+async def test_brokers_bundles_and_decisions_are_explained(leader: RunningServer) -> None:
     for subject in (B1, B3, CUT.bundles[0]):
         assert (await asked(leader, f"{OURS}/explain?subject={subject}"))["subject"] == subject
     assert "decisions" in await asked(leader, f"{OURS}/decisions?limit=1000")
 
 
-async def test_every_metric_is_a_finite_number(leader: OpenDoor) -> None:
+async def test_every_metric_is_a_finite_number(leader: RunningServer) -> None:
     got = await leader.ask("/metrics")
     assert got.status == 200
     samples = [sample for one in text_string_to_metric_families(got.text) for sample in one.samples]
@@ -160,15 +160,15 @@ async def test_figures_beyond_every_bound_in_a_node_fail_no_request(broker: Brok
     (usual,) = (one for one in REPORTS if one.broker == broker)
     absurd = replace(FULL, msgs_in_per_s=1e308, bytes_out_per_s=1e308)
     content = encode_loads(replace(usual, bundles=dict.fromkeys(usual.bundles, absurd)))
-    async with leader_of_the_largest() as (sidecar, door):
+    async with leader_of_the_largest() as (sidecar, server):
         await sidecar.write(znodes.loads(broker), content)
         await eventually(lambda: broker not in sidecar.context.cluster_state.loads.reports)
         for path in ("snapshot", "plan", f"explain?subject={B3}", "decisions"):
-            await asked(door, f"{OURS}/{path}")
-        got = await door.ask("/admin/v2/broker-stats/load-report")
+            await asked(server, f"{OURS}/{path}")
+        got = await server.ask("/admin/v2/broker-stats/load-report")
         if broker == B1:
             assert got.status == 503
             assert f"{znodes.loads(B1)}: " in got.json()["reason"]
         else:
             assert got.status == 200
-        assert (await door.ask("/metrics")).status == 200
+        assert (await server.ask("/metrics")).status == 200

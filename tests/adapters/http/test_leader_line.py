@@ -8,7 +8,7 @@ from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import LeaderInfo, LeaderLine, NamespaceUnknown, NotLeader, Unavailable
-from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"
@@ -32,23 +32,23 @@ async def line() -> AsyncIterator[LeaderLine]:
 
 
 @pytest.fixture
-async def leader(door: OpenDoor) -> OpenDoor:
-    door.lookup.leader = leader_at(door.url)
-    return door
+async def leader(server: RunningServer) -> RunningServer:
+    server.lookup.leader = leader_at(server.url)
+    return server
 
 
 async def test_the_leaders_decision_comes_back_over_the_line(
-    leader: OpenDoor, line: LeaderLine
+    leader: RunningServer, line: LeaderLine
 ) -> None:
     assert await line.assign(leader_at(leader.url + "/"), BUNDLE) == "b1:8080"
 
 
-async def test_the_leader_tells_broker_and_epoch(leader: OpenDoor) -> None:
+async def test_the_leader_tells_broker_and_epoch(leader: RunningServer) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
 
 
-async def test_who_does_not_lead_says_so(leader: OpenDoor, line: LeaderLine) -> None:
+async def test_who_does_not_lead_says_so(leader: RunningServer, line: LeaderLine) -> None:
     leader.lookup.leads = False
     assert (await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})).status == 409
     with pytest.raises(NotLeader, match="this sidecar does not lead"):
@@ -56,19 +56,19 @@ async def test_who_does_not_lead_says_so(leader: OpenDoor, line: LeaderLine) -> 
 
 
 async def test_a_leader_of_an_older_epoch_is_not_believed(
-    leader: OpenDoor, line: LeaderLine
+    leader: RunningServer, line: LeaderLine
 ) -> None:
     with pytest.raises(NotLeader, match="answered for epoch 4; the leader's is 5"):
         await line.assign(leader_at(leader.url, epoch=5), BUNDLE)
 
 
-async def test_a_bundle_in_no_namespace_is_told(leader: OpenDoor, line: LeaderLine) -> None:
+async def test_a_bundle_in_no_namespace_is_told(leader: RunningServer, line: LeaderLine) -> None:
     with pytest.raises(NamespaceUnknown, match="is in no namespace"):
         await line.assign(leader_at(leader.url), BundleId("public/default/0x00000000_0x00000007"))
 
 
 async def test_no_broker_is_told_with_the_time_to_return(
-    leader: OpenDoor, line: LeaderLine
+    leader: RunningServer, line: LeaderLine
 ) -> None:
     leader.lookup.taker = None
     with pytest.raises(Unavailable, match="no broker is registered") as raised:
@@ -76,17 +76,19 @@ async def test_no_broker_is_told_with_the_time_to_return(
     assert raised.value.retry_after_s == 3.0
 
 
-async def test_a_leader_that_is_gone_is_unavailable(leader: OpenDoor, line: LeaderLine) -> None:
-    await leader.door.stop()
+async def test_a_leader_that_is_gone_is_unavailable(
+    leader: RunningServer, line: LeaderLine
+) -> None:
+    await leader.server.stop()
     with pytest.raises(Unavailable, match=f"{leader.url} does not answer"):
         await line.assign(leader_at(leader.url), BUNDLE)
 
 
 async def test_a_leader_that_hangs_is_unavailable_after_the_timeout(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     lookup = FakeLookup(gate=asyncio.Event())
-    hung = await open_a_door(lookup)
+    hung = await start_server(lookup)
     line = HttpAssignClient(timeout_s=0.05)
     with pytest.raises(Unavailable, match="does not answer"):
         await line.assign(leader_at(hung.url), BUNDLE)
@@ -188,13 +190,15 @@ async def test_a_server_that_hangs_up_is_unavailable(serve: Serve, line: LeaderL
         (b"nope", "the body is not JSON"),
     ],
 )
-async def test_a_malformed_question_is_refused(leader: OpenDoor, body: bytes, said: str) -> None:
+async def test_a_malformed_question_is_refused(
+    leader: RunningServer, body: bytes, said: str
+) -> None:
     got = await leader.ask(ASSIGN, "POST", data=body)
     assert got.status == 400
     assert said in got.json()["reason"]
 
 
-async def test_a_line_can_be_used_again_after_it_was_closed(leader: OpenDoor) -> None:
+async def test_a_line_can_be_used_again_after_it_was_closed(leader: RunningServer) -> None:
     line = HttpAssignClient()
     for _ in range(2):
         assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"

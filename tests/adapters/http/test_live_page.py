@@ -25,7 +25,7 @@ from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames,
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.overview import Overviews, overview_document
 from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
-from tests.adapters.http.conftest import OpenADoor, OpenDoor, until
+from tests.adapters.http.conftest import RunningServer, StartServer, until
 
 EVENTS = "/live/events"
 FORWARD = {"X-Loadmanager-Forward": "page"}
@@ -68,8 +68,8 @@ class Viewer:
 
 
 @asynccontextmanager
-async def watching(door: OpenDoor, **headers: str) -> AsyncIterator[Viewer]:
-    async with door.client.get(door.url + EVENTS, headers=headers) as response:
+async def watching(server: RunningServer, **headers: str) -> AsyncIterator[Viewer]:
+    async with server.client.get(server.url + EVENTS, headers=headers) as response:
         assert response.status == 200, await response.text()
         yield Viewer(response)
 
@@ -89,10 +89,10 @@ async def line() -> AsyncIterator[HttpAssignClient]:
 
 
 async def test_the_page_loads_its_own_files_alone_under_a_strict_policy(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    door = await open_a_door(feed=feed_of(FakeOverviews()), guard=Guard(Rights()))
-    page = await door.ask("/")
+    server = await start_server(feed=feed_of(FakeOverviews()), guard=Guard(Rights()))
+    page = await server.ask("/")
     assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -102,19 +102,19 @@ async def test_the_page_loads_its_own_files_alone_under_a_strict_policy(
     own = [one for one in found if one.startswith("/live/")]
     assert set(found) - set(own) == {"#balance", "/docs"}
     for one in own:
-        got = await door.ask(one)
+        got = await server.ask(one)
         assert (got.status, got.headers["X-Content-Type-Options"]) == (200, "nosniff")
         if one.endswith(".js") and "uplot" not in one:
             assert not re.findall(r"innerHTML|eval\(|https?://", got.text)
             imported = re.findall(r"from \"\./([^\"]+)\"", got.text)
-            assert all([(await door.ask(f"/live/{name}")).status == 200 for name in imported])
-    assert (await door.ask("/live/uplot.LICENSE")).status == 404
-    assert (await door.ask("/live/..%2Fpage.py")).status == 404
+            assert all([(await server.ask(f"/live/{name}")).status == 200 for name in imported])
+    assert (await server.ask("/live/uplot.LICENSE")).status == 404
+    assert (await server.ask("/live/..%2Fpage.py")).status == 404
 
 
-async def test_the_first_event_is_the_whole_overview(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(feed=feed_of(FakeOverviews()))
-    async with watching(door) as viewer:
+async def test_the_first_event_is_the_whole_overview(start_server: StartServer) -> None:
+    server = await start_server(feed=feed_of(FakeOverviews()))
+    async with watching(server) as viewer:
         assert viewer.response.headers["Content-Type"] == "text/event-stream"
         kind, told = await viewer.next()
     assert (kind, told["servedBy"]) == ("overview", "b9:8080")
@@ -136,39 +136,39 @@ async def test_the_first_event_is_the_whole_overview(open_a_door: OpenADoor) -> 
 
 
 async def test_it_is_read_once_for_all_viewers_and_not_at_all_for_none(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     service = FakeOverviews()
     feed = feed_of(service, interval_s=3600.0)
-    door = await open_a_door(feed=feed)
+    server = await start_server(feed=feed)
     await asyncio.sleep(0.05)
     assert service.asked == 0
-    async with watching(door) as one, watching(door) as another, watching(door) as third:
+    async with watching(server) as one, watching(server) as another, watching(server) as third:
         for viewer in (one, another, third):
             assert (await viewer.next())[0] == "overview"
         assert (service.asked, feed.viewers) == (1, 3)
 
 
-async def test_a_viewer_that_is_gone_gives_its_place_back(open_a_door: OpenADoor) -> None:
+async def test_a_viewer_that_is_gone_gives_its_place_back(start_server: StartServer) -> None:
     feed = feed_of(FakeOverviews(), most_viewers=2)
-    door = await open_a_door(feed=feed)
-    async with watching(door) as one, watching(door) as another:
+    server = await start_server(feed=feed)
+    async with watching(server) as one, watching(server) as another:
         await one.next()
         await another.next()
-        got = await door.ask(EVENTS)
+        got = await server.ask(EVENTS)
         assert (got.status, "Retry-After" in got.headers) == (503, True)
         assert got.json()["reason"] == "2 viewers are connected, the most allowed"
     await until(lambda: feed.viewers == 0)
-    async with watching(door) as viewer:
+    async with watching(server) as viewer:
         assert (await viewer.next())[0] == "overview"
 
 
-async def test_a_viewer_that_does_not_read_is_dropped(open_a_door: OpenADoor) -> None:
+async def test_a_viewer_that_does_not_read_is_dropped(start_server: StartServer) -> None:
     # Events so large that the buffers on the way hold few of them.
     service = FakeOverviews(cluster="c" * 2_000_000)
     feed = feed_of(service, interval_s=0.005, write_s=0.3)
-    door = await open_a_door(feed=feed)
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port, limit=1024)
+    server = await start_server(feed=feed)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
     writer.write(f"GET {EVENTS} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     await until(lambda: feed.viewers == 1)
     await until(lambda: feed.viewers == 0)
@@ -176,34 +176,34 @@ async def test_a_viewer_that_does_not_read_is_dropped(open_a_door: OpenADoor) ->
     writer.close()
 
 
-async def test_a_stream_ends_after_its_time_and_says_so(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(feed=feed_of(FakeOverviews(), lasts_s=0.1))
-    async with watching(door) as viewer:
+async def test_a_stream_ends_after_its_time_and_says_so(start_server: StartServer) -> None:
+    server = await start_server(feed=feed_of(FakeOverviews(), lasts_s=0.1))
+    async with watching(server) as viewer:
         async with asyncio.timeout(60):
             while (await viewer.next())[0] != "end":
                 pass
             assert await viewer.response.content.read() == b""
 
 
-async def test_streams_end_at_once_when_the_door_closes(open_a_door: OpenADoor) -> None:
+async def test_streams_end_at_once_when_the_server_closes(start_server: StartServer) -> None:
     feed = feed_of(FakeOverviews(), interval_s=3600.0)
-    door = await open_a_door(feed=feed, settings=HttpServerSettings(stop_s=60.0))
-    async with watching(door) as viewer:
+    server = await start_server(feed=feed, settings=HttpServerSettings(stop_s=60.0))
+    async with watching(server) as viewer:
         await viewer.next()
         async with asyncio.timeout(30):
-            await door.door.stop()
+            await server.server.stop()
         assert (await viewer.next())[0] == "end"
     assert feed.viewers == 0
 
 
 async def test_a_stream_goes_on_when_another_sidecar_leads(
-    line: HttpAssignClient, open_a_door: OpenADoor
+    line: HttpAssignClient, start_server: StartServer
 ) -> None:
     elsewhere = FakeOverviews(cluster="west")
-    leader = await open_a_door(more_routes=tuple(Overviews(elsewhere).routes()))
+    leader = await start_server(more_routes=tuple(Overviews(elsewhere).routes()))
     service = FakeOverviews()
-    door = await open_a_door(feed=feed_of(service, line))
-    async with watching(door) as viewer:
+    server = await start_server(feed=feed_of(service, line))
+    async with watching(server) as viewer:
         assert (await viewer.next())[1]["overview"]["cluster"] == "east"
         service.why_not = "no leader is at work"
         told = await _until_kind(viewer, "trouble")
@@ -225,16 +225,16 @@ async def _until_kind(viewer: Viewer, wanted: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("answer", ["[1]", '{"a":', "null"])
 async def test_what_a_leader_should_not_say_is_trouble(
-    line: HttpAssignClient, open_a_door: OpenADoor, answer: str
+    line: HttpAssignClient, start_server: StartServer, answer: str
 ) -> None:
     async def says(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         return web.Response(text=answer)
 
-    leader = await open_a_door(
+    leader = await start_server(
         more_routes=(Route("GET", "/admin/v2/loadmanager/overview", says, Role.READ),)
     )
-    door = await open_a_door(feed=feed_of(FakeOverviews(elsewhere=leader.url), line))
-    async with watching(door) as viewer:
+    server = await start_server(feed=feed_of(FakeOverviews(elsewhere=leader.url), line))
+    async with watching(server) as viewer:
         assert (await viewer.next())[0] == "trouble"
 
 
@@ -250,9 +250,9 @@ def bearer(name: str, valid_s: float = 60) -> str:
 
 
 async def test_events_are_for_readers_and_not_for_pages_of_other_sites(
-    open_a_door: OpenADoor, tmp_path: Path
+    start_server: StartServer, tmp_path: Path
 ) -> None:
-    door = await open_a_door(feed=feed_of(FakeOverviews()), guard=tokens_guard(tmp_path))
+    server = await start_server(feed=feed_of(FakeOverviews()), guard=tokens_guard(tmp_path))
     for headers, status in (
         ({}, 401),
         ({"Authorization": "Bearer x"}, 401),
@@ -261,61 +261,61 @@ async def test_events_are_for_readers_and_not_for_pages_of_other_sites(
         ({"Authorization": bearer("reader"), "Sec-Fetch-Site": "cross-site"}, 403),
         ({"Authorization": bearer("reader"), "Sec-Fetch-Site": "same-site"}, 403),
     ):
-        assert (await door.ask(EVENTS, headers=headers)).status == status
-    assert (await door.ask(EVENTS, "POST")).status == 405
-    head = await door.ask(EVENTS, "HEAD", headers={"Authorization": bearer("reader")})
+        assert (await server.ask(EVENTS, headers=headers)).status == status
+    assert (await server.ask(EVENTS, "POST")).status == 405
+    head = await server.ask(EVENTS, "HEAD", headers={"Authorization": bearer("reader")})
     assert head.status == 200
-    async with watching(door, Authorization=bearer("reader")) as viewer:
+    async with watching(server, Authorization=bearer("reader")) as viewer:
         assert (await viewer.next())[0] == "overview"
 
 
 async def test_the_page_has_its_questions_forwarded_and_others_are_sent_on(
-    line: HttpAssignClient, open_a_door: OpenADoor
+    line: HttpAssignClient, start_server: StartServer
 ) -> None:
     queries = FakeLeaderQueries()
-    leader = await open_a_door(more_routes=tuple(Accounts(queries).routes()))
+    leader = await start_server(more_routes=tuple(Accounts(queries).routes()))
     follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
-    door = await open_a_door(
+    server = await start_server(
         more_routes=tuple(follower.routes()), forwarder=Forwarder(line, lambda _: "")
     )
     path = f"/admin/v2/loadmanager/explain?subject={BUNDLE.replace('/', '%2F')}"
-    assert (await door.ask(path)).status == 307
-    got = await door.ask(path, headers=FORWARD)
+    assert (await server.ask(path)).status == 307
+    got = await server.ask(path, headers=FORWARD)
     assert (got.status, got.json()["subject"]) == (200, BUNDLE)
-    unknown = await door.ask("/admin/v2/loadmanager/explain?subject=b7:1", headers=FORWARD)
+    unknown = await server.ask("/admin/v2/loadmanager/explain?subject=b7:1", headers=FORWARD)
     assert (unknown.status, "b7:1" in unknown.json()["reason"]) == (404, True)
-    with_body = await door.ask(path, headers=FORWARD, data=b"{}")
+    with_body = await server.ask(path, headers=FORWARD, data=b"{}")
     assert with_body.status == 400
-    queries.elsewhere = door.url
-    turned = await door.ask(path, headers=FORWARD)
+    queries.elsewhere = server.url
+    turned = await server.ask(path, headers=FORWARD)
     assert (turned.status, turned.json()["reason"]) == (503, f"{leader.url} does not lead any more")
-    await leader.door.stop()
-    gone = await door.ask(path, headers=FORWARD)
+    await leader.server.stop()
+    gone = await server.ask(path, headers=FORWARD)
     assert (gone.status, "does not answer" in gone.json()["reason"]) == (503, True)
 
 
 @pytest.mark.parametrize("withheld", ["", "because no registered sidecar advertises this URL"])
 async def test_a_caller_keeps_its_own_right_with_the_leader(
-    line: HttpAssignClient, open_a_door: OpenADoor, tmp_path: Path, withheld: str
+    line: HttpAssignClient, start_server: StartServer, tmp_path: Path, withheld: str
 ) -> None:
     guard = tokens_guard(tmp_path)
-    leader = await open_a_door(
+    leader = await start_server(
         more_routes=tuple(Accounts(FakeLeaderQueries()).routes()), guard=guard
     )
     follower = Accounts(FakeLeaderQueries(elsewhere=leader.url))
-    door = await open_a_door(
+    server = await start_server(
         more_routes=tuple(follower.routes()),
         guard=guard,
         forwarder=Forwarder(line, lambda _: withheld),
     )
     path = "/admin/v2/loadmanager/decisions"
-    assert (await door.ask(path, headers=FORWARD)).status == 401
-    got = await door.ask(path, headers={**FORWARD, "Authorization": bearer("reader")})
+    assert (await server.ask(path, headers=FORWARD)).status == 401
+    got = await server.ask(path, headers={**FORWARD, "Authorization": bearer("reader")})
     assert got.status == (401 if withheld else 200)
 
 
 async def test_who_is_on_this_host_may_do_as_much_at_the_leader(
-    line: HttpAssignClient, open_a_door: OpenADoor
+    line: HttpAssignClient, start_server: StartServer
 ) -> None:
     """The leader sees the request come from elsewhere: by a name that is not its own."""
     seen: list[str] = []
@@ -324,7 +324,7 @@ async def test_who_is_on_this_host_may_do_as_much_at_the_leader(
         seen.append(request.headers.get("Authorization", ""))
         return json_reply({"done": True})
 
-    leader = await open_a_door(more_routes=(Route("PUT", "/x", told, Role.NOBODY),))
+    leader = await start_server(more_routes=(Route("PUT", "/x", told, Role.NOBODY),))
 
     async def elsewhere(_request: web.BaseRequest, target: Target) -> web.StreamResponse:
         from loadmanager.adapters.http.replies import Refused  # noqa: PLC0415
@@ -332,15 +332,15 @@ async def test_who_is_on_this_host_may_do_as_much_at_the_leader(
         raise Refused(307, "elsewhere", {"Location": leader.url + target.path})
 
     guard = ClusterKeyGuard(lambda: bytes(32), OwnNames(), lambda _: True)
-    door = await open_a_door(
+    server = await start_server(
         more_routes=(Route("PUT", "/x", elsewhere),),
         guard=guard,
         forwarder=Forwarder(line, lambda _: ""),
     )
-    got = await door.ask("/x", "PUT", headers={**FORWARD, "Origin": door.url})
+    got = await server.ask("/x", "PUT", headers={**FORWARD, "Origin": server.url})
     assert (got.status, got.json()) == (200, {"done": True})
     claims = jwt.decode(seen[0].removeprefix("Bearer "), bytes(32), ["HS256"])
     assert claims["right"] == "admin"
-    foreign = await door.ask("/x", "PUT", headers={**FORWARD, "Origin": "http://evil.example"})
+    foreign = await server.ask("/x", "PUT", headers={**FORWARD, "Origin": "http://evil.example"})
     assert foreign.status == 403
     assert len(seen) == 1

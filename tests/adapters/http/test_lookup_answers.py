@@ -9,7 +9,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.load import BrokerUrls
-from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor, until
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 TOPIC = TopicName("persistent", PUBLIC, "orders")
 PATH = "/lookup/v2/topic/persistent/public/default/orders"
@@ -27,16 +27,16 @@ def own(lookup: FakeLookup, topic: TopicName, broker: str, token: int = 1) -> st
     return bundle
 
 
-async def test_a_lookup_names_the_owner_in_all_fields_clients_read(door: OpenDoor) -> None:
-    own(door.lookup, TOPIC, "b1:8080")
-    got = await door.ask(PATH)
+async def test_a_lookup_names_the_owner_in_all_fields_clients_read(server: RunningServer) -> None:
+    own(server.lookup, TOPIC, "b1:8080")
+    got = await server.ask(PATH)
     assert (got.status, got.text) == (200, LOOKUP_DATA)
     assert got.headers["Content-Type"] == "application/json"
 
 
-async def test_bundle_token_and_epoch_ride_in_headers(door: OpenDoor) -> None:
-    bundle = own(door.lookup, TOPIC, "b1:8080", token=77)
-    got = await door.ask(PATH)
+async def test_bundle_token_and_epoch_ride_in_headers(server: RunningServer) -> None:
+    bundle = own(server.lookup, TOPIC, "b1:8080", token=77)
+    got = await server.ask(PATH)
     ours = {name: value for name, value in got.headers.items() if "Loadmanager" in name}
     assert ours == {
         "X-Loadmanager-Bundle": bundle,
@@ -45,19 +45,21 @@ async def test_bundle_token_and_epoch_ride_in_headers(door: OpenDoor) -> None:
     }
 
 
-async def test_an_unowned_bundle_is_placed_and_then_answered(door: OpenDoor) -> None:
-    got = await door.ask(PATH)
+async def test_an_unowned_bundle_is_placed_and_then_answered(server: RunningServer) -> None:
+    got = await server.ask(PATH)
     assert (got.status, got.text) == (200, LOOKUP_DATA)
 
 
-async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(door: OpenDoor) -> None:
+async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(
+    server: RunningServer,
+) -> None:
     many = Boundaries.even(PUBLIC, 1024)
-    door.lookup.namespaces[PUBLIC] = many
+    server.lookup.namespaces[PUBLIC] = many
     for raw, local in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("a+b", "a+b"), ("%C3%A4", "ä")):
-        got = await door.ask(f"/lookup/v2/topic/persistent/public/default/{raw}")
+        got = await server.ask(f"/lookup/v2/topic/persistent/public/default/{raw}")
         want = many.at(position(TopicName("persistent", PUBLIC, local), "murmur3"))
         assert got.headers["X-Loadmanager-Bundle"] == want
-    unencoded = await door.ask("/lookup/v2/topic/persistent/public/default/a/b")
+    unencoded = await server.ask("/lookup/v2/topic/persistent/public/default/a/b")
     assert unencoded.status == 404
 
 
@@ -71,10 +73,10 @@ async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(door: Open
     ],
 )
 async def test_a_listener_replaces_the_binary_urls(
-    door: OpenDoor, query: str, headers: Mapping[str, str]
+    server: RunningServer, query: str, headers: Mapping[str, str]
 ) -> None:
     for _ in range(3):
-        got = await door.ask(PATH + query, headers=headers)
+        got = await server.ask(PATH + query, headers=headers)
         assert got.json() == {
             "brokerUrl": "pulsar://b1.inner:6650",
             "brokerUrlTls": "",
@@ -85,12 +87,14 @@ async def test_a_listener_replaces_the_binary_urls(
         }
 
 
-async def test_a_listener_with_http_urls_of_its_own_replaces_those_too(door: OpenDoor) -> None:
-    bundle = own(door.lookup, TOPIC, "b1:8080")
+async def test_a_listener_with_http_urls_of_its_own_replaces_those_too(
+    server: RunningServer,
+) -> None:
+    bundle = own(server.lookup, TOPIC, "b1:8080")
     outer = BrokerUrls(http_url="http://outer:80", broker_url="pulsar://outer:6650")
-    owner = door.lookup.owners[BundleId(bundle)]
-    door.lookup.owners[BundleId(bundle)] = replace(owner, listeners={"outer": outer})
-    got = (await door.ask(PATH + "?listenerName=outer")).json()
+    owner = server.lookup.owners[BundleId(bundle)]
+    server.lookup.owners[BundleId(bundle)] = replace(owner, listeners={"outer": outer})
+    got = (await server.ask(PATH + "?listenerName=outer")).json()
     assert (got["brokerUrl"], got["httpUrl"], got["httpUrlTls"]) == (
         "pulsar://outer:6650",
         "http://outer:80",
@@ -98,28 +102,30 @@ async def test_a_listener_with_http_urls_of_its_own_replaces_those_too(door: Ope
     )
 
 
-async def test_a_listener_that_is_gone_is_no_longer_answered(door: OpenDoor) -> None:
-    own(door.lookup, TOPIC, "b1:8080")
+async def test_a_listener_that_is_gone_is_no_longer_answered(server: RunningServer) -> None:
+    own(server.lookup, TOPIC, "b1:8080")
     path = PATH + "?listenerName=inner"
-    assert [(await door.ask(path)).status for _ in range(3)] == [200, 200, 200]
-    for bundle, owner in door.lookup.owners.items():
-        door.lookup.owners[bundle] = replace(owner, listeners={})
-    door.lookup.picture_version += 1
-    got = await door.ask(path)
+    assert [(await server.ask(path)).status for _ in range(3)] == [200, 200, 200]
+    for bundle, owner in server.lookup.owners.items():
+        server.lookup.owners[bundle] = replace(owner, listeners={})
+    server.lookup.picture_version += 1
+    got = await server.ask(path)
     assert got.status == 412
     assert "its listeners: none" in got.json()["reason"]
 
 
-async def test_an_unknown_listener_is_refused_with_the_known_ones(door: OpenDoor) -> None:
-    got = await door.ask(PATH + "?listenerName=moon")
+async def test_an_unknown_listener_is_refused_with_the_known_ones(server: RunningServer) -> None:
+    got = await server.ask(PATH + "?listenerName=moon")
     reason = "broker b1:8080 has no listener 'moon'; its listeners: inner"
     assert (got.status, got.json()) == (412, {"reason": reason})
 
 
-async def test_a_listener_header_is_never_answered_from_the_plain_answer(door: OpenDoor) -> None:
+async def test_a_listener_header_is_never_answered_from_the_plain_answer(
+    server: RunningServer,
+) -> None:
     for _ in range(3):
-        await door.ask(PATH)
-    got = await door.ask(PATH, headers={"X-Pulsar-ListenerName": "inner"})
+        await server.ask(PATH)
+    got = await server.ask(PATH, headers={"X-Pulsar-ListenerName": "inner"})
     assert got.json()["brokerUrl"] == "pulsar://b1.inner:6650"
 
 
@@ -136,61 +142,65 @@ async def test_a_listener_header_is_never_answered_from_the_plain_answer(door: O
     ],
 )
 async def test_what_cannot_be_looked_up_is_refused_with_a_reason(
-    door: OpenDoor, path: str, status: int, said: str
+    server: RunningServer, path: str, status: int, said: str
 ) -> None:
-    got = await door.ask("/lookup/v2/topic/" + path)
+    got = await server.ask("/lookup/v2/topic/" + path)
     assert got.status == status
     assert said in got.json()["reason"]
 
 
-async def test_without_a_broker_the_client_is_told_when_to_return(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(FakeLookup(taker=None))
-    got = await door.ask(PATH)
+async def test_without_a_broker_the_client_is_told_when_to_return(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(FakeLookup(taker=None))
+    got = await server.ask(PATH)
     assert (got.status, got.headers["Retry-After"]) == (503, "3")
     assert got.json()["reason"].startswith("no broker can take public/default/0x")
 
 
 async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answered(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     lookup = FakeLookup(gate=asyncio.Event())
     known = TopicName("persistent", Namespace("t/known"), "x")
     await lookup.create_namespace(Boundaries.even(known.namespace, 1))
     own(lookup, known, "b1:8080")
-    door = await open_a_door(lookup, HttpServerSettings(max_concurrent=2))
-    waiting = [asyncio.create_task(door.ask(PATH)) for _ in range(2)]
+    server = await start_server(lookup, HttpServerSettings(max_concurrent=2))
+    waiting = [asyncio.create_task(server.ask(PATH)) for _ in range(2)]
     await until(lambda: lookup.waiting == 2)
-    refused = [await door.ask(PATH) for _ in range(5)]
+    refused = [await server.ask(PATH) for _ in range(5)]
     assert {got.status for got in refused} == {503}
     assert sorted(got.headers["Retry-After"] for got in refused) == ["1", "2", "3", "4", "5"]
     assert refused[0].json() == {"reason": "2 lookups are pending, the most allowed"}
-    answered = await door.ask("/lookup/v2/topic/persistent/t/known/x")
+    answered = await server.ask("/lookup/v2/topic/persistent/t/known/x")
     assert answered.status == 200
-    assert door.sample("pulsar_broker_lookup_pending_requests") == 2
+    assert server.sample("pulsar_broker_lookup_pending_requests") == 2
     assert lookup.gate is not None
     lookup.gate.set()
     assert [got.status for got in await asyncio.gather(*waiting)] == [200, 200]
-    assert door.sample("pulsar_broker_lookup_pending_requests") == 0
+    assert server.sample("pulsar_broker_lookup_pending_requests") == 0
 
 
-async def test_the_bundle_of_a_topic_is_a_bare_range(door: OpenDoor) -> None:
-    got = await door.ask(PATH + "/bundle")
-    bundle = door.lookup.bundle_in_picture(TOPIC)
+async def test_the_bundle_of_a_topic_is_a_bare_range(server: RunningServer) -> None:
+    got = await server.ask(PATH + "/bundle")
+    bundle = server.lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
     assert got.text == bundle.removeprefix("public/default/")
     assert got.headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-async def test_names_with_a_cluster_are_refused_with_the_present_form(door: OpenDoor) -> None:
-    got = await door.ask("/lookup/v2/destination/persistent/t/c/ns/x")
+async def test_names_with_a_cluster_are_refused_with_the_present_form(
+    server: RunningServer,
+) -> None:
+    got = await server.ask("/lookup/v2/destination/persistent/t/c/ns/x")
     assert got.status == 404
     assert "/lookup/v2/topic/" in got.json()["reason"]
 
 
-async def test_every_outcome_is_counted(door: OpenDoor) -> None:
+async def test_every_outcome_is_counted(server: RunningServer) -> None:
     for _ in range(4):
-        await door.ask(PATH)
-    await door.ask("/lookup/v2/topic/persistent/public/unknown/orders")
-    assert door.sample("pulsar_broker_lookup_answers_total") == 4
-    assert door.sample("pulsar_broker_lookup_failures_total") == 1
-    assert door.sample("loadmanager_lookup_duration_seconds_count") == 5
+        await server.ask(PATH)
+    await server.ask("/lookup/v2/topic/persistent/public/unknown/orders")
+    assert server.sample("pulsar_broker_lookup_answers_total") == 4
+    assert server.sample("pulsar_broker_lookup_failures_total") == 1
+    assert server.sample("loadmanager_lookup_duration_seconds_count") == 5

@@ -9,12 +9,12 @@ from tests.adapters.http.conftest import (
     HEAD,
     PUBLIC,
     FakeLookup,
-    OpenDoor,
+    RunningServer,
     Wire,
     exchange,
     get,
     learn,
-    open_doors,
+    running_servers,
     wired,
 )
 
@@ -43,11 +43,11 @@ def test_any_stream_cut_anywhere_gets_the_answers_it_gets_one_by_one(
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
 
     async def compare() -> None:
-        async with open_doors() as open_a_door:
-            door = await open_a_door()
-            want = [await exchange(wired(door), KINDS[pick]) for pick in picks]
-            await learn(door, "x", "y")
-            wire = wired(door)
+        async with running_servers() as start_server:
+            server = await start_server()
+            want = [await exchange(wired(server), KINDS[pick]) for pick in picks]
+            await learn(server, "x", "y")
+            wire = wired(server)
             for start, end in pairwise(edges):
                 wire.send(stream[start:end])
                 await asyncio.sleep(0)
@@ -72,18 +72,18 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_no_lookup_is_answered_with_an_owner_of_the_past(steps: list[Step]) -> None:
     async def play() -> None:
-        async with open_doors() as open_a_door:
-            door = await open_a_door(FakeLookup(taker="taker:8080"))
-            wire = wired(door)
+        async with running_servers() as start_server:
+            server = await start_server(FakeLookup(taker="taker:8080"))
+            wire = wired(server)
             for number, step in enumerate(steps):
-                await _play(door, wire, step, number)
+                await _play(server, wire, step, number)
 
     asyncio.run(play())
 
 
-async def _play(door: OpenDoor, wire: Wire, step: Step, token: int) -> None:
+async def _play(server: RunningServer, wire: Wire, step: Step, token: int) -> None:
     what, topic, broker = step
-    lookup = door.lookup
+    lookup = server.lookup
     bundle = lookup.bundle_in_picture(TopicName("persistent", PUBLIC, str(topic)))
     assert bundle is not None
     match what:
@@ -128,10 +128,10 @@ async def _play(door: OpenDoor, wire: Wire, step: Step, token: int) -> None:
         .map(str.encode),
     ),
 )
-def test_no_path_whatever_makes_the_door_fail(method: str, prefix: str, rest: bytes) -> None:
+def test_no_path_whatever_makes_the_server_fail(method: str, prefix: str, rest: bytes) -> None:
     async def ask() -> None:
-        async with open_doors() as open_a_door:
-            wire = wired(await open_a_door())
+        async with running_servers() as start_server:
+            wire = wired(await start_server())
             wire.send(method.encode() + b" " + prefix.encode() + rest + b" HTTP/1.1\r\n" + HEAD)
             wire.send(b"\r\n\r\n")
             await wire.until_responses(1)

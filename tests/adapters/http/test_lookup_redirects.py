@@ -6,7 +6,7 @@ from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import Redirection
-from tests.adapters.http.conftest import PUBLIC, FakeLookup, OpenADoor, OpenDoor
+from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer
 
 TOPIC = TopicName("persistent", PUBLIC, "a/b")
 PATH = "/lookup/v2/topic/persistent/public/default/a%2Fb"
@@ -14,13 +14,13 @@ REDIRECT = HttpServerSettings(mode="redirect")
 
 
 async def test_a_chain_follower_leader_owner_ends_with_the_owners_answer(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    owner = await open_a_door(FakeLookup(taker="b3:8080"), REDIRECT)
-    leader = await open_a_door(
+    owner = await start_server(FakeLookup(taker="b3:8080"), REDIRECT)
+    leader = await start_server(
         FakeLookup(redirection=Redirection(owner.url, authoritative=True)), REDIRECT
     )
-    follower = await open_a_door(
+    follower = await start_server(
         FakeLookup(redirection=Redirection(leader.url, authoritative=False)), REDIRECT
     )
 
@@ -43,21 +43,21 @@ async def test_a_chain_follower_leader_owner_ends_with_the_owners_answer(
     assert follower.sample("pulsar_broker_lookup_redirects_total") == 2
 
 
-async def test_a_known_owner_is_answered_without_a_redirect(open_a_door: OpenADoor) -> None:
+async def test_a_known_owner_is_answered_without_a_redirect(start_server: StartServer) -> None:
     lookup = FakeLookup(redirection=Redirection("http://127.0.0.1:1", authoritative=False))
     bundle = lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
     lookup.give(bundle, "b2:8080")
-    door = await open_a_door(lookup, REDIRECT)
-    got = await door.ask(PATH)
+    server = await start_server(lookup, REDIRECT)
+    got = await server.ask(PATH)
     assert (got.status, got.json()["httpUrl"]) == (200, "http://b2:8080")
 
 
 async def test_sidecars_that_each_take_the_other_for_the_leader_do_not_loop(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
-    one = await open_a_door(FakeLookup(taker=None), REDIRECT)
-    two = await open_a_door(FakeLookup(taker=None), REDIRECT)
+    one = await start_server(FakeLookup(taker=None), REDIRECT)
+    two = await start_server(FakeLookup(taker=None), REDIRECT)
     one.lookup.redirection = Redirection(two.url, authoritative=False)
     two.lookup.redirection = Redirection(one.url, authoritative=False)
     async with one.client.get(one.url + "/lookup/v2/topic/persistent/public/default/x") as got:
@@ -66,7 +66,7 @@ async def test_sidecars_that_each_take_the_other_for_the_leader_do_not_loop(
         assert len(got.history) == 1
 
 
-async def test_who_was_sent_here_by_the_leader_is_never_sent_on(open_a_door: OpenADoor) -> None:
+async def test_who_was_sent_here_by_the_leader_is_never_sent_on(start_server: StartServer) -> None:
     class AlwaysElsewhere(FakeLookup):
         async def find_owner_or_redirect(
             self, topic: TopicName, *, authoritative: bool
@@ -74,56 +74,60 @@ async def test_who_was_sent_here_by_the_leader_is_never_sent_on(open_a_door: Ope
             assert topic == TOPIC
             return Redirection("http://127.0.0.1:1", authoritative)
 
-    door = await open_a_door(AlwaysElsewhere(), REDIRECT)
-    got = await door.ask(PATH + "?authoritative=true")
+    server = await start_server(AlwaysElsewhere(), REDIRECT)
+    got = await server.ask(PATH + "?authoritative=true")
     assert (got.status, got.headers["Retry-After"]) == (503, "1")
     assert "redirected by its leader already" in got.json()["reason"]
 
 
-async def test_in_answer_mode_nobody_is_redirected(open_a_door: OpenADoor) -> None:
-    door = await open_a_door(
+async def test_in_answer_mode_nobody_is_redirected(start_server: StartServer) -> None:
+    server = await start_server(
         FakeLookup(redirection=Redirection("http://127.0.0.1:1", authoritative=False))
     )
     for query in ("", "?authoritative=false", "?authoritative=true"):
-        assert (await door.ask(PATH + query)).status == 200
+        assert (await server.ask(PATH + query)).status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_redirect_keeps_method_path_encoding_and_query(door: OpenDoor, method: str) -> None:
+async def test_redirect_keeps_method_path_encoding_and_query(
+    server: RunningServer, method: str
+) -> None:
     path = "/publish/persistent/public/default/a%2Fb?key=1&x=%2F"
-    got = await door.ask("/redirect" + path, method, data=b"payload" if method != "GET" else None)
+    got = await server.ask("/redirect" + path, method, data=b"payload" if method != "GET" else None)
     assert (got.status, got.headers["Location"]) == (307, "http://b1:8080" + path)
 
 
-async def test_redirect_goes_to_the_owner_of_the_last_four_segments(door: OpenDoor) -> None:
-    bundle = door.lookup.bundle_in_picture(TOPIC)
+async def test_redirect_goes_to_the_owner_of_the_last_four_segments(server: RunningServer) -> None:
+    bundle = server.lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
-    door.lookup.give(bundle, "b5:8080")
-    got = await door.ask("/redirect/persistent/public/default/a%2Fb")
+    server.lookup.give(bundle, "b5:8080")
+    got = await server.ask("/redirect/persistent/public/default/a%2Fb")
     assert got.headers["Location"] == "http://b5:8080/persistent/public/default/a%2Fb"
 
 
-async def test_redirect_refuses_an_owner_without_http(door: OpenDoor) -> None:
-    bundle = door.lookup.bundle_in_picture(TOPIC)
+async def test_redirect_refuses_an_owner_without_http(server: RunningServer) -> None:
+    bundle = server.lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
-    door.lookup.give(bundle, "b5:8080")
-    binary = replace(door.lookup.owners[bundle], urls=BrokerUrls(http_url=""))
-    door.lookup.owners[bundle] = binary
-    got = await door.ask("/redirect/persistent/public/default/a%2Fb")
+    server.lookup.give(bundle, "b5:8080")
+    binary = replace(server.lookup.owners[bundle], urls=BrokerUrls(http_url=""))
+    server.lookup.owners[bundle] = binary
+    got = await server.ask("/redirect/persistent/public/default/a%2Fb")
     assert (got.status, got.json()) == (
         412,
         {"reason": "broker b5:8080 has no HTTP URL to redirect to"},
     )
 
 
-async def test_redirect_refuses_what_is_no_topic(door: OpenDoor) -> None:
-    short = await door.ask("/redirect/public/default/x")
-    unknown = await door.ask("/redirect/persistent/public/unknown/x")
+async def test_redirect_refuses_what_is_no_topic(server: RunningServer) -> None:
+    short = await server.ask("/redirect/public/default/x")
+    unknown = await server.ask("/redirect/persistent/public/unknown/x")
     assert (short.status, unknown.status) == (404, 404)
     assert "must end in {domain}/{tenant}/{namespace}/{topic}" in short.json()["reason"]
 
 
-async def test_a_refused_upload_does_not_desynchronise_its_connection(door: OpenDoor) -> None:
+async def test_a_refused_upload_does_not_desynchronise_its_connection(
+    server: RunningServer,
+) -> None:
     """A body that was never asked for must not be read as the next request."""
     smuggled = b"GET /lookup/v2/topic/persistent/public/default/evil HTTP/1.1\r\nHost: x\r\n\r\n"
     head = (
@@ -131,6 +135,6 @@ async def test_a_refused_upload_does_not_desynchronise_its_connection(door: Open
         b"Host: x\r\nContent-Length: %d\r\n\r\n"
     )
     follow = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    got = await door.send(head % len(smuggled) + smuggled + follow, responses=2)
+    got = await server.send(head % len(smuggled) + smuggled + follow, responses=2)
     assert [reply.status for reply in got] == [307, 200]
     assert got[1].text == "ok"

@@ -51,16 +51,16 @@ def merges() -> FakeMerges:
 
 @pytest.fixture
 async def url(merges: FakeMerges) -> AsyncIterator[str]:
-    door = HttpServer(
+    server = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
         more_routes=Merges(merges.merge).routes(),
     )
-    port = await door.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
-    await door.stop()
+    await server.stop()
 
 
 async def put(url: str) -> tuple[int, str, str]:

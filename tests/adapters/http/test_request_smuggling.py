@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http.security import Guard, Rights, Tokens
-from tests.adapters.http.conftest import OpenADoor, OpenDoor, read_reply
+from tests.adapters.http.conftest import RunningServer, StartServer, read_reply
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 LOOKUP = b"/lookup/v2/topic/persistent/public/default/x"
@@ -20,15 +20,15 @@ def proof(name: str) -> bytes:
 
 
 @pytest.fixture
-async def guarded(open_a_door: OpenADoor, tmp_path: Path) -> OpenDoor:
+async def guarded(start_server: StartServer, tmp_path: Path) -> RunningServer:
     (tmp_path / "secret.key").write_bytes(SECRET)
     rights = Rights(admins=frozenset({"operator"}), lookers=frozenset({"*"}))
-    return await open_a_door(guard=Guard(rights, Tokens.of_secret_file(tmp_path / "secret.key")))
+    return await start_server(guard=Guard(rights, Tokens.of_secret_file(tmp_path / "secret.key")))
 
 
-async def answers(door: OpenDoor, *chunks: bytes) -> list[int]:
+async def answers(server: RunningServer, *chunks: bytes) -> list[int]:
     """Return the statuses that one connection gets until the server closes it."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     statuses = []
     try:
         async with asyncio.timeout(20):
@@ -49,14 +49,14 @@ ASKS_BUNDLES = b"GET " + BUNDLES + b" HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_a_trailer_is_no_header_of_the_next_request(
-    guarded: OpenDoor, together: bool
+    guarded: RunningServer, together: bool
 ) -> None:
     lends = CHUNKED + b"0\r\n" + proof("operator") + b"\r\n\r\n"
     sent = [lends + ASKS_BUNDLES] if together else [lends, ASKS_BUNDLES]
     assert await answers(guarded, *sent) == [401]
 
 
-async def test_a_chunked_request_is_the_last_one_of_its_connection(guarded: OpenDoor) -> None:
+async def test_a_chunked_request_is_the_last_one_of_its_connection(guarded: RunningServer) -> None:
     asks = b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     [reply] = await guarded.send(asks)
     assert (reply.status, reply.headers["Connection"]) == (200, "close")
@@ -66,7 +66,7 @@ async def test_a_chunked_request_is_the_last_one_of_its_connection(guarded: Open
     ("first", "second"), [("client", "operator"), ("operator", "client"), ("client", "client")]
 )
 async def test_two_proofs_in_one_request_are_refused(
-    guarded: OpenDoor, first: str, second: str
+    guarded: RunningServer, first: str, second: str
 ) -> None:
     head = b"Host: x\r\n" + proof(first) + b"\r\n" + proof(second) + b"\r\n\r\n"
     for path in (BUNDLES, LOOKUP):
@@ -103,7 +103,7 @@ async def test_two_proofs_in_one_request_are_refused(
     ],
 )
 async def test_a_head_with_two_readings_is_refused_and_the_connection_closed(
-    guarded: OpenDoor, framing: bytes
+    guarded: RunningServer, framing: bytes
 ) -> None:
     hidden = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n"
@@ -129,7 +129,7 @@ async def test_a_head_with_two_readings_is_refused_and_the_connection_closed(
     ],
 )
 async def test_a_request_line_that_is_none_gets_an_error_and_ends_the_connection(
-    guarded: OpenDoor, line: bytes
+    guarded: RunningServer, line: bytes
 ) -> None:
     with capture_logs():
         assert await answers(guarded, line + b"Host: x\r\n\r\n") == [400]

@@ -25,7 +25,7 @@ from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports import Unavailable
 from loadmanager.wiring.security import make_leader_line
-from tests.adapters.http.conftest import FakeLookup, OpenADoor, OpenDoor
+from tests.adapters.http.conftest import FakeLookup, RunningServer, StartServer
 from tests.adapters.http.test_leader_line import BUNDLE, leader_at
 
 KEY = bytes(range(32))
@@ -65,16 +65,16 @@ def named(name: str, key: bytes = KEY) -> str:
 
 
 @pytest.fixture
-async def leader(open_a_door: OpenADoor) -> OpenDoor:
+async def leader(start_server: StartServer) -> RunningServer:
     """Return a leader that only a sidecar may ask for owners."""
     guard = Guard(Rights(lookers=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
-    door = await open_a_door(guard=guard)
-    door.lookup.leader = leader_at(door.url)
-    return door
+    server = await start_server(guard=guard)
+    server.lookup.leader = leader_at(server.url)
+    return server
 
 
 async def test_a_token_is_shown_to_registered_sidecars_alone(
-    leader: OpenDoor, tmp_path: Path
+    leader: RunningServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "sidecar.jwt"
     path.write_text(named("sidecar"))
@@ -92,13 +92,13 @@ async def test_a_token_is_shown_to_registered_sidecars_alone(
 
 
 async def test_a_sidecar_with_tls_shows_no_token_to_one_without(
-    leader: OpenDoor, open_a_door: OpenADoor, tmp_path: Path
+    leader: RunningServer, start_server: StartServer, tmp_path: Path
 ) -> None:
     files = Files(tmp_path)
     path = tmp_path / "sidecar.jwt"
     path.write_text(named("sidecar"))
     guard = Guard(Rights(lookers=frozenset({"sidecar"})), Tokens(KEY, ("HS256",)))
-    safe = await open_a_door(guard=guard, tls=TlsFiles(files.certificate, files.key))
+    safe = await start_server(guard=guard, tls=TlsFiles(files.certificate, files.key))
     safe.lookup.leader = leader_at(f"https://localhost:{safe.port}")
     told = {
         "certificate_file": str(files.certificate),
@@ -130,15 +130,15 @@ class OnlySidecars(ClusterKeyGuard):
 
 
 async def test_without_security_questions_are_signed_with_the_clusters_key(
-    open_a_door: OpenADoor,
+    start_server: StartServer,
 ) -> None:
     guard = OnlySidecars()
-    door = await open_a_door(FakeLookup(), guard=guard)
-    door.lookup.leader = leader_at(door.url)
-    signed, unsigned = line_of(config(), door.url), line_of(config(), door.url, key=None)
+    server = await start_server(FakeLookup(), guard=guard)
+    server.lookup.leader = leader_at(server.url)
+    signed, unsigned = line_of(config(), server.url), line_of(config(), server.url, key=None)
     try:
         for line in (signed, unsigned):
-            assert await line.assign(leader_at(door.url), BUNDLE) == "b1:8080"
+            assert await line.assign(leader_at(server.url), BUNDLE) == "b1:8080"
     finally:
         await signed.close()
         await unsigned.close()

@@ -40,16 +40,16 @@ def splits() -> FakeSplits:
 
 @pytest.fixture
 async def url(splits: FakeSplits) -> AsyncIterator[str]:
-    door = HttpServer(
+    server = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
         more_routes=Splits(splits.split).routes(),
     )
-    port = await door.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
-    await door.stop()
+    await server.stop()
 
 
 async def put(url: str, body: bytes = b"") -> tuple[int, str, str]:
@@ -133,16 +133,16 @@ async def test_a_bad_namespace_is_a_failed_precondition(url: str) -> None:
 
 async def test_the_usual_algorithm_is_the_one_that_is_configured_now(splits: FakeSplits) -> None:
     usual = ["topic_count_equally_divide"]
-    door = HttpServer(
+    server = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
         more_routes=Splits(splits.split, lambda: usual[-1]).routes(),
     )
-    port = await door.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", 0)
     await put(f"http://127.0.0.1:{port}{PATH}")
     usual.append("flow_or_qps_equally_divide")
     await put(f"http://127.0.0.1:{port}{PATH}")
-    await door.stop()
+    await server.stop()
     assert [order.algorithm for _, _, order in splits.asked] == usual

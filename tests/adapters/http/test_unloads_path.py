@@ -55,16 +55,16 @@ def unloads() -> FakeUnloads:
 
 @pytest.fixture
 async def url(unloads: FakeUnloads) -> AsyncIterator[str]:
-    door = HttpServer(
+    server = HttpServer(
         FakeLookup(),
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
         more_routes=Unloads(unloads.unload).routes(),
     )
-    port = await door.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", 0)
     yield f"http://127.0.0.1:{port}"
-    await door.stop()
+    await server.stop()
 
 
 async def put(url: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Brokers with a door for Pulsar's clients, sharing a ledger."""
+"""Brokers with a server for Pulsar's clients, sharing a ledger."""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

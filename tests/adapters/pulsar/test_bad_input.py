@@ -262,7 +262,7 @@ def frames(draw: st.DrawFn) -> bytes:
         st.one_of(frames(), frames(), frames(), st.binary(min_size=1, max_size=40)), max_size=30
     )
 )
-async def test_no_stream_of_frames_and_garbage_brings_the_door_down(
+async def test_no_stream_of_frames_and_garbage_brings_the_server_down(
     streams: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     failures: list[Any] = []

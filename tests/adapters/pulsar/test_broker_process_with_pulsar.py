@@ -1,4 +1,4 @@
-"""The broker as a process with both doors."""
+"""The broker as a process with both servers."""
 
 import asyncio
 import signal

@@ -296,7 +296,7 @@ async def test_a_topic_nobody_uses_is_closed_and_opened_again_with_all_it_had(
     await wire.publish(b"kept")
     wire.tell(Command.CLOSE_PRODUCER, producer_id=1, request_id=1)
     wire.tell(Command.CLOSE_CONSUMER, consumer_id=1, request_id=2)
-    await eventually(lambda: not house.door._topics._open)
+    await eventually(lambda: not house.server._topics._open)
     await wire.answer(Command.SUCCESS)
     await wire.answer(Command.SUCCESS)
     await wire.subscribe(3)
@@ -311,7 +311,7 @@ async def test_acknowledgements_are_written_down_soon(house: House, opening: Ope
     for message in [await wire.message() for _ in range(2)]:
         wire.ack(message[2])
     await wire.settled()
-    (served,) = house.door._topics._open.values()
+    (served,) = house.server._topics._open.values()
     await eventually(lambda: not served.subscriptions["s"].dirty)
     other = opening()
     other.renew()
