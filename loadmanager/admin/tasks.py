@@ -72,7 +72,7 @@ class TaskDocument(Document):
     meaning: str
     """The cause in words."""
     asked_by: str
-    """Who proposed it: `unowned`, `people`, `drain`, `reconciliation` or `balancing`."""
+    """What proposed it: `unowned`, `people`, `drain`, `reconciliation` or `balancing`."""
     state: str
     """The present state."""
     live: bool

@@ -137,7 +137,7 @@ class Quiet:
 
 
 def disturbance(cluster: PulsarCluster) -> str:
-    """Return who has switched what on, "" if Pulsar's own balancer is quiet."""
+    """Return what is switched on, and by whom, "" if Pulsar's own balancer is quiet."""
     return "; ".join(_switched_on(cluster, SWITCHES))
 
 

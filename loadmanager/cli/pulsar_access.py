@@ -22,7 +22,7 @@ _OPTIONS: Final = (
         type=_FILE,
         help="A file with a token that Pulsar accepts; read again at each question.",
     ),
-    option("--ca-file", type=_FILE, help="Who signs the brokers' certificates."),
+    option("--ca-file", type=_FILE, help="Certificates of the authority that signs the brokers'."),
     option("--certificate-file", type=_FILE, help="A client certificate to show."),
     option("--key-file", type=_FILE, help="Its private key."),
 )

@@ -35,7 +35,7 @@ _DAY_S: Final = 86_400
 @option(
     "--name",
     metavar="NAME",
-    help="Who the bearer is, for the log of changes.  [default: the right]",
+    help="The name of the bearer in the log of changes.  [default: the right]",
 )
 @option(
     "--config",

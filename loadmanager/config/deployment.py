@@ -185,7 +185,7 @@ class HostSettings(Section):
     """What is measured as the broker's load."""
 
     scope: Literal["auto", "cgroup", "host", "process"] = "auto"
-    """Whose usage counts. auto: for CPU and memory each, the cgroup that limits it, else the host;
+    """Which usage counts. auto: for CPU and memory each, the cgroup that limits it, else the host;
     where other brokers run in the same cgroup, as several on one host without containers do, the
     broker's process tree, with an equal part of that capacity. process: the broker's process
     tree."""

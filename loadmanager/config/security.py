@@ -20,18 +20,18 @@ class TlsSettings(Section):
     key_file: FilePath = ""
     """Private key of certificate_file."""
     client_authorities_file: FilePath = ""
-    """Who signs clients' certificates. Empty: none is asked for."""
+    """Certificates of the authorities that sign clients'. Empty: clients are asked for none."""
     clients: Literal["optional", "required"] = "optional"
     """Whether a client must show a certificate, where client_authorities_file is set. Its common
     name is then the caller's name."""
     authorities_file: FilePath = ""
-    """Who signs the other sidecars' certificates. Empty: whom the system trusts."""
+    """Certificates of the authorities that sign other sidecars'. Empty: those the system trusts."""
     refresh_interval_s: float = Field(60, ge=1, le=86400)
     """How often changed files are looked for."""
 
 
 class SecuritySettings(Section):
-    """Who may look up, read and administer.
+    """Which callers may look up, read and administer.
 
     Without any of these keys requests from this host may do everything and others look topics up;
     tokens of `loadmanager token` may do more. With one, a caller has a name by a bearer token or by

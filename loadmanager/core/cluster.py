@@ -35,7 +35,7 @@ class TopBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """Who may hold what, as far as a shedder has to know before it picks a bundle.
+    """Which brokers may hold what, as far as a shedder has to know before it picks a bundle.
 
     ``available`` are the registered brokers, with or without load data. ``owners`` are
     the locks as they are now, None if they are not to be compared with the reports.

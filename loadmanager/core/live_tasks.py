@@ -9,7 +9,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 
 _BOUNDED = frozenset({AskedBy.DRAIN, AskedBy.BALANCING})
-"""Who keeps to the budget: what no broker serves, and what people ask for, does not wait."""
+"""Deciders that keep to the budget: bundles without owners and what people ask for do not wait."""
 
 
 class BrokenInvariant(LoadManagerError):

@@ -78,7 +78,7 @@ class BrokerUrls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """Who a broker is, how it is reached and what state it is in; without its loads.
+    """The name of a broker, its addresses and its state; without its loads.
 
     ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
     ``started_at_ms`` tells a restarted broker from the same one reporting again.

@@ -62,7 +62,7 @@ class ViewBuilder:
     _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
 
     def take_reports(self) -> None:
-        """Count what was reported since the last time; forget who left or is left out."""
+        """Count what was reported since the last time; forget brokers that left or are left out."""
         left_out = self.harmful.current()
         known_reports = self.context.cluster_state.loads.reports
         reports = {name: known for name, known in known_reports.items() if name not in left_out}

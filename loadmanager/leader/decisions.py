@@ -166,7 +166,7 @@ class Decider:
     ) -> Mapping[BrokerId, str]:
         """Return which of these brokers may not have all of the bundles, and why.
 
-        Only what is a must counts: who has which for the sake of evenness does not.
+        Only what must be counts: which broker has which for the sake of evenness does not.
         """
         view = self.view_builder.view(afresh=bundles)
         return {

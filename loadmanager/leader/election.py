@@ -59,7 +59,7 @@ class TermGivenUp(LoadManagerError):
 
 
 class Elector(Protocol):
-    """What the election needs of one who takes part: a sidecar's `Context` has it."""
+    """What the election needs of a candidate: a sidecar's `Context` has it."""
 
     @property
     def identity(self) -> Identity:

@@ -77,7 +77,7 @@ class PlacementWorker:
                     await self._turn()
                 except Deposed:
                     raise
-                except Exception as error:  # noqa: BLE001 - who waits is told, and it goes on
+                except Exception as error:  # noqa: BLE001 - lookups that wait get it, and it goes on
                     self.context.unexpected.caught("placing", error)
                     self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
                     await self.context.clock.sleep(_AFTER_ERROR_S)

@@ -68,8 +68,8 @@ class WarmStart:
 
     async def _use(self, seed: Seed) -> None:
         if seed.head.cluster != self._cluster:
-            whose = f"it is of cluster {seed.head.cluster!r}, this one is {self._cluster!r}"
-            self._give_up("foreign", whose)
+            why = f"it is of cluster {seed.head.cluster!r}, this one is {self._cluster!r}"
+            self._give_up("foreign", why)
             return
         age_ms = self._context.clock.wall_ms() - seed.head.until_ms
         if age_ms > self._max_age_ms:

@@ -84,7 +84,7 @@ class ObservedLookups(LookupService):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Refuse: who first looks a bundle up at a broker has Pulsar place it."""
+        """Refuse: the first lookup of a bundle at a broker has Pulsar place it."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 
     async def _follow(

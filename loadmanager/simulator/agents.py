@@ -79,7 +79,7 @@ class Agents:
 
     @property
     def owner(self) -> Indices:
-        """Who owns each bundle as the owned lists say, -1 for nobody; seen at once."""
+        """The owner of each bundle by the owned lists, -1 for none; seen at once."""
         return self._listings.owner
 
     def silence(self, broker_rows: Sequence[int] | Indices, until_s: float) -> None:

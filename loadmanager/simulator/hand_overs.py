@@ -1,4 +1,4 @@
-"""Who holds each bundle, how bundles change hands, and how long clients wait for it.
+"""The owner of each bundle, how bundles change hands, and how long clients wait for it.
 
 Times within a step are exact: a hand-over that is shorter than a step is done at the
 next one, and yet its pause is counted to the millisecond.

@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 
 class Why(StrEnum):
-    """Who asked for a move."""
+    """Why a bundle was moved."""
 
     SHED = "shed"
     PLACED = "placed"

@@ -7,7 +7,7 @@ from loadmanager.simulator.hand_overs import HandOvers
 
 
 class Unmoved:
-    """Who would serve each bundle in the same run without the moves for load.
+    """Which broker would serve each bundle in the same run without the moves for load.
 
     A bundle stays with its first broker until that is gone; then it is where the run has
     it, by a placement or a drain, and stays there in its turn. So what joins, leaves and

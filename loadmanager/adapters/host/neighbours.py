@@ -1,4 +1,4 @@
-"""Who listens on this host's ports: brokers that share it make its counters not one's own."""
+"""Which processes listen on this host's ports: those of other brokers share its counters."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ Tables = Callable[[str], DataFrame]
 """Gives an ingested table by its name."""
 
 KEY: Final = ("cluster", "writer", "instance")
-"""Whose lines are numbered by themselves."""
+"""What numbers lines of its own."""
 
 TOLD: Final[Mapping[str, str]] = {
     "rounds": "round",

@@ -60,7 +60,9 @@ class HandOver:
             url = None if owner is None else owner.broker_url
             for topic in directed:
                 close_clients(topic, url)
-            log.info("bundle.clients.told", bundle=of_bundle, topics=len(directed), broker_url=url)
+            log.info(
+                "bundle.clients.redirected", bundle=of_bundle, topics=len(directed), broker_url=url
+            )
             left = [topic for topic in left if topic not in directed]
 
     async def _new_owner(self, topic: TopicName) -> TopicOwner | None:

@@ -1,4 +1,4 @@
-"""Who may ask for what over HTTP: TLS, bearer tokens, rights, and the record of changes."""
+"""Access to what is served over HTTP: TLS, bearer tokens, rights, and the record of changes."""
 
 from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key
 from loadmanager.adapters.http.security.guard import Caller, Guard, Rights

@@ -1,4 +1,4 @@
-"""Who is asking, and whether they may."""
+"""The caller of each request, and what the caller may do."""
 
 import math
 import time

@@ -48,7 +48,7 @@ class TokenRefused(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Who a token says the caller is, and until when (seconds since 1970, inf for ever).
+    """The caller that a token names, and until when it is valid (seconds since 1970, inf for ever).
 
     ``right`` is its claim of that name, "" without one: tokens of the cluster's key have it.
     """
