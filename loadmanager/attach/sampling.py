@@ -10,10 +10,9 @@ from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposi
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import HostFigures, Hosts
-from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
+from loadmanager.core.bundle_traffic import BundleTraffic, Counters, between, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import Rates
-from loadmanager.core.topic_counters import Counters, between
 
 _PARALLEL = 16
 

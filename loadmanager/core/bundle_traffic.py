@@ -1,15 +1,55 @@
-"""From the traffic of topics to that of the bundles that hold them."""
+"""From the counters of topics to the traffic of the bundles that hold them."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_full_topic, range_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates, total
-from loadmanager.core.topic_counters import Window
+
+
+class Counters(NamedTuple):
+    """What one topic has counted since it was loaded: messages, and bytes, in and out."""
+
+    msgs_in: float = 0.0
+    msgs_out: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+
+
+NOTHING: Final = Counters()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The traffic of one broker's topics between two readings.
+
+    Attributes:
+        rates: of each topic that the second reading has.
+        partial: those whose counters began within the window: their rates are lower bounds.
+    """
+
+    rates: Mapping[str, Rates]
+    partial: frozenset[str]
+
+
+def between(before: Mapping[str, Counters], after: Mapping[str, Counters], took_s: float) -> Window:
+    """Return the traffic between two readings of one broker, ``took_s`` (above 0) apart."""
+    rates: dict[str, Rates] = {}
+    partial: set[str] = set()
+    for topic, now in after.items():
+        then = before.get(topic)
+        if then is None or any(later < earlier for later, earlier in zip(now, then, strict=True)):
+            partial.add(topic)
+            then = NOTHING
+        grown = (later - earlier for later, earlier in zip(now, then, strict=True))
+        rates[topic] = Rates(*(count / took_s for count in grown))
+    return Window(rates, frozenset(partial))
+
 
 CHANGE_EVENTS = "__change_events"
 """Pulsar's own topic of each namespace's policies; it moves with its bundle like any other."""

@@ -1,7 +1,7 @@
 """Which brokers may take a bundle; every other gets the reason why not."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from loadmanager.core.anti_affinity import (
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BundleId, Domain, namespace_of
+from loadmanager.core.in_flight import Moved
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Doc, check
@@ -165,3 +166,21 @@ def _newest(versions: tuple[str, ...], among: Mask) -> Mask:
 def version_rank(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparing: ``3.2.10-rc1`` is (3, 2, 10)."""
     return tuple(int(part) for part in _NUMBERS.findall(version.partition("-")[0]))
+
+
+@dataclass(slots=True)
+class RestrictedTargets:
+    """Asks the filters, on the view with the moves that were chosen so far."""
+
+    view: ClusterView
+    filters: Filters
+
+    def targets(self, bundle: int) -> Mask:
+        """Return which broker rows may take the bundle of that row."""
+        return self.filters.eligible(self.view, self.view.bundles.names[bundle]).mask
+
+    def moved(self, bundle: int, target: int) -> None:
+        """Count a move that was chosen."""
+        name = self.view.bundles.names[bundle]
+        moved = Moved.of(self.view.moved).adding(name, self.view.brokers.names[target])
+        self.view = replace(self.view, moved=moved)

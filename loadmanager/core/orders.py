@@ -13,7 +13,7 @@ from typing import Final, Self
 from loadmanager.core.bounds import EPOCH, HASH
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
-from loadmanager.core.wire.bundle_names import bundles_from, by_namespace, range_text, ranges_of
+from loadmanager.core.wire.shared_forms import bundles_from, by_namespace, range_text, ranges_of
 
 LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
 """100,000 bundles, each with the broker that it is handed over to."""

@@ -9,7 +9,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostModel
-from loadmanager.core.filters import Eligibility, Filters
+from loadmanager.core.filters import Eligibility, Filters, RestrictedTargets
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
@@ -17,7 +17,6 @@ from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import after_move, loads, loads_with
-from loadmanager.core.restricted_targets import RestrictedTargets
 from loadmanager.core.scores import ResourceWeights
 
 _DOMINANT_FRACTION = 0.5

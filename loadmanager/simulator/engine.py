@@ -16,8 +16,7 @@ from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents
-from loadmanager.simulator.emptying import Emptying
-from loadmanager.simulator.leader import Leader
+from loadmanager.simulator.leader import Emptying, Leader
 from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
 from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadmanager.core.ids import Namespace, parse_full_topic
+from loadmanager.simulator.checks import brokers_of, bundles_of, needed_gib
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scenario_text import read_text
-from loadmanager.simulator.sizes import brokers_of, bundles_of, needed_gib
 from loadmanager.simulator.traces import Trace, read_trace
 
 

@@ -21,9 +21,8 @@ from loadmanager import __version__
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.ownership import Phase
-from loadmanager.telemetry.learning import LearningMetrics
+from loadmanager.telemetry.decisions import LearningMetrics, OptimalityMetrics, ShadowMetrics
 from loadmanager.telemetry.lookups import LookupMetrics
-from loadmanager.telemetry.optimality import OptimalityMetrics, ShadowMetrics
 
 # Sets that are known here; reasons, strategies and operations are the core's and the ports'.
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {

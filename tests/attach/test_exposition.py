@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
-from loadmanager.core.topic_counters import Counters
+from loadmanager.core.bundle_traffic import Counters
 
 TOPIC = "persistent://t/n/a"
 LABELS = f'cluster="c",namespace="t/n",topic="{TOPIC}"'

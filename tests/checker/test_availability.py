@@ -12,7 +12,7 @@ from loadmanager.testbed.checker.availability import (
     recovery_s,
     unaccounted,
 )
-from loadmanager.testbed.checker.ring import Segment
+from loadmanager.testbed.checker.serving import Segment
 
 WHOLE = quarters(0, 4)
 

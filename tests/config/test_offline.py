@@ -53,17 +53,17 @@ def test_what_was_in_force_makes_the_same_planner_again(shedder: ThresholdShedde
         filters=Filters(max_topics=7),
         weights=getattr(shedder, "weights", ResourceWeights()),
     )
-    assert planner(in_use=in_force(before)) == before
+    assert planner(told=in_force(before)) == before
 
 
 def test_another_strategy_begins_with_its_own_defaults() -> None:
     told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
-    assert planner(in_use=told, shedder="AvgShedder").shedder == AvgShedder()
+    assert planner(told=told, shedder="AvgShedder").shedder == AvgShedder()
 
 
 def test_the_same_strategy_by_another_name_keeps_its_settings() -> None:
     told = InForce(shedder=Choice("ThresholdShedder", {"threshold": 0.3}))
-    assert planner(in_use=told, shedder="threshold").shedder == ThresholdShedder(threshold=0.3)
+    assert planner(told=told, shedder="threshold").shedder == ThresholdShedder(threshold=0.3)
 
 
 def test_a_setting_goes_to_every_part_that_has_it() -> None:
@@ -84,7 +84,7 @@ def test_a_setting_goes_only_to_the_part_that_is_named() -> None:
 
 def test_what_is_set_wins_over_what_was_in_force() -> None:
     told = in_force(Planner(shedder=ThresholdShedder(threshold=0.3)))
-    assert planner("threshold=0.2", in_use=told).shedder == ThresholdShedder(threshold=0.2)
+    assert planner("threshold=0.2", told=told).shedder == ThresholdShedder(threshold=0.2)
 
 
 def test_the_weights_of_the_shedder_say_what_better_means() -> None:
@@ -167,7 +167,7 @@ def test_a_setting_of_the_snapshot_is_refused_by_its_place() -> None:
     told = InForce(shedder=Choice("threshold", {"treshold": 1}))
     message = "c.json: settings.shedder for ThresholdShedder: treshold is unknown; did you mean"
     with pytest.raises(ConfigError, match=message):
-        planner(in_use=told)
+        planner(told=told)
 
 
 def test_all_unknown_keys_are_told_at_once() -> None:

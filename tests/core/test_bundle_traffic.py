@@ -1,12 +1,11 @@
 import pytest
 
-from loadmanager.core.bundle_traffic import BundleTraffic, bundle_traffic
+from loadmanager.core.bundle_traffic import BundleTraffic, Window, bundle_traffic
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END, position
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.core.topic_counters import Window
 
 BOUNDARIES = Boundaries.even(Namespace("t/n"), 4)
 TOPIC = "persistent://t/n/topic-1"

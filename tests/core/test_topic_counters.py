@@ -1,4 +1,4 @@
-from loadmanager.core.topic_counters import Counters, between
+from loadmanager.core.bundle_traffic import Counters, between
 
 TOPIC, OTHER = "persistent://t/n/a", "persistent://t/n/b"
 

@@ -2,7 +2,7 @@
 
 from simulated_worlds import Stepped, broker, scenario
 
-from loadmanager.simulator.emptying import Emptying
+from loadmanager.simulator.leader import Emptying
 
 SLOW = {"order_s": 1.0, "base_s": 4.0, "per_topic_s": 0.0}
 LEAVING = (broker("b-1"),)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from loadmanager.adapters.history.disk import Disk, Found
-from loadmanager.adapters.history.members import whole_bytes
+from loadmanager.adapters.history.stream_writer import whole_bytes
 from loadmanager.core.history.files import hour_of
 
 _CHUNK_BYTES: Final = 1 << 20

@@ -1,7 +1,8 @@
-"""One stream of one writer: records become lines, members and files, and none is forgotten."""
+"""One stream of one writer: records become lines, gzip members and files; none is forgotten."""
 
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,9 +10,52 @@ from typing import Final
 import structlog
 
 from loadmanager.adapters.history.disk import Disk
-from loadmanager.adapters.history.members import Member, compressed
 from loadmanager.core.history import Origin, Record, Stream, encode
 from loadmanager.core.history.files import FileName, hour_of, partition
+
+_GZIP = 31
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Some lines of one hour, compressed. ``first_seq`` is that of the first line."""
+
+    hour: int
+    first_seq: int
+    lines: int
+    data: bytes
+
+
+def compressed(lines: list[bytes], level: int) -> bytes:
+    """Return lines as one gzip member."""
+    return zlib.compress(b"".join(lines), level, wbits=_GZIP)
+
+
+def whole_bytes(chunks: Iterator[bytes]) -> int:
+    """Return how many bytes of a file, read in ``chunks``, are whole members of whole lines.
+
+    What follows is half a member, or, after a power cut, no member at all.
+    """
+    good, position, last = 0, 0, b""
+    member = zlib.decompressobj(_GZIP)
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            try:
+                last = member.decompress(rest)[-1:] or last
+            except zlib.error:
+                return good
+            position += len(rest) - len(member.unused_data)
+            rest = member.unused_data
+            if not member.eof:
+                break
+            if last != b"\n":
+                return good
+            good, last = position, b""
+            member = zlib.decompressobj(_GZIP)
+    return good
+
 
 log = structlog.get_logger()
 

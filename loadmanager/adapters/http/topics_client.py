@@ -12,7 +12,7 @@ from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire.rates import rates_from, rates_to_json
+from loadmanager.core.wire.shared_forms import rates_from, rates_to_json
 from loadmanager.ports import Unavailable
 
 TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"

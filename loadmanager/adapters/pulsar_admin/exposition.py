@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from loadmanager.core.topic_counters import NOTHING, Counters
+from loadmanager.core.bundle_traffic import NOTHING, Counters
 
 _LINE: Final = re.compile(
     rb"^(?:pulsar_(in|out)_(messages|bytes)_total|(process_cpu_seconds_total|process_start_time_seconds)"

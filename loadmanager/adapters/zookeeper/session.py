@@ -17,8 +17,8 @@ from kazoo.protocol.states import KeeperState
 from loadmanager.adapters.zookeeper.errors import translated
 from loadmanager.adapters.zookeeper.inquiry import newest_transaction
 from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
+from loadmanager.adapters.zookeeper.keepalive import Pulse
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
-from loadmanager.adapters.zookeeper.pulse import Pulse
 from loadmanager.ports.coordination import (
     Connection,
     CoordinationError,

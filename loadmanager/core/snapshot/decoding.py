@@ -28,8 +28,8 @@ from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Sna
 from loadmanager.core.snapshot.encoding import VERSION
 from loadmanager.core.snapshot.parsing import SHOWN, parsed
 from loadmanager.core.wire.policies import failure_domain_from, isolation_from
-from loadmanager.core.wire.rates import rates_from
 from loadmanager.core.wire.reports import report_from
+from loadmanager.core.wire.shared_forms import rates_from
 
 Value = TypeVar("Value")
 Name = TypeVar("Name", bound=str)

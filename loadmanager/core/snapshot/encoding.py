@@ -14,8 +14,8 @@ from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, Shedder
 from loadmanager.core.snapshot.document import Choice, InForce, Snapshot
 from loadmanager.core.wire.policies import isolation_to_json
-from loadmanager.core.wire.rates import rates_to_json
 from loadmanager.core.wire.reports import report_to_json
+from loadmanager.core.wire.shared_forms import rates_to_json
 
 VERSION: Final = 1
 

@@ -10,7 +10,12 @@ from loadmanager.core.bounds import EPOCH, PARTITIONS, TIME_MS
 from loadmanager.core.fields import OURS, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire.urls import listeners_from, listeners_to_json, urls_from, urls_to_json
+from loadmanager.core.wire.shared_forms import (
+    listeners_from,
+    listeners_to_json,
+    urls_from,
+    urls_to_json,
+)
 
 _URLS: Final = ("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls")
 

@@ -13,7 +13,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.fields import OURS, Fields, parse_fields, to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import Registration
-from loadmanager.core.wire.urls import (
+from loadmanager.core.wire.shared_forms import (
     listeners_from,
     listeners_to_json,
     urls_from,

@@ -39,12 +39,17 @@ from loadmanager.core.load import (
     registration_fields,
 )
 from loadmanager.core.scores import report_max_usage
-from loadmanager.core.wire.bundle_names import bundles_from, ranges_of
-from loadmanager.core.wire.rates import RATES, rates_from, rates_to_json
 from loadmanager.core.wire.registrations import (
     addresses_to_json,
     registration_from,
     state_to_json,
+)
+from loadmanager.core.wire.shared_forms import (
+    RATES,
+    bundles_from,
+    ranges_of,
+    rates_from,
+    rates_to_json,
 )
 
 REPORT_TYPE: Final = "LocalBrokerData"

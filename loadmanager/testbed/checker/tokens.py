@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.checker.publishing import Publish
-from loadmanager.testbed.checker.ring import Segment, segments
-from loadmanager.testbed.checker.serving import Spell
+from loadmanager.testbed.checker.serving import Segment, Spell, segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

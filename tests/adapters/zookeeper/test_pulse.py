@@ -1,4 +1,4 @@
-from loadmanager.adapters.zookeeper.pulse import (
+from loadmanager.adapters.zookeeper.keepalive import (
     LOOK_FRACTION,
     PROBE_FRACTION,
     SILENCE_FRACTION,
