@@ -202,7 +202,7 @@ def test_what_stays_is_weighed_by_what_it_is_now() -> None:
 
 def test_snapshots_of_other_rows_are_not_compared() -> None:
     state = learned(four(), minutes=30)  # Each view numbers its bundles anew.
-    assert state.persistence.looked_at == 0.0
+    assert not state.persistence.looked_at.any()
     assert len(state.persistence.snapshots) == 1
 
 
@@ -314,8 +314,19 @@ def test_what_was_learned_survives_being_written() -> None:
     assert brokers.speed == pytest.approx(kept.speed, rel=1e-3)
     assert brokers.background == pytest.approx(kept.background, rel=1e-3)
     assert found.persistence.lasting == state.persistence.lasting
+    assert found.persistence.lasting_new == state.persistence.lasting_new
     seen = view(four(), now_s=60.0)
     assert learned_from(seen, found).learned.brokers.names == seen.brokers.names
+
+
+def test_how_much_of_changes_lasts_survives_being_written() -> None:
+    state = replace(learned(four()), persistence=changes(100, stay_for=30))
+    found = decode_joint("/m", encode_joint(state), 0.0).persistence
+    assert found.lasted == pytest.approx(state.persistence.lasted)
+    assert found.looked_at == pytest.approx(state.persistence.looked_at)
+    assert [found.lasting, found.lasting_new] == pytest.approx(
+        [state.persistence.lasting, state.persistence.lasting_new]
+    )
 
 
 def test_no_cluster_makes_it_too_large() -> None:
@@ -347,7 +358,10 @@ FAULTS = [
     ("costs", [0.0]),
     ("weight", [float("1e31")] * 5),
     ("noise", None),
-    ("persistence", [0.0, 0.0, "x"]),
+    ("persistence", [0.0] * 6),
+    ("persistence", [*[0.0] * 6, "x"]),
+    ("persistence", [0.0, 0.0, -1.0, 0.0, 1.0, 0.8, 0.0]),
+    ("persistence", [0.0, 0.0, 1.0, 2.0, 1.0, 0.8, 0.0]),
     ("brokers", []),
     ("brokers", {"a:1": [0]}),
     ("brokers", {"a:1": "x"}),
@@ -396,6 +410,27 @@ def test_a_change_counts_at_once_where_that_is_urgent_or_the_bundle_is_new() -> 
     found = known.lasting_of(3, np.array([False, True, False]))
     assert found.tolist() == [0.0, known.lasting, known.lasting]
     assert known.lasting_of(1, np.array([False])).tolist() == [0.0]
+
+
+def changes(minutes: int, stay_for: int) -> Persistence:
+    """Return what is known of bundles whose traffic changes, each at another minute of an hour.
+
+    A change is gone again after ``stay_for`` minutes, or replaced by the next.
+    """
+    known, rows, long = Persistence(), [name(k) for k in range(40)], np.ones(40)
+    rng = np.random.default_rng(5)
+    changed, at = np.zeros(40), rng.integers(0, 60, 40)
+    for minute in range(minutes):
+        since = (minute + at) % 60
+        changed = np.where(since == 0, rng.normal(0.0, 0.5, 40), changed)
+        known = known.after(60.0 * minute, rows, long + changed * (since < stay_for), long)
+    return known
+
+
+def test_of_a_new_change_counts_as_much_as_such_changes_were_seen_to_last() -> None:
+    assert Persistence().lasting_new == 0.0
+    assert changes(200, stay_for=60).lasting_new > 0.7
+    assert changes(200, stay_for=2).lasting_new < 0.1
 
 
 def burst_of(msgs: float, minutes: int) -> int:

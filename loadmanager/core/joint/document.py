@@ -31,6 +31,7 @@ _MOST_RESTARTS: Final = 500
 _MOST_UNPACKED: Final = 4 * 1024 * 1024
 _FIGURE: Final = Bound(-1e30, 1e30, "a finite number")
 _DIGITS: Final = 4
+_ROUNDED: Final = 1.0 + 1e-6
 _R: Final = len(RESOURCES)
 _F: Final = len(KINDS)
 _FIGURES: Final = 5 * _R
@@ -57,7 +58,12 @@ def encode_joint(state: JointState) -> bytes:
             name: round(learned.at_s - back_s, 3)
             for name, back_s in list(state.restarts.back_s.items())[-_MOST_RESTARTS:]
         },
-        "persistence": [persistence.lasted, persistence.looked_at, persistence.lasting],
+        "persistence": [
+            *_listed(persistence.lasted),
+            *_listed(persistence.looked_at[np.triu_indices(2)]),
+            persistence.lasting,
+            persistence.lasting_new,
+        ],
         "brokers": {
             name: [began, *_listed(row, _DIGITS)]
             for name, began, row in zip(
@@ -88,7 +94,6 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     )
     if min(sums.weight.min(), np.einsum("rff->rf", sums.gram).min()) < 0:
         raise MalformedContent(where, "gram, weight", "sums of squares, none below 0")
-    lasted, looked_at, lasting = _array(where, found, "persistence", 3).tolist()
     learned = Learned(
         at_s=now_s,
         unit_costs=_array(where, found, "costs", _R * _F).reshape(_R, _F),
@@ -97,13 +102,26 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
         looks=_array(where, found, "looks", _R),
         brokers=_brokers(where, found),
     )
-    known = Persistence(lasted=lasted, looked_at=looked_at, lasting=min(max(lasting, 0.0), 1.0))
     figures = learned.brokers
     restarts = Restarts(
         lives=dict(zip(figures.names, figures.started_at_ms, strict=True)),
         back_s=_restarted(where, found, now_s),
     )
-    return JointState(learned=learned, persistence=known, restarts=restarts)
+    return JointState(learned=learned, persistence=_persistence(where, found), restarts=restarts)
+
+
+def _persistence(where: str, found: dict[str, Any]) -> Persistence:
+    values = _array(where, found, "persistence", 7)
+    first, both, second = values[2:5].tolist()
+    if min(first, second) < 0 or both**2 > first * second * _ROUNDED:
+        raise MalformedContent(where, "persistence", "sums of squares and products of two parts")
+    lasting, lasting_new = np.clip(values[5:], 0.0, 1.0).tolist()
+    return Persistence(
+        lasted=values[:2],
+        looked_at=np.array([[first, both], [both, second]]),
+        lasting=lasting,
+        lasting_new=lasting_new,
+    )
 
 
 def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
