@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 
 class DrainRequests:
-    """The application's side of `DrainService`; ``stays`` says which bundles never move."""
+    """Implements `DrainService`; ``stays`` says which bundles never move."""
 
     def __init__(
         self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker

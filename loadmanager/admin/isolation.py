@@ -179,7 +179,7 @@ def _is_new(
     new: core_policies.IsolationPolicy,
     namespace: Namespace,
 ) -> bool:
-    """Say whether a policy is about a namespace, and was not, or with other primaries."""
+    """Return whether a policy is about a namespace, and was not, or with other primaries."""
     was = old is not None and old.primary == new.primary and old.governs(namespace)
     return new.governs(namespace) and not was
 

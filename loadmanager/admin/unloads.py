@@ -157,7 +157,7 @@ class UnloadRequests:
 def _is_to_leave(
     leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
-    """Say whether a new order is needed; what is on its way already needs none."""
+    """Return whether a new order is needed; what is on its way already needs none."""
     planned = leader_term.planned(bundle)
     if destination is None:
         return planned in {None, owner}

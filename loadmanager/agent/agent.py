@@ -12,7 +12,7 @@ class Agent(Protocol):
         """Whether the broker is in the cluster now, so that this sidecar may lead."""
 
     def unready(self) -> Iterator[str]:
-        """Yield why the broker is no place to send anybody to."""
+        """Yield why no client should be sent to the broker."""
 
     async def run(self) -> None:
         """Live until cancelled, or until a membership ends after `leave`.

@@ -49,7 +49,7 @@ class HealthWatch:
         try:
             await self._context.broker.health(self._rules.timeout_s)
         except BrokerError as error:
-            # Then the membership tells, and there is nothing that could be sick.
+            # Then the membership shows it, and there is no process to be unhealthy.
             self._log = log.debug if isinstance(error, NotTheContract) else log.warning
             self._context.metrics.broker_probed(
                 "failed", self._context.clock.monotonic_s() - begun_s

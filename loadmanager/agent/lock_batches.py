@@ -61,7 +61,7 @@ class LockBatches:
         return LockBatch(taken, dropped, refused)
 
     def is_full(self, batch: LockBatch) -> bool:
-        """Say whether no more would be written together if there were more."""
+        """Return whether no more would be written together if there were more."""
         return self._fills(batch.takes, batch.drops)
 
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:

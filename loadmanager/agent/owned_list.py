@@ -2,7 +2,7 @@
 
 Each commit sets the list under a check of its version. The list is an ephemeral of the
 same session and this its only writer, so a commit applied twice is refused whole, and
-after a lost reply the list's version tells whether it was applied. Each commit also checks
+after a lost reply the list's version shows whether it was applied. Each commit also checks
 the mark of this very agent, which another agent of the same broker deletes as it registers:
 what a former one still sends is refused.
 """

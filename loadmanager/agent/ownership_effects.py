@@ -26,7 +26,7 @@ PARALLEL: Final = 32
 class OwnershipEffects:
     """Moves the records of one agent from phase to phase.
 
-    ``lock_work`` tells that a lock is to be taken or dropped or the owned list to be
+    ``lock_work`` signals that a lock is to be taken or dropped or the owned list to be
     written, and ``serving_changes`` that the broker serves another set of bundles.
     ``commands_done`` counts the commands that ended. ``disobeyed`` is set when the broker
     refuses one because it obeys a newer agent. ``unloaded`` is called when the broker has
@@ -126,7 +126,7 @@ class OwnershipEffects:
                 try:
                     await run(record)
                 except BrokerError as error:
-                    # The next lease renewal tells what the broker serves, and the
+                    # The next lease renewal shows what the broker serves, and the
                     # comparison with that gives the command again.
                     why, bundle = str(error), record.bundle
                     log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)

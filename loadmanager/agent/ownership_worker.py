@@ -25,7 +25,7 @@ log = structlog.get_logger()
 class OwnershipWorker:
     """The bundles of one agent, each in its phase.
 
-    ``lock_work`` tells the lock worker that there is something to do, and ``changes`` the
+    ``lock_work`` signals the lock worker that there is something to do, and ``changes`` the
     lookups that `serves` answers differently.
     """
 
@@ -64,7 +64,7 @@ class OwnershipWorker:
         return self.orders.handovers if self.orders else {}
 
     def serves(self, bundle: BundleId) -> bool:
-        """Say whether the broker serves ``bundle`` and is to go on: lookups may name it."""
+        """Return whether the broker serves ``bundle`` and is to go on: lookups may name it."""
         record = self.records.get(bundle)
         return record is not None and record.phase is Phase.OWNED and not record.loading
 
@@ -126,7 +126,7 @@ class OwnershipWorker:
             self._effects.fire(record, Event.ASSIGNED)
 
     def _is_kept(self, record: Ownership) -> bool:
-        """Say whether a bundle that no order names stays until orders know of it.
+        """Return whether a bundle that no order names stays until orders know of it.
 
         So does what a split or merge here made, while the orders name what it replaced.
         """

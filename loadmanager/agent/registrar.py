@@ -36,7 +36,7 @@ class Registrar:
         return await register(context.coordination, context.identity, report, self._succession)
 
     async def until_deleted(self, membership: Membership, leaving: Callable[[], bool]) -> None:
-        """Return when the registration was deleted by another hand, not while ``leaving``.
+        """Return when the registration was deleted by another client, not while ``leaving``.
 
         Raises:
             MembershipEnded: its session was replaced.

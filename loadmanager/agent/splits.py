@@ -99,7 +99,7 @@ class Splitter:
         self._ownerships.begin_split(RangeChange((bundle,), parts, write))
 
     def _can_merge(self, both: Merge) -> bool:
-        """Say whether both are served, and the whole is not still stopping after a split."""
+        """Return whether both are served, and the whole is not still stopping after a split."""
         own = self._ownerships
         served = all(own.serves(half) for half in both.halves)
         free = own.records.phase(both.whole) is Phase.FREE

@@ -199,5 +199,5 @@ def _flag(value: Any) -> bool | None:
 
 
 def _host_interval_s(value: str) -> float:
-    """Return what a broker is set to; Pulsar's own default where it does not tell."""
+    """Return what a broker is set to; Pulsar's own default where it reports none."""
     return 60.0 * int(value) if value.isdecimal() else _USUAL_HOST_INTERVAL_S

@@ -62,7 +62,7 @@ class Hosts:
     async def measured(
         self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
     ) -> HostFigures:
-        """Return what a broker's own load manager measured, or why it does not tell."""
+        """Return what a broker's own load manager measured, or why it reports none."""
         age_s = _INTERVALS_BACK * cluster.host_interval_s
         refused = f"the {cluster.manager} load manager has no load report"
         if cluster.manager != "extensible":
@@ -99,7 +99,7 @@ class Hosts:
 
 
 def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:
-    """Return what a load manager told, unless the broker has not measured without its start yet."""
+    """Return what a load manager reported, once it has measured beyond the start of its broker."""
     if usages["cpu"].usage < _LEAST_PERCENT:
         return HostFigures(unknown="its load manager has not measured its CPU yet", pending=True)
     start_s = _START_INTERVALS / _INTERVALS_BACK * age_s

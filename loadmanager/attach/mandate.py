@@ -69,7 +69,7 @@ class Elected:
         return self.term.epoch
 
     def lapsed(self) -> str:
-        """Return why the session may be gone, and somebody else elected."""
+        """Return why the session may be gone, and another candidate elected."""
         session = self.coordination.session
         if session.session_id != self.term.session_id:
             return "its session with ZooKeeper has ended"

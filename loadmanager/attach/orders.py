@@ -176,7 +176,7 @@ class PulsarOrders:
         """Begin to carry out what is ordered; returns that no rider was: orders are no nodes.
 
         Raises:
-            Deposed: somebody else leads.
+            Deposed: another candidate leads.
             Disconnected: it is not certain that this process may order; nothing is begun.
         """
         if not changes:

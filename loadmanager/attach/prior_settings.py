@@ -30,7 +30,7 @@ class PriorSettings:
 
     Attributes:
         dynamic: the value of each setting that overrode the brokers' files, None where none did.
-        effective: what all brokers ran with, "" where they differed or did not tell.
+        effective: what all brokers ran with, "" where they differed or reported none.
     """
 
     dynamic: Mapping[str, str | None]

@@ -50,7 +50,7 @@ class BrokerSample:
         bundles: the traffic of each bundle that it served at the end.
         topics: the traffic of each topic.
         usages: percent of the broker's resources, as its own load manager measured last.
-        cpu_cores: what its process used, in cores; None if its metrics do not tell.
+        cpu_cores: what its process used, in cores; None if its metrics do not have it.
         homeless_topics: with counters, though no bundle of the broker holds them.
         began_s: when the window began, on the monotonic clock of this process.
         restarted: the broker's process began within the window.

@@ -57,7 +57,7 @@ class SharedState:
         await self._remove(znodes.ATTACH_PAUSED)
 
     async def paused(self) -> str:
-        """Return what `pause` was told, or that nobody can say; "" if nothing is paused."""
+        """Return the reason that `pause` was given, or that it is unknown; "" if not paused."""
         try:
             text = await self._text(znodes.ATTACH_PAUSED)
         except StateUnusable as error:

@@ -88,7 +88,7 @@ class Arbitration:
         return replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
 
     def _stands(self, proposal: BundleTask) -> bool:
-        """Say whether what is proposed is under way, or carried out."""
+        """Return whether what is proposed is under way, or carried out."""
         bundle, target = proposal.bundles[0], proposal.target
         task = self.tasks.of(bundle)
         if task is not None:

@@ -122,7 +122,7 @@ class BundleTable:
         self._idle[rows] = 0
 
     def has_sample(self, bundle: BundleId) -> bool:
-        """Say whether the averages of a bundle hold anything but a supposition."""
+        """Return whether the averages of a bundle hold anything but a supposition."""
         row = self._index.get(bundle)
         return row is not None and bool(self._short_counts[row])
 

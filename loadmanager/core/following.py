@@ -19,7 +19,7 @@ Splits = Mapping[BundleId, SplitOrder]
 
 
 def stands(task: BundleTask, assigned: Assigned, splits: Splits) -> bool:
-    """Say whether all that a task orders stands."""
+    """Return whether all that a task orders stands."""
     placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
     return placed and all(splits.get(bundle) == order for bundle, order in task.splits.items())
 

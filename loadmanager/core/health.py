@@ -46,7 +46,7 @@ def after(rules: HealthRules, health: Health, *, good: bool) -> Health:
 def may_be_let_off(
     me: BrokerId, brokers: Collection[BrokerId], draining: Collection[BrokerId]
 ) -> bool:
-    """Say whether an unhealthy broker may give its bundles away.
+    """Return whether an unhealthy broker may give its bundles away.
 
     At most half of the brokers may, draining ones counted: if all are found sick at
     once, it is more likely the question that is wrong, and nobody would be left to serve.

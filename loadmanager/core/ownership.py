@@ -151,10 +151,10 @@ def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
 
 
 def may_serve(phase: Phase) -> bool:
-    """Say whether the broker may be serving a bundle in this phase, as far as we know."""
+    """Return whether the broker may be serving a bundle in this phase, as far as we know."""
     return phase in {Phase.OWNED, Phase.RELEASING, Phase.HALTING}
 
 
 def holds_lock(phase: Phase) -> bool:
-    """Say whether this session holds the lock of a bundle in this phase."""
+    """Return whether this session holds the lock of a bundle in this phase."""
     return phase in {Phase.OWNED, Phase.RELEASING, Phase.DROPPING}

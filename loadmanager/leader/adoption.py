@@ -71,7 +71,7 @@ class Adoption:
             return None
 
     def is_foreign(self, bundle: BundleId, boundaries: Boundaries) -> bool:
-        """Say whether it is none of these bundles, and was not found split or merged into some."""
+        """Return whether it is none of these, and was not found split or merged to some."""
         namespace = boundaries.namespace
         compared = self._checked.get(namespace) == boundaries and bundle in self._settled[namespace]
         return compared and bundle not in boundaries

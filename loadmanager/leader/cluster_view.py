@@ -78,11 +78,11 @@ class ViewBuilder:
 
     @property
     def policies(self) -> Policies:
-        """What operators decreed, as far as it was read."""
+        """What operators configured, as far as it was read."""
         return self.constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
+        """Return the cluster now; what is to be placed ``afresh`` counts as unowned."""
         self.take_reports()
         ordered = self.tasks.assigned
         if afresh:

@@ -138,7 +138,7 @@ class Election:
         return standing
 
     def _is_ahead_of(self, epoch: int) -> bool:
-        """Say whether the election node tells of a later epoch: another hand wrote it."""
+        """Return whether the election node has a later epoch: it was written by another client."""
         leader = self._cluster_state.leader
         return leader is not None and leader.epoch > epoch
 
@@ -227,7 +227,7 @@ class Election:
     async def _until_seen(self) -> None:
         """Wait until the cluster state shows an election node, of this sidecar or another.
 
-        A node that vanishes before it is read changes nothing that a watch would tell: so
+        A node that vanishes before it is read changes nothing that a watch would report: so
         it is read here, too, and if it is gone there is another turn.
         """
         while self._standing() is Standing.CAMPAIGN:

@@ -37,7 +37,7 @@ from loadmanager.ports import (
 
 
 class Explainer:
-    """The application's side of `LeaderQueries`."""
+    """Implements `LeaderQueries`."""
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context

@@ -35,7 +35,7 @@ _SPLIT: Final = "split"
 
 
 class OverviewRequests:
-    """The application's side of `OverviewService`; ``splits`` where bundles can be split."""
+    """Implements `OverviewService`; ``splits`` where bundles can be split."""
 
     def __init__(
         self,

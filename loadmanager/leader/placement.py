@@ -106,8 +106,8 @@ class PlacementWorker:
         self.wanted.answer_planned(self.planned)
         orphans = self.absences.orphans()
         awaited = self.absences.awaited(orphans)
-        # What has a plan goes to nobody else, unless its broker is surely not there: while
-        # the picture is being completed nobody can tell.
+        # What has a plan goes to no other broker, unless its own is surely gone: while
+        # the cluster state is incomplete that is not known.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
         try:
             await self.untaken.look()

@@ -27,7 +27,7 @@ class PlacementQueue:
         return iter(self._answers)
 
     def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
-        """Return the answer to come, and whether nobody asked for it before."""
+        """Return the answer to come, and whether this is the first request for it."""
         new = bundle not in self._answers
         if new:
             self._answers[bundle] = asyncio.get_running_loop().create_future()

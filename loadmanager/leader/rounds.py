@@ -105,7 +105,7 @@ class Rounds:
 
         Raises:
             Deposed: another sidecar leads.
-            TermGivenUp: rounds fail, and nobody knows why.
+            TermGivenUp: rounds fail for an unknown reason.
         """
         failed_in_a_row = 0
         while True:

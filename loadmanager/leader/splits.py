@@ -103,7 +103,7 @@ class Splits:
                 self._rest(done.refused)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Have one bundle split by its owner, because somebody asked.
+        """Have one bundle split by its owner, on request.
 
         Raises:
             SplitRefused: no broker owns it, or it is about to be merged with another.
@@ -203,7 +203,7 @@ class Splits:
         return {bundle: assigned[bundle] for bundle in bundles if bundle in assigned}
 
     def _may_split(self, bundle: BundleId) -> bool:
-        """Say whether nothing else is under way with it, and it may be tried (again)."""
+        """Return whether nothing else is under way with it, and it may be tried (again)."""
         holding = self.context.cluster_state.owners.get(bundle)
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
         rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)

@@ -11,7 +11,7 @@ _LOOK_S: Final = 1.0
 class SuccessorReading:
     """Watches the loads while this sidecar leads or would be among the first to succeed.
 
-    And reads the owned lists that have changed and that nobody here needs yet.
+    And reads the owned lists that have changed and that no lookup here has needed yet.
     """
 
     def __init__(self, context: Context, leading: Leadership) -> None:

@@ -118,7 +118,7 @@ class TaskController:
     def close(self) -> None:
         """End all tasks with the term; their orders stand, for the next leader to follow.
 
-        What is being written when the term ends, somebody's request, is refused: no task
+        What is being written when the term ends, a request of people, is refused: no task
         would follow it.
         """
         self._closed = True

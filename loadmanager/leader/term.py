@@ -257,7 +257,7 @@ class LeaderTerm:
             self._recorder.began()
             await self.tasks.open()
             self._decider.memory = await self._leader_state.take()
-            await self._seeding.sow()
+            await self._seeding.seed()
             self._view_builder.take_reports()
             self.is_open = True
             async with asyncio.TaskGroup() as tasks:

@@ -131,7 +131,7 @@ class UntakenOrders:
             self._since_s[bundle] = (taker, since_s if former == taker else now_s)
 
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
-        """Yield each bundle that nobody lists, with the registered broker that is to own it."""
+        """Yield each bundle that no broker lists, with the registered broker that is to own it."""
         cluster_state, passed_over = self._context.cluster_state, self.passed_over
         for bundle, planned in self._tasks.assigned.items():
             free = bundle not in cluster_state.owners

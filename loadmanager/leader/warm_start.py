@@ -42,7 +42,7 @@ class WarmStart:
         self._cluster = cluster
         self._max_age_ms = max_age_days * DAY_MS
 
-    async def sow(self) -> None:
+    async def seed(self) -> None:
         """Read the seed and suppose what it says of bundles without a sample.
 
         Nothing is read where the former leader left the averages of half of the reported

@@ -26,7 +26,7 @@ class OwnBundles(Protocol):
         """The next owner of each bundle that the broker is to release."""
 
     def serves(self, bundle: BundleId) -> bool:
-        """Say whether the broker serves ``bundle`` and is to go on."""
+        """Return whether the broker serves ``bundle`` and is to go on."""
 
 
 class OwnerResolver:
@@ -80,7 +80,7 @@ class OwnerResolver:
         return None if holding is None else holding.broker
 
     def _commands(self, broker: BrokerId) -> bool:
-        """Say whether ``broker`` is registered as this sidecar's own."""
+        """Return whether ``broker`` is registered as this sidecar's own."""
         if broker != self._me.broker:
             return False
         return self._cluster_state.brokers[broker].registration.sidecar_url == self._me.sidecar_url

@@ -17,7 +17,7 @@ class HistorySink(Protocol):
         """What keeps lines from being written now; empty if nothing does."""
 
     def wants(self, stream: Stream) -> bool:
-        """Say whether records of a stream are written at all."""
+        """Return whether records of a stream are written at all."""
 
     def offer(self, stream: Stream, at_ms: int, make: Callable[[], Iterable[Record]]) -> None:
         """Have records written soon; ``make`` may run later, on another thread.

@@ -149,7 +149,7 @@ class PulsarBroker:
         """Return a topic of any broker's bundle, None if it has none.
 
         Raises:
-            PulsarAdminError: the broker does not tell.
+            PulsarAdminError: the broker does not report it.
         """
         return next(iter(await read_topics(self.admin, self.url, bundle)), None)
 

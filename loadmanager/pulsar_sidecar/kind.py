@@ -67,7 +67,7 @@ class BesidePulsar:
         return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """Say whether a bundle is Pulsar's own; what its topics keep in place is not looked at."""
+        """Return whether a bundle is Pulsar's own; topics that keep it in place do not count."""
         return bool(Rules().why_stays(bundle, BundleTraffic()))
 
     def term(self, context: Context, term: Term, /) -> PulsarTerm:

@@ -106,7 +106,7 @@ class PulsarTerm:
 
     @property
     def uncut(self) -> Collection[BundleId]:
-        """The bundles that Pulsar did not split when it was told to."""
+        """The bundles that Pulsar did not split when that was ordered."""
         return self.orders.uncut
 
     def held(self) -> str:

@@ -83,7 +83,7 @@ class Kind(Protocol):
         """Make what answers lookups, of the arguments of `LookupService`."""
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """Say whether a bundle never moves, by its name."""
+        """Return whether a bundle never moves, by its name."""
 
     def term(self, context: Context, term: Term, /) -> ForeignTerm | None:
         """Return what a term needs that commands no agents, None for one that does."""

@@ -40,7 +40,7 @@ class Disk(Protocol):
         """Return up to ``size`` bytes."""
 
     def is_there(self, fd: int, path: Path) -> bool:
-        """Say whether the open file is still the one at ``path``."""
+        """Return whether the open file is still the one at ``path``."""
 
     def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
         """Cut a file to ``size``, have it on disk, and give it its lasting name; close it."""

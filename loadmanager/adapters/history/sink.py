@@ -92,7 +92,7 @@ class ThreadedHistory:
     # --- for who offers --------------------------------------------------------------
 
     def wants(self, stream: Stream) -> bool:
-        """Say whether records of a stream are written at all."""
+        """Return whether records of a stream are written at all."""
         return stream in self._writers
 
     def offer(self, stream: Stream, at_ms: int, make: Make) -> None:

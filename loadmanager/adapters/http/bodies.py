@@ -97,7 +97,7 @@ def _late(why: str) -> Refused:
 
 
 def _is_json(given: str | None) -> bool:
-    """Say whether a content type is JSON; none at all counts as such, too."""
+    """Return whether a content type is JSON; none at all counts as such, too."""
     if given is None:
         return True
     kind = given.partition(";")[0].strip().lower()

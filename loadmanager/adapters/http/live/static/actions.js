@@ -27,9 +27,9 @@ export function button(action, subject, dangerous = false) {
 }
 
 // The buttons for what an explanation is about, as far as this cluster can be asked for them.
-export function actionsFor(told, allowed) {
-  const names = told.kind === "bundle" ? ["unload", "split"] : ["drain", "undrain"];
-  return names.filter((name) => allowed.includes(name)).map((name) => button(name, told.subject, name === "drain"));
+export function actionsFor(answer, allowed) {
+  const names = answer.kind === "bundle" ? ["unload", "split"] : ["drain", "undrain"];
+  return names.filter((name) => allowed.includes(name)).map((name) => button(name, answer.subject, name === "drain"));
 }
 
 function open(action, subject) {
@@ -64,11 +64,11 @@ function open(action, subject) {
 
 async function plan(action, subject) {
   if (["pause", "observe", "resume"].includes(action)) {
-    const told = await ask(`${ADMIN}/plan?limit=1`);
-    const moves = told.moves.slice(0, MOST_MOVES);
-    const gain = told.optimality && told.withMoves
-      ? ` The fullest broker is at ${percent(told.optimality.largest)}, and would be at ${percent(told.withMoves.largest)} with them.` : "";
-    return [h("p", {}, `A round would now make ${told.moves.length} moves.${told.moves.length ? gain : ""}`),
+    const answer = await ask(`${ADMIN}/plan?limit=1`);
+    const moves = answer.moves.slice(0, MOST_MOVES);
+    const gain = answer.optimality && answer.withMoves
+      ? ` The fullest broker is at ${percent(answer.optimality.largest)}, and would be at ${percent(answer.withMoves.largest)} with them.` : "";
+    return [h("p", {}, `A round would now make ${answer.moves.length} moves.${answer.moves.length ? gain : ""}`),
       ...(moves.length ? [table("Moves of a round now", [
         ["bundle", "", (one) => one.bundle], ["from and to", "", (one) => `${one.source} → ${one.target}`], ["why", "wide", (one) => one.meaning],
       ], moves)] : [])];
@@ -77,9 +77,9 @@ async function plan(action, subject) {
     const state = await ask(`${ADMIN}/brokers/${encodeURIComponent(subject)}`);
     return [h("p", {}, `${subject} has ${amount(state.bundlesLeft)} bundles${state.marked ? `; it is draining since ${new Date(state.marked.sinceMs).toLocaleString()}` : ""}.`)];
   }
-  const told = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(subject)}`);
-  return [h("p", {}, `${told.owner ? `${told.owner} owns it` : "Nobody owns it"}; ${amount(told.msgsPerS ?? 0)} msg/s, ${amount(told.bytesPerS ?? 0)} B/s.`),
-    ...(action === "unload" && told.candidates.length ? [candidates(told.candidates, (one) => one.broker)] : [])];
+  const answer = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(subject)}`);
+  return [h("p", {}, `${answer.owner ? `${answer.owner} owns it` : "It has no owner"}; ${amount(answer.msgsPerS ?? 0)} msg/s, ${amount(answer.bytesPerS ?? 0)} B/s.`),
+    ...(action === "unload" && answer.candidates.length ? [candidates(answer.candidates, (one) => one.broker)] : [])];
 }
 
 async function carryOut(action, subject, { reason, target }, outcome) {
@@ -91,8 +91,8 @@ async function carryOut(action, subject, { reason, target }, outcome) {
   }
   if (action === "unload") {
     const query = target ? `?${new URLSearchParams({ destinationBroker: target })}` : "";
-    const told = await ask(`${ADMIN}/namespaces/${encoded(subject)}/unload${query}`, "PUT");
-    return [h("p", {}, told.target ? `${told.source ?? "Nobody"} → ${told.target}, in ${told.tookS.toFixed(1)} s.` : "It has no owner now.")];
+    const answer = await ask(`${ADMIN}/namespaces/${encoded(subject)}/unload${query}`, "PUT");
+    return [h("p", {}, answer.target ? `${answer.source ?? "Nobody"} → ${answer.target}, in ${answer.tookS.toFixed(1)} s.` : "It has no owner now.")];
   }
   if (action === "split") {
     await ask(`/admin/v2/namespaces/${encoded(subject)}/split`, "PUT");

@@ -37,7 +37,7 @@ const stream = follow({
 });
 
 function explain(name) {
-  search(name, (told) => actionsFor(told, overview?.actions ?? []));
+  search(name, (answer) => actionsFor(answer, overview?.actions ?? []));
 }
 
 function trouble(reason) {

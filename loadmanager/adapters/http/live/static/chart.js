@@ -35,7 +35,7 @@ export function draw(container, measure) {
     return;
   }
   const unit = measure === "use" ? (value) => `${Math.round(100 * value)} %` : (value) => `${value.toFixed(2)} x`;
-  const told = (_, value) => (value === null || value === undefined ? "–" : unit(value));
+  const shown = (_, value) => (value === null || value === undefined ? "–" : unit(value));
   const axis = { stroke: () => colour("--quiet"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false } };
   chart = new window.uPlot({
     ...size(container),
@@ -44,8 +44,8 @@ export function draw(container, measure) {
     axes: [{ ...axis, space: 76, values: (_, ticks) => times(ticks) }, { ...axis, size: 56, values: (_, ticks) => ticks.map(unit) }],
     series: [
       { label: "time", value: (_, value) => (value === null || value === undefined ? "–" : times([value, value + 1])[0]) },
-      { label: "fullest broker", stroke: () => colour("--bar"), width: 2, value: told },
-      { label: "best possible", stroke: () => colour("--bound"), width: 2, dash: [6, 4], value: told },
+      { label: "fullest broker", stroke: () => colour("--bar"), width: 2, value: shown },
+      { label: "best possible", stroke: () => colour("--bound"), width: 2, dash: [6, 4], value: shown },
     ],
   }, data, container);
   new ResizeObserver(() => chart.setSize(size(container))).observe(container);

@@ -60,24 +60,24 @@ async function namespace(name) {
 }
 
 async function explained(name, actionsFor) {
-  const told = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(name)}`);
-  const where = told.kind === "bundle"
-    ? `${told.owner ? `owned by ${told.owner}` : "has no owner"}${told.target ? `, under way to ${told.target}` : ""}`
-    : `owns ${amount(told.bundles)} bundles`;
-  const { own, mean, highest, lowest } = told.scores;
+  const found = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(name)}`);
+  const where = found.kind === "bundle"
+    ? `${found.owner ? `owned by ${found.owner}` : "has no owner"}${found.target ? `, under way to ${found.target}` : ""}`
+    : `owns ${amount(found.bundles)} bundles`;
+  const { own, mean, highest, lowest } = found.scores;
   return [
-    h("h3", {}, `${told.kind === "bundle" ? "Bundle" : "Broker"} ${told.subject}`),
-    h("p", {}, `${where}; ${amount(told.msgsPerS ?? 0)} msg/s, ${amount(told.bytesPerS ?? 0)} B/s. `,
+    h("h3", {}, `${found.kind === "bundle" ? "Bundle" : "Broker"} ${found.subject}`),
+    h("p", {}, `${where}; ${amount(found.msgsPerS ?? 0)} msg/s, ${amount(found.bytesPerS ?? 0)} B/s. `,
       `Score of the broker ${percent(own)}; mean ${percent(mean)}, highest ${percent(highest)}, lowest ${percent(lowest)}.`),
-    h("div", { class: "actions" }, ...actionsFor(told)),
-    ...(told.grounds.length ? [table("What holds it where it is", [
+    h("div", { class: "actions" }, ...actionsFor(found)),
+    ...(found.grounds.length ? [table("What holds it where it is", [
       ["about", "", (one) => one.about || "the round"],
       ["why", "", (one) => h("span", {}, one.meaning, one.takes ? h("span", { class: "quiet" }, ` ${one.takes}`) : "")],
       ["figures", "wide", (one) => one.detail],
-    ], told.grounds)] : []),
-    ...(told.candidates.length ? [candidates(told.candidates)] : []),
-    ...(told.tasks.length ? [taskTable("Its tasks", told.tasks, false)] : []),
-    ...history(told.decisions),
+    ], found.grounds)] : []),
+    ...(found.candidates.length ? [candidates(found.candidates)] : []),
+    ...(found.tasks.length ? [taskTable("Its tasks", found.tasks, false)] : []),
+    ...history(found.decisions),
   ];
 }
 
