@@ -1,4 +1,4 @@
-"""``loadmanager brokers``, ``leader`` and ``lookup``: who is there, and who owns what."""
+"""``loadmanager brokers``, ``leader`` and ``lookup``: what is there, and what owns what."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ def snapshot_of(reach: Reach) -> "Snapshot":
 
 
 def leader_of(reach: Reach) -> dict[str, Any]:
-    """Return who leads: ``brokerId`` and ``serviceUrl``."""
+    """Return the leader: ``brokerId`` and ``serviceUrl``."""
     found: dict[str, Any] = reach.json("/admin/v2/brokers/leaderBroker")
     return found
 

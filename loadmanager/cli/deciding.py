@@ -82,7 +82,7 @@ def print_round(one: Round, planner: Planner) -> None:
 
 def _move_row(one: Round, move: Move) -> tuple[object, ...]:
     msgs_per_s, bytes_per_s = _traffic(one, move)
-    source = move.source or "(nobody)"
+    source = move.source or "(no owner)"
     rates = f"{msgs_per_s:.0f}", f"{bytes_per_s / 1000:.1f}"
     return move.bundle, source, move.target, move.cause.value, *rates
 

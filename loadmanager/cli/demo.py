@@ -208,7 +208,7 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
 
 
 def read_records(records: Mapping[Path, float | None]) -> "Evidence":
-    """Return what the brokers' own records say of who served which bundle when.
+    """Return what the brokers' own records say of which broker served which bundle when.
 
     ``records`` maps each broker's record to when it was surely dead, None if it was
     not killed.

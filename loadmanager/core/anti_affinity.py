@@ -18,7 +18,7 @@ def isolated(view: ClusterView, namespace: Namespace, weights: ResourceWeights) 
     """Return which brokers isolation keeps ``namespace`` away from.
 
     A namespace without a policy stays away from every policy's primary brokers; one
-    with a policy gets nobody else, even if that is nobody at all.
+    with a policy gets no other broker, even if that leaves none.
     """
     names, policies = view.brokers.names, view.policies
     policy = policies.governing(namespace)

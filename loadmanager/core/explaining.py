@@ -92,7 +92,7 @@ class Ground:
 class Explanation:
     """What can be said of one bundle or broker now.
 
-    ``owner`` is who lists a bundle, ``target`` where it is under way to. ``score`` is that
+    ``owner`` is the broker that lists a bundle, ``target`` the next one. ``score`` is that
     of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and
     ``lowest`` of all. ``decisions`` are the last ones about it, newest first; ``grounds``
     what holds it, most telling first. ``bundles`` counts a broker's. ``weighing`` is how the

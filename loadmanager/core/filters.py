@@ -51,7 +51,7 @@ class Eligibility:
         self._codes[rows & self.mask] = _CODES[reason]
 
     def prefer(self, rows: Mask, reason: Reason) -> None:
-        """Refuse all but ``rows``, unless that would leave nobody."""
+        """Refuse all but ``rows``, unless that would leave none."""
         if (rows & self.mask).any():
             self.refuse(~rows, reason)
 
@@ -67,7 +67,7 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """The rules for who may take a bundle, in the order in which they refuse."""
+    """The rules for which brokers may take a bundle, in the order in which they refuse."""
 
     max_report_age_s: Annotated[
         float,
@@ -117,7 +117,7 @@ class Filters:
         """Return which brokers may take ``bundle``, which has topics of ``domain``.
 
         The order is Pulsar's. Unlike there, no rule that is a must is ever dropped
-        because nobody is left: a bundle that nobody may take stays where it is.
+        because none is left: a bundle that no broker may take stays where it is.
         """
         return self._eligible(view, bundle, domain)
 

@@ -49,7 +49,7 @@ def may_be_let_off(
     """Return whether an unhealthy broker may give its bundles away.
 
     At most half of the brokers may, draining ones counted: if all are found sick at
-    once, it is more likely the question that is wrong, and nobody would be left to serve.
+    once, it is more likely the question that is wrong, and no broker would be left to serve.
     Of too many those with the smallest names go, so that all sidecars agree on which.
     """
     off = sorted({*draining, me})

@@ -36,7 +36,7 @@ class SplitOrder:
 class Orders:
     """What one broker should own, from the leader of ``epoch``.
 
-    ``handovers`` names, for bundles that the broker is to let go, who gets them: the
+    ``handovers`` names, for bundles that the broker is to let go, which broker gets them: the
     old owner can then send clients straight on. ``splits`` are those of ``bundles``
     that should not be whole: the order stands until the namespace's boundaries show
     their parts.

@@ -59,7 +59,7 @@ class BrokerUnknown(LookupRefused):
 class DrainStatus:
     """How far a broker is from being empty, as one sidecar sees it.
 
-    ``mark`` is None for a broker that nobody marked. ``draining`` is what the broker's
+    ``mark`` is None for a broker without a mark. ``draining`` is what the broker's
     own report says: its agent has seen the mark, or is about to stop.
     """
 

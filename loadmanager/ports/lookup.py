@@ -112,7 +112,7 @@ class LookupService(Protocol):
 
         Raises:
             NamespaceUnknown: the topic's namespace does not exist.
-            Unavailable: no broker owns the bundle, and nobody could be made to in time.
+            Unavailable: no broker owns the bundle, and none could be made to in time.
         """
 
     async def find_owner_or_redirect(

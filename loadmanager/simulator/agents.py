@@ -132,7 +132,7 @@ class Agents:
         return sorted(seen, key=lambda one: one.seen_s)
 
     def _follow(self, measured: Measured, now_s: float, step_s: float) -> None:
-        """Take up who is there and who owns what."""
+        """Take up which brokers are there and what they own."""
         changed = self._listings.follow(measured.owner)
         self._varied.begin(changed)
         for row in changed.tolist():
@@ -164,7 +164,7 @@ class Agents:
         return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
 
     def _told(self, current: Reading, sampled: Mask) -> Mask:
-        """Return who has something to publish; what clients must not miss waits for no sample."""
+        """Return which agents have something to publish; what clients need waits for no sample."""
         last = self._last
         urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
         published = due(

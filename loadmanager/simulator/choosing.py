@@ -72,7 +72,7 @@ CHOOSE: Final = (
         "Brokers that leave, so that many bundles are placed at once",
         "avg+least_long_term_message_rate",
         "over-placement",
-        "LeastLongTermMessageRate counts what it gave away and nobody has reported yet, and "
+        "LeastLongTermMessageRate counts what it gave away and no broker has reported yet, and "
         "spreads best with any shedder. AvgShedder names its own targets whatever the placement "
         "is, so that this pair does as the default does at the four other problems.",
     ),
@@ -172,7 +172,7 @@ COMMENTS: Final[Mapping[tuple[str, str], str]] = {
     (_THRESHOLD_USAGE, "over-placement"): (
         "The fullest broker came to {peak} times the lowest possible. The problem is there: by "
         "usage, a placement picks at random among all who are ten points below the mean, and "
-        "among all if nobody is; by rates and what was just given away it came to 1.1 times at "
+        "among all if none is; by rates and what was just given away it came to 1.1 times at "
         "most. But the planner counts a bundle on its new broker as soon as it is given away, in "
         "parity mode too, where Pulsar waits for the next report; bundles do not pile up as there."
     ),

@@ -77,7 +77,7 @@ class HandOvers:
 
     @property
     def serving(self) -> Indices:
-        """The broker that serves each bundle, -1 for nobody."""
+        """The broker that serves each bundle, -1 for none."""
         served = (self.holder >= 0) & self.members.alive[self.holder]
         return np.where(served, self.holder, NOBODY)
 
@@ -128,17 +128,17 @@ class HandOvers:
                 self._take_up(row, order)
 
     def wait_from(self, now_s: float, wanted: Mask) -> None:
-        """Begin the waiting of clients who came to ``wanted`` bundles that nobody serves."""
+        """Begin the waiting of clients who came to ``wanted`` bundles that no broker serves."""
         new = wanted & (self.serving < 0) & np.isnan(self._unserved_since_s)
         self._unserved_since_s[new] = now_s
 
     def take_waited_s(self) -> FloatArray:
-        """Return how long nobody served each bundle that was taken up since this was asked."""
+        """Return how long no broker served each bundle that was taken up since this was asked."""
         waited_s, self._waited_s = self._waited_s, np.zeros(len(self.holder))
         return waited_s
 
     def stopped(self, broker: int, at_s: float) -> None:
-        """Tell that ``broker`` died: nobody serves what it holds."""
+        """Tell that ``broker`` died: no broker serves what it holds."""
         self._unserved_since_s[self.held_by(broker)] = at_s
         for order in self._orders.values():
             if order.source == broker and order.release_s > at_s:
@@ -165,7 +165,7 @@ class HandOvers:
 
     @property
     def sources(self) -> Iterator[int]:
-        """The broker that each bundle under way leaves, -1 for nobody."""
+        """The broker that each bundle under way leaves, -1 for none."""
         return (order.source for order in self._orders.values())
 
     def held_by(self, broker: int) -> Indices:
@@ -178,7 +178,7 @@ class HandOvers:
         return not arriving and not self.held_by(broker).size
 
     def unowned(self) -> list[BundleId]:
-        """Return the bundles that clients wait for, nobody has and nobody is to have."""
+        """Return the bundles that clients wait for, no broker has or is to have."""
         rows = np.flatnonzero(~np.isnan(self._unserved_since_s) & (self.holder < 0)).tolist()
         return [self.topics.bundles[row] for row in rows if row not in self._orders]
 
@@ -217,7 +217,7 @@ class HandOvers:
 
     def _record(self, row: int, order: _Order, until_s: float, *, served: bool) -> None:
         since_s = float(self._unserved_since_s[row])
-        # What nobody owned was waited for before it was ordered, too: not this move's doing.
+        # What no broker owned was waited for before it was ordered, too: not this move's doing.
         waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.at_s)
         brokers = self.fleet.brokers
         self.records.append(

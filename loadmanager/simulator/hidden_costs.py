@@ -69,7 +69,7 @@ class HiddenCosts:
     def served(self, fraction: FloatArray, caught_up: FloatArray) -> None:
         """Count what was served in the step.
 
-        Both (K,) are multiples of what came: of that itself, NaN for what nobody serves and
+        Both (K,) are multiples of what came: of that itself, NaN for what no broker serves and
         whose waiting ends with a hand-over, and of what waited.
         """
         left = np.nan_to_num(1.0 - fraction, nan=0.0) - caught_up

@@ -109,7 +109,7 @@ class Leader:
     ) -> list[Move]:
         """Return a next owner for each bundle that gets one now, between the rounds.
 
-        None goes to the broker that it is ``leaving`` for ``cause``. What nobody owns and
+        None goes to the broker that it is ``leaving`` for ``cause``. What no broker owns and
         is kept for its broker's return gets none yet.
         """
         unowned = [bundle for bundle in bundles if bundle not in leaving]
@@ -176,14 +176,14 @@ class Leader:
         )
 
     def _plan(self, in_flight: Mapping[BundleId, BrokerId]) -> None:
-        """Note who is to own each bundle, and who was last."""
+        """Note which broker is to own each bundle, and which one was last."""
         self._planned = self._agents.owner.copy()
         for bundle, target in in_flight.items():
             self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
         self._last_planned = np.where(self._planned >= 0, self._planned, self._last_planned)
 
     def _seen(self, now_s: float, afresh: frozenset[BundleId]) -> ClusterView:
-        """Return the cluster now; what is to be placed ``afresh`` counts as on nobody."""
+        """Return the cluster now; what is to be placed ``afresh`` counts as unowned."""
         names, brokers = self._agents.bundles, self._agents.brokers
         planned = {
             names[row]: brokers[self._planned[row]]
@@ -229,7 +229,7 @@ class Emptying:
         return self._drains.due(self._staying(rows), most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
-        """Leave these alone for a moment: nobody can take them now."""
+        """Leave these alone for a moment: no broker can take them now."""
         self._drains.refused(bundles, now_s)
 
     def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:

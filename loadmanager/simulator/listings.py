@@ -68,7 +68,7 @@ class ListingRows:
         self.owner: Indices = np.full(len(bundles), -1, dtype=np.intp)
 
     def follow(self, owner: Indices) -> Indices:
-        """Take up who owns what now; return the rows of the brokers that this is about."""
+        """Take up what brokers own now; return the rows of the brokers that this is about."""
         changed = np.flatnonzero(owner != self.owner)
         if not len(changed):
             return changed

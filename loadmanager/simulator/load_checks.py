@@ -72,7 +72,7 @@ def _placing(path: TomlPath, load: Load, scenario: Scenario) -> Iterator[Contrad
             fault = "expected brokers that are there from the beginning: joined = true"
             yield Contradiction((*path, "placed_on", at), fault, BROKERS)
     if load.placed_on and load.placed == "unowned":
-        fault = 'expected none, as placed = "unowned" says that nobody has these bundles'
+        fault = 'expected none, as placed = "unowned" says that no broker has these bundles'
         yield Contradiction((*path, "placed_on"), fault, ("load.placed",))
 
 

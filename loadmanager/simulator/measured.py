@@ -13,7 +13,7 @@ from loadmanager.core.scores import FloatArray
 class Measured:
     """The truth of one step: B brokers and K bundles in the rows of the world.
 
-    ``owner`` is the row of the broker that serves each bundle, -1 for nobody. ``rates``
+    ``owner`` is the row of the broker that serves each bundle, -1 for none. ``rates``
     (K, 4) is what was served, in the order of `core.averages`: a saturated broker serves
     less than it is asked for. ``usage`` and ``limit`` (B, 5) are in the units of load
     reports and the order of `core.scores.RESOURCES`.

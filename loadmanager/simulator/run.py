@@ -32,7 +32,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord:
-    """One bundle given to another broker. ``source`` is None if nobody owned it.
+    """One bundle given to another broker. ``source`` is None if no broker owned it.
 
     The rates are the true ones when it was ordered. ``interrupted_client_s`` is how long
     its clients waited, added up. ``served_at_s`` is when the target served, None if it did
@@ -60,7 +60,7 @@ class Timeline:
     background included: above 1 the broker cannot serve all. ``served`` is the fraction
     it serves. Both are NaN while a broker is not ``present``. ``bound`` is a proven lower
     bound of the largest demand, over all resources, that any assignment could reach.
-    ``unowned_msgs_per_s`` is the traffic of bundles that nobody serves. ``excess`` is how
+    ``unowned_msgs_per_s`` is the traffic of bundles that no broker serves. ``excess`` is how
     far brokers stand above the level to which all load would fill them like water: the mean
     over the brokers, as a fraction of that level. ``unmoved_cpu`` (T, B) is the demand of CPU
     without any move for load. Model 1 knows neither.

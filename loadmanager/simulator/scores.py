@@ -113,7 +113,7 @@ class Scores:
         "none if it never is. In model 1 until max/mean is at most 1.15.",
     )
     moves: int = _score("moves", "", "Bundles taken from one broker for another, for their load.")
-    placed: int = _score("placed", "", "Bundles that nobody owned and that were given to a broker.")
+    placed: int = _score("placed", "", "Bundles without an owner that were given to a broker.")
     drained: int = _score("drained", "", "Bundles taken from brokers that were to be emptied.")
     returned: int = _score(
         "returned",
@@ -146,7 +146,7 @@ class Scores:
         "thrash each", "%", "The same for each broker on average, to compare clusters by."
     )
     unowned_s: float = _score(
-        "unowned", "s", "For how long traffic of some bundle was for nobody, at recorded moments."
+        "unowned", "s", "For how long some bundle with traffic had no owner, at recorded moments."
     )
     unowned_msgs: float = _score("unowned messages", "messages", "Messages that came then.")
     refusals: int = _score(

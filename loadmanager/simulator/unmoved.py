@@ -18,7 +18,7 @@ class Unmoved:
         self._holder = holder.copy()
 
     def owner(self, hand_overs: HandOvers) -> Indices:
-        """Return who would serve each bundle now, -1 for nobody; to be asked in each step."""
+        """Return the broker that would serve each bundle now, -1 for none; asked in each step."""
         gone = (self._holder < 0) | ~hand_overs.members.alive[self._holder]
         self._holder = np.where(gone, hand_overs.serving, self._holder)
         return self._holder

@@ -33,7 +33,7 @@ from loadmanager.simulator.world_events import WorldEvents
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moment:
-    """The truth of one step, as nobody in the cluster sees it.
+    """The truth of one step, as no part of the cluster sees it.
 
     ``wanted`` (K, 4) are the demanded rates; ``use`` is what that makes of brokers.
     """
@@ -118,7 +118,7 @@ class World:
 
     @property
     def unowned(self) -> list[BundleId]:
-        """What clients ask for, nobody has and nobody is to have."""
+        """What clients ask for, no broker has or is to have."""
         return self.hand_overs.unowned()
 
     def order(
@@ -163,7 +163,7 @@ class World:
         )
 
     def bound(self) -> float:
-        """Return what the largest demand is at least, however the bundles lie; NaN for nobody."""
+        """Return what the largest demand is at least, however the bundles lie; NaN for none."""
         bound = self._assignable.bound(self._confined)
         growth = self.fleet.cpu_growth
         if not growth:
@@ -229,7 +229,7 @@ class World:
         if catch_up.any():
             waiting = self._variable(owner, self._wanted * catch_up[:, np.newaxis], factor)
         use = self.fleet.use(fixed, variable, waiting)
-        # One more for what nobody serves: row -1.
+        # One more for what no broker serves: row -1.
         caught_up = catch_up * np.append(use.caught_up_fraction, 0.0)[owner]
         hidden.served(np.append(use.served_fraction, np.nan)[owner], caught_up)
         return use, np.append(use.served_fraction, 0.0)[owner] + caught_up

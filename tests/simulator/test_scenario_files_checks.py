@@ -102,7 +102,7 @@ TOGETHER = [
         SOUND + "placed_on = ['small']\nplaced = 'unowned'",
         (
             'x.toml:12: load.placed_on = ["small"]; expected none, as placed = "unowned" says that '
-            "nobody has these bundles"
+            "no broker has these bundles"
         ),
     ),
     (

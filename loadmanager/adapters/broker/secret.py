@@ -1,4 +1,4 @@
-"""The secret that a broker shares with its sidecar: who does not send it commands nothing."""
+"""The secret that a broker shares with its sidecar: without it, commands are refused."""
 
 import hmac
 import re

@@ -47,7 +47,7 @@ async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, .
 
 
 class _Untold:
-    """Stands for the value nobody was told yet: None is a value."""
+    """Stands for a value not reported yet: None is a value."""
 
 
 class Subscription(Generic[Value]):

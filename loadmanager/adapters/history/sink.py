@@ -1,4 +1,4 @@
-"""The writer's thread: takes what is offered, and never keeps anybody waiting who must not wait."""
+"""The writer's thread: takes what is offered, and never blocks a caller that must not wait."""
 
 import queue
 import threading

@@ -75,7 +75,7 @@ class HttpAssignClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """Have the leader decide on ``bundle`` and return who is to own it.
+        """Have the leader decide on ``bundle`` and return the broker that is to own it.
 
         Raises:
             NotLeader: it does not lead, or answers as the leader of an older epoch.

@@ -1,4 +1,4 @@
-"""What a Pulsar broker answers about topics: who serves one, how many partitions it has."""
+"""What a Pulsar broker answers about topics: the broker that serves one, and its partitions."""
 
 from contextlib import suppress
 from http import HTTPStatus

@@ -144,7 +144,7 @@ class MoveOrder:
             return
 
     async def find(self) -> BrokerId | None:
-        """Return the target as soon as it serves the bundle, else who does, if anyone."""
+        """Return the target as soon as it serves the bundle, else the broker that does, if any."""
         until_s = monotonic() + self.look_s
         while True:
             if await self.brokers.surely_serves(self.move.target, self.move.bundle):

@@ -25,7 +25,7 @@ class CostModel(Protocol):
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
 
-        ``source`` is who serves it now, None for no broker.
+        ``source`` is the broker that serves it now, None for no broker.
         """
 
     def elsewhere(

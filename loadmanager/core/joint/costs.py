@@ -20,7 +20,7 @@ class JointCosts:
     fallback: CostModel = field(default_factory=TrafficShare)
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
-        """Return the usage of ``bundle``; where nobody serves it, on a broker of speed 1."""
+        """Return the usage of ``bundle``; where no broker serves it, on a broker of speed 1."""
         usual = self._usual(view, bundle)
         if usual is None:
             return self.fallback.usage(view, bundle, source)

@@ -28,7 +28,7 @@ def served_in(bundles: BundleColumns, rates: FloatArray) -> FloatArray:
 
 
 def owners(view: ClusterView) -> Indices:
-    """Return the broker that has each bundle row or is about to, -1 for nobody."""
+    """Return the broker that has each bundle row or is about to, -1 for none."""
     found = view.owned.listed_by.copy()
     for bundle, target in view.moved.items():
         row = view.bundles.row(bundle)

@@ -19,7 +19,7 @@ class PlannedPlacement:
 
     Pulsar's accident `plan-by-statistics`: until July 2026 the plan was keyed by the
     bundle's statistics. It was lost when they changed, bundles with equal statistics
-    shared it, and all that nobody had measured went to one broker.
+    shared it, and all that was not measured went to one broker.
     """
 
     def rank(

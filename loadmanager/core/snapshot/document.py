@@ -61,8 +61,8 @@ class Snapshot:
     """A cluster at the moment ``taken_at_ms`` of the wall clock.
 
     All times in ``memory`` are seconds by that clock. ``age_s`` is how old each report
-    was, 0 for one that is not in it. ``averages`` and ``running`` are None where nobody
-    kept any: the reports then count as the one sample there is.
+    was, 0 for one that is not in it. ``averages`` and ``running`` are None where none
+    were kept: the reports then count as the one sample there is.
 
     ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
     ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, hold every

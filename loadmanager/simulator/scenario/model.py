@@ -188,7 +188,8 @@ class Scenario(Section):
         Field(strict=False, description="How the rates of the trace change besides."),
     ] = ()
     isolation: Annotated[
-        tuple[Isolation, ...], Field(strict=False, description="Who may serve which namespaces.")
+        tuple[Isolation, ...],
+        Field(strict=False, description="Which brokers may serve which namespaces."),
     ] = ()
     events: Annotated[
         tuple[Event, ...], Field(strict=False, description="What happens meanwhile.")

@@ -1,4 +1,4 @@
-"""What operators decreed in a scenario about who may serve which namespace."""
+"""What operators configured in a scenario: which brokers may serve which namespace."""
 
 import re
 from collections.abc import Iterable
