@@ -12,7 +12,7 @@ from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.orders import PulsarOrders
-from loadmanager.attach.placing import name_in
+from loadmanager.attach.placing import holds_policies, name_in
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_placement, proposed_split
 from loadmanager.common.cluster_owners import Holding
@@ -137,8 +137,11 @@ class Dispatcher:
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         try:
-            placements = map(proposed_placement, seen.placements)
-            await self._carry_out(placements, at_once=self.budget.limits.at_once)
+            for first in (True, False):  # Else Pulsar places those that hold policies.
+                placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
+                await self._carry_out(
+                    map(proposed_placement, placements), at_once=self.budget.limits.at_once
+                )
             if splits:
                 await self._carry_out(map(proposed_split, splits), at_once=1)
             else:

@@ -16,7 +16,7 @@ from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import PlacementProposal, Rules
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
     BrokerId,
@@ -130,11 +130,23 @@ def spread(
     return found
 
 
+def holds_policies(bundle: BundleId) -> bool:
+    """Return whether the topic of a namespace's policies lies in a bundle.
+
+    A modular broker that begins to serve another bundle of the namespace looks that topic up, and
+    so has Pulsar's leader place its bundle if no broker serves that.
+    """
+    return _lies_in(bundle, CHANGE_EVENTS) is not None
+
+
 def name_in(bundle: BundleId) -> TopicName | None:
     """Return the name of a topic that would lie in a bundle; asking where it is makes no topic."""
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    for number in range(_MOST_NAMES):
-        topic = parse_full_topic(f"persistent://{namespace}/loadmanager-{number}")
-        if lower <= position(topic, "crc32") < upper:
-            return topic
-    return None
+    names = (_lies_in(bundle, f"loadmanager-{number}") for number in range(_MOST_NAMES))
+    return next((topic for topic in names if topic is not None), None)
+
+
+def _lies_in(bundle: BundleId, local: str) -> TopicName | None:
+    """Return the topic of that local name in the bundle's namespace, None if another has it."""
+    topic = parse_full_topic(f"persistent://{namespace_of(bundle)}/{local}")
+    lower, upper = range_of(bundle)
+    return topic if lower <= position(topic, "crc32") < upper else None

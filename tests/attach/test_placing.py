@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
@@ -15,7 +16,7 @@ from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Stopped
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.placing import MOST_BUNDLES, name_in
+from loadmanager.attach.placing import MOST_BUNDLES, holds_policies, name_in
 from loadmanager.attach.prior_settings import StateFile
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.tasks import line
@@ -129,6 +130,17 @@ async def test_a_new_namespace_is_spread_and_nothing_else_is_touched(
     ordered, why = log.tasks[0]
     assert "no broker -> " in line(ordered, why)
     assert "its namespace is new" in line(ordered, why)
+
+
+async def test_the_bundle_of_a_namespaces_policies_is_placed_before_pulsar_does_it(
+    pulsar: FakePulsar, balancer: Balancer
+) -> None:
+    namespaces = (Namespace(f"bench/new-{number}") for number in count())
+    late = next(one for one in namespaces if holds_policies(Boundaries.even(one, 6).bundles[-1]))
+    log = await balanced(balancer, created(pulsar, 6, late))
+    assert log.tasks[0][0].bundle == Boundaries.even(late, 6).bundles[-1]
+    assert set(log.ended.values()) == {TaskState.SERVING}
+    assert owners(pulsar, late) == {0: 2, 1: 2, 2: 2}
 
 
 async def test_nothing_is_placed_unless_it_is_asked_for(

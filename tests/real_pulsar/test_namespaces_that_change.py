@@ -78,7 +78,7 @@ def test_a_new_namespace_is_spread_before_its_first_lookup(
         cluster.create_namespace(name, 16)
         seen = rounds()
         if cluster.manager == "modular":
-            told_until(told, lambda _: sum(one["state"] == "serving" for one in placed()) == 16)
+            told_until(told, lambda _: sum(one["state"] != "ordered" for one in placed()) == 16)
         else:
             told_until(told, lambda _: rounds() >= seen + 3)
         process.terminate()
@@ -87,6 +87,7 @@ def test_a_new_namespace_is_spread_before_its_first_lookup(
         sum(one.startswith(f"{name}/") for one in cluster.owned(number)) for number in range(3)
     ]
     if cluster.manager == "modular":
+        assert [one for one in placed() if one["state"] not in {"ordered", "serving"}] == []
         assert sorted(served) == [5, 5, 6]
         # Asking where a topic is makes none.
         assert cluster.json(f"/admin/v2/persistent/{name}") == []

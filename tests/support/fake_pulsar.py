@@ -249,12 +249,17 @@ def split(
 
 
 def lookup(cluster: FakePulsar, broker: FakeBroker, topic: str) -> web.Response:
-    """Name the broker of a topic; a bundle without one is served here."""
+    """Name the broker of a topic; a bundle without one is served here.
+
+    The broker then looks up the policies of the namespace, and the first one leads.
+    """
     if topic == f"persistent://pulsar/{broker.name}/healthcheck":
         return found_at(broker)
-    for bundle in [one for one in cluster.unloaded if lies_in(topic, one)]:
-        cluster.unloaded.remove(bundle)
-        cluster.hand_over(bundle, broker)
+    policies = f"{topic.rpartition('/')[0]}/__change_events"
+    for name, server in ((topic, broker), (policies, cluster.brokers[0])):
+        for bundle in [one for one in cluster.unloaded if lies_in(name, one)]:
+            cluster.unloaded.remove(bundle)
+            cluster.hand_over(bundle, server)
     bundles = (one for candidate in cluster.brokers for one in candidate.owned)
     owner = next((cluster.owner(one) for one in bundles if lies_in(topic, one)), None)
     if owner is None:
