@@ -15,7 +15,7 @@ from real_pulsar import CLUSTER, RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
 
 TOPICS, RATE_PER_S = 24, 240.0
 NAMESPACE = "trial/skew"

@@ -19,7 +19,7 @@ from loadmanager.attach.quiet import SHEDDING, SWITCHES
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
 
 NAMESPACE, BUNDLES = "trial/zipf", 32
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(50)]

@@ -15,7 +15,7 @@ from real_pulsar import RealPulsar
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900), pytest.mark.flaky(reruns=1)]
 
 NAMESPACE = "trial/ending"
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]

@@ -23,7 +23,7 @@ from loadmanager.testbed.demo.children import free_ports
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
 
 NAMESPACE, BUNDLES = "trial/beside", 16
 NAMES = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(24)]

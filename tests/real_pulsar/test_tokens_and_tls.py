@@ -14,7 +14,7 @@ from secured_pulsar import SUPERUSER, Secured
 
 from loadmanager.attach.quiet import SWITCHES
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
 
 VERSION = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
 MANAGER = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
