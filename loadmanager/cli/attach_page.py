@@ -16,6 +16,7 @@ from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_h
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
+from loadmanager.cli.attach_steering import PageSteering
 from loadmanager.common.overview import (
     MOST_BROKERS,
     MOST_DECISIONS,
@@ -24,7 +25,6 @@ from loadmanager.common.overview import (
     scarcest_first,
 )
 from loadmanager.core.balance_course import BalancePoint
-from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
@@ -49,6 +49,7 @@ class AttachOverviews:
     """Keeps what the page shows; ``balances`` says whether moves are made."""
 
     balances: bool
+    steering: PageSteering = field(init=False)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
     _seen: Observation | None = None
@@ -59,11 +60,18 @@ class AttachOverviews:
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Show the moves of the last look to those who pause."""
+        self.steering = PageSteering(
+            balances=self.balances,
+            proposals=lambda: () if self._seen is None else self._seen.proposals,
+        )
+
     def round(self, seen: Observation, held: str) -> None:
         """Take note of one look at the cluster."""
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
-        self._seen, self._held = seen, held
+        self._seen, self._held = seen, self.steering.held(held)
         self._rounds += 1
         plan = seen.plan
         if plan is not None and plan.least_max_over_mean > 0:
@@ -101,7 +109,6 @@ class AttachOverviews:
             raise Unavailable("no window of the cluster is over yet")
         brokers = scarcest_first(_brokers(seen))
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
-        mode = BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING
         return Overview(
             cluster=seen.cluster.name,
             leader=_NAME,
@@ -109,7 +116,7 @@ class AttachOverviews:
             since_ms=self._began_ms,
             at_ms=at_ms,
             measure="rate",
-            balancing=Balancing(mode=mode),
+            balancing=self.steering.balancing,
             course=tuple(self._course),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
@@ -128,6 +135,7 @@ class AttachOverviews:
             refusals=most_refused(seen.refusals),
             decisions=tuple(self._decisions),
             held=self._held,
+            actions=self.steering.actions,
         )
 
 
@@ -179,7 +187,7 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
         return
     feed = Feed(OverviewReader(lambda: overview_document(overviews.overview()), _NAME))
     app = web.Application()
-    for route in LivePage(feed).routes():
+    for route in (*LivePage(feed).routes(), *overviews.steering.routes()):
         app.router.add_route(route.method, route.pattern, _handler(route))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()

@@ -224,7 +224,10 @@ class Attached:
         options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
         strategy = strategy_of(options)
         cluster = await discover(admin, self._url)
-        with recording(options, cluster, strategy, mandate.epoch) as history:
+        with (
+            recording(options, cluster, strategy, mandate.epoch) as history,
+            self._overviews.steering.open(state, log.event),
+        ):
             balancer = Balancer(
                 admin=admin,
                 url=self._url,

@@ -33,7 +33,9 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 SCHEMES: tuple[Literal["dark", "light"], ...] = ("dark", "light")
 WIDTHS = (360, 1400)
 DRAINING = BrokerUse(broker=B2, cpu_fraction=0.3, bundles=2, draining=True, healthy=False)
-SEEN = replace(OVERVIEW, brokers=(*OVERVIEW.brokers, DRAINING))
+SEEN = replace(
+    OVERVIEW, brokers=(*OVERVIEW.brokers, DRAINING), actions=("explain", "pause", "observe")
+)
 
 
 @pytest.fixture(scope="module")

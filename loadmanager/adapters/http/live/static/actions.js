@@ -8,7 +8,7 @@ const WAIT_MS = 2000;
 const MOST_MOVES = 50;
 
 const WORDS = {
-  pause: ["Pause rounds", "Rounds move and split nothing until somebody resumes them. Bundles without an owner are still placed, and draining brokers emptied."],
+  pause: ["Pause rounds", "Rounds move and split nothing until somebody resumes them. Sidecars still place bundles without an owner, and empty draining brokers."],
   observe: ["Only observe", "Rounds decide and record, and order nothing."],
   resume: ["Resume rounds", "Rounds move bundles again."],
   unload: ["Unload", "The bundle moves to the broker that the leader chooses, or to the one named below; its clients wait a moment."],

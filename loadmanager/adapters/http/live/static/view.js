@@ -7,15 +7,21 @@ const FAR = 0.3;
 const RESOURCES = { cpu: "CPU", "network in": "network in", "network out": "network out" };
 const STATES = { serving: "good", failed: "bad", timed_out: "bad", landed_elsewhere: "fair", superseded: "fair" };
 
-export const subject = (name) =>
-  h("button", { type: "button", class: "link", "data-subject": name, "data-key": `subject ${name}` }, name);
+// Attach has no search, no tokens and no REST API.
+let explains = true;
+
+export const subject = (name) => (explains
+  ? h("button", { type: "button", class: "link", "data-subject": name, "data-key": `subject ${name}` }, name)
+  : h("span", {}, name));
 
 export function render(seen, button) {
   setText("cluster", seen.cluster);
   document.title = `${seen.cluster} · loadmanager`;
   setText("leader", `led by ${seen.leader}, term ${seen.epoch}`);
   remember(seen.course, seen.atMs);
-  byId("search").closest("section").hidden = !seen.actions.includes("explain");
+  explains = seen.actions.includes("explain");
+  byId("search").closest("section").hidden = !explains;
+  byId("token-button").hidden = byId("rest").hidden = !explains;
   balance(seen, button);
   brokers(seen);
   tasks(seen);
@@ -124,7 +130,7 @@ function tasks(seen) {
   setText("tasks-count", `${live.length} under way, ${seen.tasks.length - live.length} done lately`);
   const rows = seen.tasks.map(({ ageS: _, ...task }) => task);
   show(byId("tasks"), rows, () => (rows.length
-    ? taskTable("Under way first, then those that ended last", rows) : h("p", {}, "No task in this leader's term.")));
+    ? taskTable("Under way first, then those that ended last", rows, seen.measure === "use") : h("p", {}, "No task in this leader's term.")));
 }
 
 function refusals(seen) {

@@ -1,0 +1,118 @@
+"""Pausing and resuming the moves of ``loadmanager attach`` from its live page."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from aiohttp import web
+
+from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply, unavailable
+from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.adapters.http.security.origin import OwnNames, is_forwarded, refuse_foreign_page
+from loadmanager.admin.steering import BalancingState
+from loadmanager.attach.observation import Proposal
+from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.core.balancing import Balancing, BalancingMode
+
+_ADMIN: Final = "/admin/v2/loadmanager"
+_BY: Final = "paused by "
+_LONGEST: Final = 200
+_RETRY_AFTER_S: Final = 10.0
+
+
+class PageSteering:
+    """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do.
+
+    Args:
+        balances: whether moves are made at all.
+        proposals: returns what the last look at the cluster would move.
+    """
+
+    def __init__(self, *, balances: bool, proposals: Callable[[], Sequence[Proposal]]) -> None:
+        self._balances = balances
+        self._proposals = proposals
+        self._state: State | None = None
+        self._tell: Callable[[str], None] = lambda _: None
+        self._paused = ""
+
+    @contextmanager
+    def open(self, state: State, tell: Callable[[str], None]) -> Iterator[None]:
+        """Let people pause the balancer whose state this is, as long as the context lasts.
+
+        ``tell`` is called with what was changed.
+        """
+        self._state, self._tell = state, tell
+        try:
+            yield
+        finally:
+            self._state = None
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What people can ask for now."""
+        return () if self._state is None else ("pause", "resume")
+
+    @property
+    def balancing(self) -> Balancing:
+        """Whether moves are made."""
+        if self._paused:
+            return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
+        return Balancing(mode=BalancingMode.ACTIVE if self._balances else BalancingMode.OBSERVING)
+
+    def held(self, why: str) -> str:
+        """Take note of why a round moves nothing; return it, "" where that is a pause."""
+        self._paused = why if why.startswith(_BY) else ""
+        return "" if self._paused else why
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the page's buttons."""
+        path = f"{_ADMIN}/balancing"
+        return [
+            Route("GET", path, self._get, Role.READ),
+            Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
+            Route("PUT", f"{path}/resume", self._resume, Role.ADMIN),
+            Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
+        ]
+
+    async def _get(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        return json_reply(BalancingState.model_validate(self.balancing))
+
+    async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        moves = [
+            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason()}
+            for m in self._proposals()
+        ]
+        return json_reply({"moves": moves, "optimality": None, "withMoves": None})
+
+    async def _pause(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        state = self._open_to(request)
+        at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+        reason = " ".join(target.query("reason").split())[:_LONGEST]
+        why = f"{_BY}the live page at {at}{f': {reason}' if reason else ''}"
+        try:
+            await state.pause(why)
+        except StateUnusable as error:
+            raise unavailable(str(error), _RETRY_AFTER_S) from None
+        self._paused = why
+        self._tell(f"{why}: nothing moves until it is resumed")
+        return empty_reply(204)
+
+    async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        state = self._open_to(request)
+        try:
+            await state.resume()
+        except StateUnusable as error:
+            raise unavailable(str(error), _RETRY_AFTER_S) from None
+        self._paused = ""
+        self._tell("not paused any more: resumed by the live page")
+        return empty_reply(204)
+
+    def _open_to(self, request: web.BaseRequest) -> State:
+        """Return the state to change; raises `Refused` for whom that is not open to."""
+        refuse_foreign_page(request, OwnNames())
+        if is_forwarded(request):
+            raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
+        if self._state is None:
+            raise unavailable("this process makes no moves now; expected --balance", _RETRY_AFTER_S)
+        return self._state
