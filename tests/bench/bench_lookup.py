@@ -18,10 +18,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Final, cast
 
@@ -44,9 +45,26 @@ BUNDLES: Final = 1_024
 PREFIX: Final = "/lookup/v2/topic/persistent/public/default/topic-"
 SECRET: Final = b"a secret that is only for this run"
 HEADERS: Final = (
-    "Host: 127.0.0.1\r\nAccept: application/json\r\nAccept-Encoding: gzip, deflate\r\n"
-    "User-Agent: bench\r\n"
+    "Host: 127.0.0.1",
+    "Accept: application/json",
+    "Accept-Encoding: gzip, deflate",
+    "User-Agent: bench",
 )
+# As curl and Pulsar's C++, Java and Go clients send them; the versions are filled in.
+CLIENTS: Final = (
+    ("Host: 127.0.0.1", "User-Agent: curl/8.{}", "Accept: */*"),
+    ("Host: 127.0.0.1", "User-Agent: Pulsar-CPP-v4.{}", "Accept: */*"),
+    ("accept: application/json", "host: 127.0.0.1", "user-agent: Pulsar-Java-v4.{}"),
+    (
+        "Host: 127.0.0.1",
+        "User-Agent: Pulsar-httpClient-Go-v{}",
+        "Accept: application/json",
+        "Accept-Encoding: gzip",
+    ),
+)
+VERSIONS: Final = 10
+# Requests that follow one another are of several clients.
+STRIDE: Final = 7_919
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +73,8 @@ class Lane:
 
     ``guarded`` checks Pulsar's tokens; ``default`` is what guards without [security].
 
-    With ``fresh_headers`` no two requests have the same headers, as behind a proxy
-    that numbers them: the door then never answers before aiohttp has parsed.
+    With ``fresh_headers`` no two requests have the same headers: several versions of several
+    clients ask, each with its headers in any order, behind a proxy that numbers requests.
     """
 
     server: str
@@ -222,10 +240,10 @@ async def serve(name: str) -> None:
 class Asker(asyncio.Protocol):
     """Asks on one connection, one request after the other."""
 
-    def __init__(self, first: int, fresh_headers: bool, headers: str) -> None:
+    def __init__(self, first: int, heads: Sequence[str], *, numbered: bool) -> None:
         self._next = first
-        self._fresh = fresh_headers
-        self._headers = headers
+        self._heads = heads
+        self._numbered = numbered
         self._got = b""
         self.answered = 0
         self.refused = 0
@@ -254,22 +272,35 @@ class Asker(asyncio.Protocol):
     def _ask(self) -> None:
         assert self._transport is not None
         self._next += 1
-        request = _fresh if self._fresh else _plain
-        self._transport.write(request(self._next % TOPICS, self._headers, self._next))
+        topic, head = self._next % TOPICS, self._heads[self._next * STRIDE % len(self._heads)]
+        self._transport.write(
+            _request(topic, f"{head}X-Request-Id: {self._next}-{id(self)}\r\n")
+            if self._numbered
+            else _repeated(topic, head)
+        )
 
 
-@cache
-def _whole(topic: int, headers: str) -> bytes:
-    return f"GET {PREFIX}{topic} HTTP/1.1\r\n{headers}\r\n".encode()
+def _request(topic: int, head: str) -> bytes:
+    return f"GET {PREFIX}{topic} HTTP/1.1\r\n{head}\r\n".encode()
 
 
-def _plain(topic: int, headers: str, _number: int) -> bytes:
-    return _whole(topic, headers)
+_repeated: Final = cache(_request)
 
 
-def _fresh(topic: int, headers: str, number: int) -> bytes:
-    line = f"GET {PREFIX}{topic} HTTP/1.1\r\n"
-    return f"{line}{headers}X-Request-Id: {number}-{id(_whole)}\r\n\r\n".encode()
+def _heads(*, fresh_headers: bool, token: str) -> list[str]:
+    """Return blocks of headers without the empty line at their end."""
+    if not fresh_headers:
+        return ["".join(f"{line}\r\n" for line in [*HEADERS, *_proof(token)])]
+    return [
+        "".join(f"{line}\r\n" for line in order).format(version)
+        for client in CLIENTS
+        for order in permutations([*client, *_proof(token)])
+        for version in range(VERSIONS)
+    ]
+
+
+def _proof(token: str) -> list[str]:
+    return [f"Authorization: Bearer {token}"] if token else []
 
 
 async def ask(
@@ -279,11 +310,12 @@ async def ask(
     loop = asyncio.get_running_loop()
     offset = time.monotonic_ns() % 1_000_000_007
     askers: list[Asker] = []
-    token = jwt.encode({"sub": "client"}, SECRET, "HS256")
-    headers = f"{HEADERS}Authorization: Bearer {token}\r\n" if proves else HEADERS
+    token = jwt.encode({"sub": "client"}, SECRET, "HS256") if proves else ""
+    heads = _heads(fresh_headers=fresh_headers, token=token)
 
     def one_more() -> Asker:
-        askers.append(Asker(offset + 1_000_000 * len(askers), fresh_headers, headers))
+        first = offset + 1_000_000 * len(askers)
+        askers.append(Asker(first, heads, numbered=fresh_headers))
         return askers[-1]
 
     for _ in range(connections):
@@ -298,8 +330,9 @@ async def ask(
 
 @pytest.mark.bench
 @pytest.mark.timeout(180)
-def test_a_lookup_costs_no_more_than_the_barest_aiohttp_handler() -> None:
-    from figures import emit  # noqa: PLC0415 - pytest finds it; the processes started here do not
+@pytest.mark.flaky(reruns=1, only_rerun=["TooSlow"])
+def test_lookups_cost_a_fraction_of_the_barest_aiohttp_handler() -> None:
+    from figures import TooSlow, emit  # noqa: PLC0415 - pytest finds it; the processes started here do not
 
     lines = list(figures(measure()))
     for line in lines:
@@ -307,14 +340,16 @@ def test_a_lookup_costs_no_more_than_the_barest_aiohttp_handler() -> None:
     # The client and the server share the cores; what the server spends is its own.
     ratios = {line["figure"]: line["server_cpu_ratio"] for line in lines if "figure" in line}
     least = {
-        "ratio_to_bare_aiohttp": 1.0,
-        "ratio_to_bare_aiohttp_fresh_headers": 0.8,
-        "ratio_to_bare_aiohttp_with_tokens": 1.0,
-        "ratio_to_bare_aiohttp_with_tokens_fresh_headers": 0.7,
-        "ratio_to_bare_aiohttp_by_default": 1.0,
-        "ratio_to_bare_aiohttp_by_default_fresh_headers": 0.7,
+        "ratio_to_bare_aiohttp": 2.0,
+        "ratio_to_bare_aiohttp_fresh_headers": 1.8,
+        "ratio_to_bare_aiohttp_with_tokens": 2.0,
+        "ratio_to_bare_aiohttp_with_tokens_fresh_headers": 1.8,
+        "ratio_to_bare_aiohttp_by_default": 2.0,
+        "ratio_to_bare_aiohttp_by_default_fresh_headers": 1.8,
     }
-    assert {name: ratios[name] for name in least if float(str(ratios[name])) < least[name]} == {}
+    missed = {name: ratios[name] for name in least if float(str(ratios[name])) < least[name]}
+    if missed:
+        raise TooSlow(f"{missed}; expected at least {least}")
 
 
 def main(arguments: list[str]) -> None:

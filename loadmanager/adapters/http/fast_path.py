@@ -1,30 +1,36 @@
 """Known lookups are answered before they are parsed.
 
-Clients ask for the same topics over and over, with the same headers each time. What
-aiohttp has parsed once and we have answered from memory need not be parsed again: a
-request is its first line and a block of headers, both are looked up as the bytes they
-are, and the answer is written at once. Everything else goes to aiohttp untouched.
+Clients ask for the same topics over and over. A request is its first line and a block of
+headers; of the headers few bear on what a lookup is answered, and aiohttp need not parse
+the others. What aiohttp has parsed once and we have answered from memory is answered again
+at once where the first line and those few are the same. Everything else goes to aiohttp
+untouched.
 
 What makes this safe:
 
-- A block of headers is learnt only from a request that aiohttp itself parsed and we
-  answered from memory, and only if it can change neither the answer nor the framing: it
-  names no listener, brings no body and leaves the connection open.
+- No header is interpreted here. `decisive_headers` returns those that bear on the answer,
+  on who may have it or on the framing, as the bytes they are; they are learnt only from a
+  request that aiohttp itself parsed and we answered from memory, and only if they can
+  change neither the answer nor the framing: they name no listener, bring no body and leave
+  the connection open.
+- Headers are left out only of a head that is nothing but ``name: value`` lines of ASCII,
+  within the limits of the server and of aiohttp.
 - A first line finds an answer only through `Answers`, which checks the picture.
 - A connection is served here only while aiohttp owes it nothing (`HttpProtocol`): all
   that was handed over was one whole request, and its response is out. A connection
   that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
-
-- Where callers must prove who they are, their proof is among the headers: a block is learnt
-  from a caller who was admitted, for as long as that proof is good (`Caller.until_s`). A
-  proof that is the connection's, a client certificate, is never learnt.
-- What this host may do others may not, and the other way round: a block counts for
+- Where callers must prove who they are, their proof is among the decisive headers: those are
+  learnt from a caller who was admitted, for as long as that proof is good (`Caller.until_s`).
+  A proof that is the connection's, a client certificate, is never learnt.
+- What this host may do others may not, and the other way round: what was learnt counts for
   connections from as near as the one it was learnt on.
 """
 
 import math
+import re
 import time
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Final
 
 from aiohttp import web
@@ -35,8 +41,37 @@ from loadmanager.adapters.http.recent import Recent
 from loadmanager.telemetry.lookups import LookupMetrics
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
-_MAX_HEAD_BYTES: Final = 2_048
-_MAX_HEADS: Final = 1_024
+_MAX_HEAD_BYTES: Final = 4_096
+_MAX_ADMITTED: Final = 1_024
+_MAX_MEMOIZED: Final = 256
+
+# Fewer lines than the 128 that aiohttp takes.
+_PLAIN: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t\x20-\x7e]*+){1,100}\r\n\r\n")
+# First those whose values count. Of the others the names do: some may come only once, some say
+# that a proxy passes the request on. What all of them begin with makes the search faster.
+_DECISIVE: Final = re.compile(
+    rb"""
+    \n (?= [acefhmpstuvx] ) (
+        (?: authorization | con(?: nection | tent-(?: encoding | length ) ) | host
+          | proxy-connection | sec-websocket-key1 | transfer-encoding | upgrade
+          | x-pulsar-listenername ) : [^\r]*
+      | (?: content-(?: location | range | type ) | etag | forwarded | max-forwards | server
+          | user-agent | via | x-(?: envoy- | forwarded- | real-ip ) [^:]* ) :
+    )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+@lru_cache(_MAX_MEMOIZED)
+def decisive_headers(headers: bytes) -> bytes | None:
+    """Return those of a lookup's headers that bear on its answer, None if any is unusual.
+
+    ``headers`` is all that follows the first line, from its line end to the empty line.
+    """
+    if _PLAIN.fullmatch(headers) is None:
+        return None
+    return b"\n".join(_DECISIVE.findall(headers))
 
 
 class KnownReply(web.StreamResponse):
@@ -80,13 +115,14 @@ class KnownReply(web.StreamResponse):
 class FastPath:
     """Knows which raw requests have a remembered answer."""
 
-    def __init__(self, answers: Answers, metrics: LookupMetrics) -> None:
+    def __init__(self, answers: Answers, metrics: LookupMetrics, max_head_bytes: int) -> None:
         self._answers = answers
         self._metrics = metrics
-        # By whether the other end is on this host.
-        self._heads: tuple[Recent[bytes, float], Recent[bytes, float]] = (
-            Recent(_MAX_HEADS),
-            Recent(_MAX_HEADS),
+        self._max_bytes = min(max_head_bytes, _MAX_HEAD_BYTES)
+        # Until when decisive headers admit; by whether the other end is on this host.
+        self._admitted: tuple[Recent[bytes, float], Recent[bytes, float]] = (
+            Recent(_MAX_ADMITTED),
+            Recent(_MAX_ADMITTED),
         )
         self._date = b""
         self._date_until_s = 0.0
@@ -94,7 +130,10 @@ class FastPath:
     def response_to(self, data: bytes, *, from_loopback: bool) -> bytes | None:
         """Return the whole response to ``data`` if that is one known lookup request."""
         line_end = data.find(b"\r\n")
-        until_s = self._heads[from_loopback].get(data[line_end:])
+        decisive = self._decisive(data, line_end)
+        if decisive is None:
+            return None
+        until_s = self._admitted[from_loopback].get(decisive)
         if until_s is None or until_s <= time.perf_counter():
             return None
         return self.response_under(data[:line_end])
@@ -113,12 +152,14 @@ class FastPath:
         return response
 
     def learn(self, data: bytes, line: bytes, until_s: float, *, from_loopback: bool) -> None:
-        """Remember the headers of ``data``, a whole request with nothing special in them.
+        """Remember the decisive headers of ``data``, a whole request that was answered.
 
         ``line`` is the first line its answer is remembered under; ``until_s`` says how
         long a caller with these headers and from as near may have answers.
         """
-        head_bytes = len(data) - len(line)
-        same = data.startswith(line) and data.startswith(b"\r\n", len(line))
-        if same and head_bytes <= _MAX_HEAD_BYTES and until_s > time.perf_counter():
-            self._heads[from_loopback].put(data[len(line) :], until_s)
+        decisive = self._decisive(data, len(line)) if data.startswith(line) else None
+        if decisive is not None and until_s > time.perf_counter():
+            self._admitted[from_loopback].put(decisive, until_s)
+
+    def _decisive(self, data: bytes, line_end: int) -> bytes | None:
+        return decisive_headers(data[line_end:]) if len(data) <= self._max_bytes else None

@@ -118,7 +118,7 @@ class HttpServer:
         self._refreshing: asyncio.Task[None] | None = None
         self._settings = settings = settings or HttpServerSettings()
         answers = Answers(lookup, settings.max_remembered_answers)
-        self._express = FastPath(answers, metrics)
+        self._express = FastPath(answers, metrics, settings.limits.max_head_bytes)
         self._lookups = Lookups(
             lookup,
             answers,

@@ -37,8 +37,8 @@ _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)
 class Caller:
     """Somebody who asks: "" is who proved nothing.
 
-    ``until_s`` says how long a request with the same headers, on any connection from as
-    near (this host, or elsewhere), comes from somebody who may look topics up, on
+    ``until_s`` says how long a request with the same `decisive_headers`, on any connection
+    from as near (this host, or elsewhere), comes from somebody who may look topics up, on
     ``time.perf_counter``; 0 means not at all. ``refusal`` returns what is answered
     instead of what the role does not include.
     """
