@@ -27,7 +27,7 @@ log = structlog.get_logger()
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 LONGEST_SESSION_MS: Final = 120_000
-TIED: Final = Path(__file__).with_name("tied.py")
+WITH_PARENT: Final = Path(__file__).with_name("parent_death.py")
 _POLL_INTERVAL_S: Final = 0.05
 _ANSWER_TIMEOUT_S: Final = 2.0
 _LOG_TAIL_LINES: Final = 15
@@ -190,7 +190,7 @@ class EmbeddedZooKeeper:
         settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         command: tuple[str | Path, ...] = (
             # By way of a program that ties it to us: it must not outlive a killed parent.
-            *(sys.executable, "-I", "-S", TIED, str(os.getpid())),
+            *(sys.executable, "-I", "-S", WITH_PARENT, str(os.getpid())),
             java,
             f"-Xmx{self._heap_mib}m",
             # One small heap and short life: start quickly rather than run fast.

@@ -18,7 +18,7 @@ LOOK_FRACTION: Final = 1 / 24
 0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
 
 
-class Pulse:
+class Keepalive:
     """Counts requests and answers of one connection. Times are the loop's, in seconds."""
 
     def __init__(self, timeout_s: float, now_s: float) -> None:

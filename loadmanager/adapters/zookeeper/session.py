@@ -17,7 +17,7 @@ from kazoo.protocol.states import KeeperState
 from loadmanager.adapters.zookeeper.errors import translated
 from loadmanager.adapters.zookeeper.inquiry import newest_transaction
 from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
-from loadmanager.adapters.zookeeper.keepalive import Pulse
+from loadmanager.adapters.zookeeper.keepalive import Keepalive
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
     Connection,
@@ -48,7 +48,7 @@ class KazooSession:
         self._client: GatedClient | None = None
         self._resumption: Resumption | None = None
         self._generation = 0
-        self._pulse = Pulse(options.session_timeout_s, 0.0)
+        self._keepalive = Keepalive(options.session_timeout_s, 0.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._disposals: set[asyncio.Task[None]] = set()
         self._failed_clients = 0
@@ -65,7 +65,7 @@ class KazooSession:
         self._loop = asyncio.get_running_loop()
         self._changed = changed
         self._start_client()
-        _run(self._watch_pulse(), self._tasks)
+        _run(self._watch_keepalive(), self._tasks)
         _run(self._watch_suspension(), self._tasks)
 
     async def close(self) -> None:
@@ -132,12 +132,12 @@ class KazooSession:
     def _handed_over(self, client: GatedClient, send: Send, *, urgent: bool) -> asyncio.Future[Any]:
         """Hand a request to kazoo. It cannot be taken back: a cancelled caller changes nothing."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        pulse = self._pulse
+        keepalive = self._keepalive
         result = send(client)
-        pulse.asked(self._loop.time())
+        keepalive.asked(self._loop.time())
 
         def settle() -> None:
-            pulse.answered(self._loop.time())
+            keepalive.answered(self._loop.time())
             if not urgent:
                 self._window.release()
             if future.done():
@@ -179,7 +179,7 @@ class KazooSession:
         former = self._state.session_id
         self._generation += 1
         self._failed_clients = 0
-        self._pulse = Pulse(event.timeout_s, self._loop.time())
+        self._keepalive = Keepalive(event.timeout_s, self._loop.time())
         if former not in {0, event.session_id} and self._state.connection is not Connection.LOST:
             # A server may hand out a new session without ever saying that the old expired.
             log.error("zookeeper.session.replaced", former=f"{former:#x}")
@@ -231,18 +231,18 @@ class KazooSession:
             client.drop()
         await stopping
 
-    async def _watch_pulse(self) -> None:
+    async def _watch_keepalive(self) -> None:
         """Drop a connection that no longer answers, and ask an idle one for a sign of life."""
         while True:
-            await asyncio.sleep(self._pulse.look_interval_s)
+            await asyncio.sleep(self._keepalive.look_interval_s)
             now_s = self._loop.time()
             if self._client is None or self._state.connection is not Connection.CONNECTED:
                 continue
-            if self._pulse.is_dead(now_s):
+            if self._keepalive.is_dead(now_s):
                 log.warning("zookeeper.connection.silent", **self._fields())
                 self._client.drop()
-                self._pulse = Pulse(self._state.timeout_s, now_s)
-            elif self._pulse.wants_probe(now_s):
+                self._keepalive = Keepalive(self._state.timeout_s, now_s)
+            elif self._keepalive.wants_probe(now_s):
                 _run(self._probe(), self._tasks)
 
     async def _watch_suspension(self) -> None:
@@ -253,7 +253,7 @@ class KazooSession:
         are out of work. So they are asked once in each session timeout.
         """
         while True:
-            await asyncio.sleep(self._pulse.look_interval_s)
+            await asyncio.sleep(self._keepalive.look_interval_s)
             timeout_s, client = self._state.timeout_s, self._client
             if client is None or self._loop.time() < self._doubtful_since_s + timeout_s:
                 continue
@@ -285,7 +285,7 @@ class KazooSession:
         self._start_client()
 
     async def _probe(self) -> None:
-        # What came of it shows in the pulse and in the session's state.
+        # What came of it shows in the keepalive and in the session's state.
         with contextlib.suppress(CoordinationError):
             await self.ask("probe", lambda client: client.sync_async("/"), urgent=True)
 

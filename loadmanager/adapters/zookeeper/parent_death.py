@@ -1,6 +1,6 @@
 """Becomes another program that ends with the process that started it.
 
-Run as a file, by a Python without anything installed: ``tied.py PARENT PROGRAM ARGUMENTS``.
+Run as a file, by a Python without anything installed: ``parent_death.py PARENT PROGRAM ARGUMENTS``.
 A parent that is killed cannot end its children, so the kernel is asked to (Linux only;
 elsewhere nothing is asked). The wish outlives ``exec``, the process id stays the same,
 and no code of ours runs between ``fork`` and ``exec`` in a process with threads. To the
