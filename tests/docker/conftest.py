@@ -51,11 +51,18 @@ def present(variable: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def image(docker: Callable[..., str]) -> str:
+def image_version() -> str:
+    """Return the version that the image is built for, which no file of the project names."""
+    return "7.8.9"
+
+
+@pytest.fixture(scope="session")
+def image(docker: Callable[..., str], image_version: str) -> str:
     """Return the name of an image built from the present sources."""
     docker(
         *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
-        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "--tag", IMAGE, "."),
+        *("--build-arg", f"VERSION={image_version}", "--tag", IMAGE),
+        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "."),
     )
     return IMAGE
 

@@ -23,6 +23,14 @@ def test_image_carries_neither_spark_nor_java(docker: Docker, image: str) -> Non
     assert docker(*find, *looked_for) == ""
 
 
+def test_image_is_of_the_version_that_it_was_built_for(
+    docker: Docker, image: str, image_version: str
+) -> None:
+    assert docker("run", "--rm", image, "--version").strip() == f"loadmanager {image_version}"
+    label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
+    assert docker("inspect", "--format", label, image).strip() == image_version
+
+
 def test_image_explains_its_commands(docker: Docker, image: str) -> None:
     said = docker("run", "--rm", "--read-only", image, "--help")
     assert "Usage: loadmanager" in said
