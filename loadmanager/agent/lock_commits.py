@@ -309,7 +309,11 @@ class LockCommits:
         if node.stat.ephemeral_owner == self._session_id:
             return True
         try:
-            return decode_lock(znodes.lock(bundle), node.data).broker == self._identity.broker
+            holder = decode_lock(znodes.lock(bundle), node.data).broker
         except MalformedContent as error:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return False
+        if holder is not None and holder != self._identity.broker:
+            # It is taken as soon as that broker's list, watched from now on, names it no more.
+            self._cluster_state.lists.read_list(holder)
+        return holder == self._identity.broker

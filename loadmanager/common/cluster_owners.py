@@ -2,10 +2,12 @@
 
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
-and most of them do not need it. So it is read at once only while somebody here follows the
-owners: the leader, lookups that wait, and bundles of this broker that are not as ordered yet.
-Else a few lists are read at once and then one a second, or when a lookup or request needs them.
-A list that changed and was not read names no owner.
+and most of them do not need it, nor all lists at their start and after each reconnect. So a list
+is read at once only while somebody here follows the owners: the leader, lookups that wait, and,
+of the list of one broker, bundles that this broker is ordered to take and that one still has.
+Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
+list that changed, or may have changed while this sidecar was not connected, and was not read
+names no owner.
 """
 
 import math
@@ -25,7 +27,7 @@ from loadmanager.telemetry.metrics import Metrics
 _OWNS_NOTHING: Final = OwnedList({})
 
 READ_AHEAD: Final = 16
-"""How many changed lists that nobody here follows are read at once, after as many seconds."""
+"""How many lists that nobody here follows are read at once, after as many seconds."""
 
 _READS_PER_S: Final = 1.0
 _READ_WITHIN_S: Final = 2.0
@@ -65,7 +67,7 @@ class ClusterOwners:
         self._reads_left: float = read_ahead
         self._counted_at_s = -math.inf
         self._followers = 0
-        self._needs: list[Callable[[], object]] = []
+        self._needs: list[Callable[[BrokerId], object]] = []
         self._owners: dict[BundleId, Holding] = {}
         self.changes = Subscriptions()
         self._lists = WatchedFolder(
@@ -83,7 +85,7 @@ class ClusterOwners:
 
     @property
     def complete(self) -> bool:
-        """Whether every list was read at least once."""
+        """Whether it is known which lists there are, and each was read or left unread for now."""
         return self._lists.complete
 
     @property
@@ -93,11 +95,11 @@ class ClusterOwners:
 
     @property
     def all_read(self) -> bool:
-        """Whether no list has changed since it was read, as far as reported."""
+        """Whether no list is left unread that came or changed, as far as reported."""
         return not self._lists.postponed
 
     def is_read(self, broker: BrokerId) -> bool:
-        """Return whether the list of ``broker`` has not changed since it was read."""
+        """Return whether the list of ``broker`` is not left unread."""
         return broker not in self._lists.postponed
 
     def read_list(self, broker: BrokerId) -> None:
@@ -142,12 +144,13 @@ class ClusterOwners:
         finally:
             self._followers -= 1
 
-    def follow_while(self, needed: Callable[[], object]) -> None:
-        """Read further changes at once whenever ``needed()`` is true."""
+    def follow_while(self, needed: Callable[[BrokerId], object]) -> None:
+        """Read further changes of a broker's list at once whenever ``needed(broker)`` is true."""
         self._needs.append(needed)
 
-    def _postpones(self) -> bool:
-        if self._followers or any(needed() for needed in self._needs) or self._has_turn():
+    def _postpones(self, name: str) -> bool:
+        broker = BrokerId(name)
+        if self._followers or any(needed(broker) for needed in self._needs) or self._has_turn():
             return False
         self._answers_changed()
         return True

@@ -20,8 +20,9 @@ class WatchedFolder(Generic[Value]):
     ``read`` turns a child's name and node into a value and may raise `InvalidName` or
     `MalformedContent`: then the child is logged, told to ``malformed`` and left out
     until it changes. ``changed`` is called with a name, its former and its new value;
-    ``completed`` when the folder was found empty, for nothing else would tell of that.
-    ``postpone`` is called when a child changed and says whether to leave it unread for now.
+    ``completed`` when the folder was found with no child to read, which nothing else reports.
+    ``postpone`` is called with a child that came or changed, and with each after a reconnect, and
+    says whether to leave it unread for now.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class WatchedFolder(Generic[Value]):
         changed: Callable[[str, Value | None, Value | None], None],
         malformed: Callable[[], None],
         completed: Callable[[], None],
-        postpone: Callable[[], bool] | None = None,
+        postpone: Callable[[str], bool] | None = None,
     ) -> None:
         self._coordination = coordination
         self._path = path
@@ -56,12 +57,12 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def complete(self) -> bool:
-        """Whether the folder was listed and every child in it was read."""
+        """Whether the folder was listed, and every child in it read or left unread for now."""
         return self._listed and not self._unread
 
     @property
     def postponed(self) -> Collection[str]:
-        """The children that changed and were not read since, the first to change first."""
+        """The children that came or changed and were not read since, the first of them first."""
         return self._postponed.keys()
 
     def read(self, name: str) -> None:
@@ -98,13 +99,14 @@ class WatchedFolder(Generic[Value]):
                     partial(self._child_changed, name),
                     postpone=partial(self._postpones, name) if self._postpone else None,
                 )
-        if not was_listed and not names:
+        if not was_listed and not self._unread:
             self._completed()
 
     def _postpones(self, name: str) -> bool:
-        postpones = self._postpone is not None and self._postpone()
+        postpones = self._postpone is not None and self._postpone(name)
         if postpones:
             self._postponed[name] = None
+            self._unread.discard(name)
         return postpones
 
     def _child_changed(self, name: str, node: Node | None) -> None:

@@ -13,7 +13,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
-from loadmanager.core.wire import decode_partitions
+from loadmanager.core.wire import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports import (
     Connection,
@@ -201,7 +201,7 @@ class LookupService:
     async def _search(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Find the owner: in the list that named it last, in all that changed, or by the chain.
+        """Find the owner: in the list of the lock's broker, in all that changed, or by the chain.
 
         A lookup that waits for an owner follows the lists: each change reaches it at once.
         """
@@ -215,11 +215,27 @@ class LookupService:
             return await self._walk(bundle, mode, authoritative=authoritative)
 
     async def _read_again(self, bundle: BundleId) -> bool:
-        """Read the list that named the owner last if it has changed; return whether it was read."""
+        """Read the list that named the owner last, or else names it now, unless it was read.
+
+        Returns whether it was. Most bundles stay where they are, so no lock is read for them.
+        """
         lists, listed = self._cluster_state.lists, self._cluster_state.listed_owner(bundle)
+        if listed is None and not lists.all_read:
+            listed = await self._holder_of_lock(bundle)
         if listed is None or lists.is_read(listed):
             return False
         return await lists.until_read(_READ_WITHIN_S, listed)
+
+    async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that holds the lock, None where none does or that is not known."""
+        path = znodes.lock(bundle)
+        try:
+            async with asyncio.timeout(_READ_WITHIN_S):
+                node = await self._coordination.get(path)
+            return None if node is None else decode_lock(path, node.data).broker
+        except (TimeoutError, CoordinationError, MalformedContent) as error:
+            log.debug("lookup.lock.unread", path=path, why=str(error))
+            return None
 
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool

@@ -278,8 +278,9 @@ class Coordination(Protocol):
         Changes that follow one another closely may be reported as one: the last
         state is always reported, not every state. None: the node does not exist.
 
-        ``postpone`` is called at a change, before it is read. While it returns True nothing is
-        read or reported, further changes included, until `NodeWatch.read` or a reconnect.
+        ``postpone`` is called before the first read, after a change and after a reconnect. Where
+        it returns True nothing is read or reported, further changes included, until
+        `NodeWatch.read` or a reconnect at which it returns False.
         """
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:

@@ -27,7 +27,7 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.settings_watch import SettingsWatch, tuned_by
 from loadmanager.config import Config
 from loadmanager.core.health import HealthRules
-from loadmanager.core.ids import BundleId, belongs_to_a_broker
+from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.explain import Explainer
@@ -225,7 +225,12 @@ def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipW
         tasks=commands,
         next_owner_url=next_owner_url,
     )
-    lists.follow_while(lambda: ownerships.records.unsettled or ownerships.takes)
+
+    def awaits(broker: BrokerId) -> bool:
+        listed = map(lists.holdings.get, ownerships.records.unsettled)
+        return any(holding is not None and holding.broker == broker for holding in listed)
+
+    lists.follow_while(awaits)
     return ownerships
 
 

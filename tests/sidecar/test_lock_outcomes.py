@@ -17,7 +17,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, parse_broker, parse_bundle, parse_namespace
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_namespace
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, decode_owned
 from loadmanager.core.ownership import Phase
@@ -58,7 +58,15 @@ class Clock:
 
 
 class Picture:
-    """Knows the boundaries of one namespace."""
+    """Knows the boundaries of one namespace, and notes whose lists are to be read."""
+
+    def __init__(self) -> None:
+        self.lists = self
+        self.read: list[BrokerId] = []
+
+    def read_list(self, broker: BrokerId) -> None:
+        """Note it."""
+        self.read.append(broker)
 
     async def boundaries(self, _namespace: str) -> Boundaries:
         """Return them."""
@@ -76,6 +84,7 @@ class Agent:
     commits: LockCommits
     records: OwnershipRecords
     orders: Orders | None
+    picture: Picture
 
     async def change(
         self, takes: Sequence[BundleId], drops: Sequence[BundleId] = ()
@@ -111,19 +120,20 @@ async def make(service: MemoryService, broker: str = "me:8080") -> Agent:
             Create(znodes.agent(me, session_id), b"", ephemeral=True),
         ]
     )
+    picture = Picture()
     context = cast(
         "Context",
         SimpleNamespace(
             coordination=coordination,
             clock=Clock(coordination),
-            cluster_state=Picture(),
+            cluster_state=picture,
             identity=identity(broker),
             oversized=None,
         ),
     )
     records = OwnershipRecords()
     membership = Membership(me, session_id, 1)
-    agent = Agent(coordination, cast("LockCommits", None), records, Orders(3))
+    agent = Agent(coordination, cast("LockCommits", None), records, Orders(3), picture)
     owned_list = OwnedList(context, records, membership)
     agent.commits = LockCommits(context, owned_list, lambda: agent.orders, membership)
     return agent
@@ -150,6 +160,8 @@ async def test_a_lock_of_another_broker_is_left_and_the_others_are_taken() -> No
     before = service.dump()[znodes.lock(B)]
     assert await agent.change([A, B]) == {A: LockResult.TAKEN, B: LockResult.HELD_BY_ANOTHER}
     assert service.dump()[znodes.lock(B)] == before
+    # The list says when the other broker lets go.
+    assert agent.picture.read == ["other:8080"]
 
 
 async def test_what_is_no_bundle_of_its_namespace_is_not_taken() -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
 from counted_requests import by_role, counted_cluster
 from stories import place_all
 
+from loadmanager.core import znodes
 from loadmanager.testbed.faults.virtual_time import run
 
 COUNTED_S = 120.0
@@ -21,6 +23,29 @@ def test_a_sidecar_makes_less_than_a_request_a_second_at_rest() -> None:
                 asked = service.asked_by([agent])
                 assert 0 < sum(asked.values()) < COUNTED_S
                 assert asked["sync"] == 0
+
+    run(program())
+
+
+@pytest.mark.parametrize("sidecars", [4, 8])
+def test_what_a_leader_asks_at_rest_grows_with_brokers_by_a_report_and_the_orders_a_minute(
+    sidecars: int,
+) -> None:
+    async def program() -> None:
+        async with counted_cluster(sidecars) as (cluster, service):
+            await place_all(cluster, await cluster.make_namespace(4 * sidecars))
+            await asyncio.sleep(300.0)
+            service.forget()
+            await asyncio.sleep(COUNTED_S)
+            asked = service.asked_by(by_role(cluster)["leader"])
+            ordered = sum(znodes.orders(host.name) in service.nodes for host in cluster.hosts)
+            rounds = asked["children /namespace"]
+            assert 1 <= rounds <= 2
+            reports, orders = asked["get /loadbalance/loads"], asked["get /loadbalance/orders"]
+            assert reports == pytest.approx(sidecars * COUNTED_S / 60, abs=1)
+            assert orders == ordered * rounds
+            assert asked["heartbeat"] == pytest.approx(COUNTED_S / 1.5, abs=1)
+            assert asked.total() - asked["heartbeat"] - reports - orders <= 12
 
     run(program())
 

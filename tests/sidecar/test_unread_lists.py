@@ -44,10 +44,10 @@ def _bystander(cluster: Cluster) -> Agent:
     return by_role(cluster)["other"][0]
 
 
-async def _move(cluster: Cluster, bundle: BundleId) -> float:
-    """Move a bundle to the next broker; return how long it was until that served."""
+async def _move(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> float:
+    """Move a bundle to a broker or the next one; return how long it was until that served."""
     hosts, began_s = cluster.hosts, asyncio.get_running_loop().time()
-    target = hosts[(hosts.index(cluster.server(bundle)) + 1) % len(hosts)]
+    target = to or hosts[(hosts.index(cluster.server(bundle)) + 1) % len(hosts)]
     await cluster.move(bundle, target)
     await cluster.until(lambda: cluster.servers(bundle) == [target], every_s=0.001)
     return asyncio.get_running_loop().time() - began_s
@@ -157,6 +157,61 @@ def test_a_new_leader_has_read_all_lists_before_it_decides(
     _told(tell)
 
 
+def test_a_sidecar_that_starts_reads_the_lists_of_what_it_is_asked_for() -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        asked = cluster.start(cluster.add_host())
+        await cluster.until(
+            lambda: asked.application and asked.app.answering.readiness().ready, every_s=0.001
+        )
+        assert service.asked_by([asked])[LISTS] < len(cluster.hosts) - 1
+        for bundle in boundaries.bundles:
+            server, read = cluster.server(bundle), service.asked_by([asked])[LISTS]
+            unread = not asked.cluster_state.lists.is_read(server.name)
+            owner = await asked.look_up(topic_in(boundaries, bundle))
+            assert owner.broker == server.name
+            assert service.asked_by([asked])[LISTS] == read + unread
+        assert asked.questions == 0
+
+    _told(tell)
+
+
+def test_after_a_reconnect_lists_are_read_where_needed_and_name_nobody_before() -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        asked = _bystander(cluster)
+        await cluster.until(lambda: asked.cluster_state.lists.all_read)
+        asked.coordination.suspend()
+        for bundle in boundaries.bundles:
+            server = cluster.server(bundle)
+            if server is not asked.host:
+                others = [host for host in cluster.hosts if host not in {server, asked.host}]
+                await _move(cluster, bundle, to=others[0])
+        service.forget()
+        asked.coordination.reconnect()
+        await asyncio.sleep(0.05)  # One list is read at once.
+        assert not asked.cluster_state.lists.all_read
+        for bundle in boundaries.bundles:
+            known = asked.app.answering.owner_if_known(topic_in(boundaries, bundle))
+            assert known is None or cluster.servers(bundle)[0].name == known.broker
+        for bundle in boundaries.bundles:
+            owner = await asked.look_up(topic_in(boundaries, bundle))
+            assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
+        assert service.asked_by([asked])[LISTS] <= 2 * len(cluster.hosts)
+
+    _told(tell)
+
+
+def test_a_broker_that_read_no_list_takes_a_bundle_as_soon_as_it_is_free() -> None:
+    async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
+        new = cluster.start(cluster.add_host())
+        await cluster.until(
+            lambda: new.application and new.app.answering.readiness().ready, every_s=0.001
+        )
+        took_s = [await _move(cluster, bundle, to=new.host) for bundle in boundaries.bundles]
+        assert max(took_s) < 0.2
+
+    _told(tell)
+
+
 def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> None:
     async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
         asked = _bystander(cluster)
@@ -197,7 +252,7 @@ async def test_a_list_that_changes_unread_changes_answers_until_it_is_read_or_go
         Metrics(CollectorRegistry()),
         answers_changed=lambda: changed.append(lists.all_read),
         completed=lambda: None,
-        read_ahead=1,
+        read_ahead=4,  # Three lists as they are found, and one change.
     )
     await cluster.write(znodes.owned(first), encode_owned({}))
     await cluster.write(znodes.owned(second), encode_owned({}))

@@ -94,10 +94,7 @@ async def counted_cluster(
 ) -> AsyncIterator[tuple[Cluster, CountingService]]:
     """Yield a cluster at work with the default configuration, for a virtual loop."""
     service = CountingService()
-    config = Config.model_validate(
-        {"broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"}}
-    )
-    cluster = Cluster(config, Random(1), service=service)  # noqa: S311 - to be repeatable
+    cluster = Cluster(counted_config(), Random(1), service=service)  # noqa: S311 - to be repeatable
     cluster.read_ahead = lambda: read_ahead
     try:
         for _ in range(sidecars):
@@ -107,6 +104,13 @@ async def counted_cluster(
         cluster.check()
     finally:
         await cluster.close()
+
+
+def counted_config() -> Config:
+    """Return the default configuration."""
+    return Config.model_validate(
+        {"broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"}}
+    )
 
 
 def by_role(cluster: Cluster) -> dict[str, list[Agent]]:

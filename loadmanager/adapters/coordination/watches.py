@@ -125,7 +125,7 @@ class WatchedPath(Generic[Value]):
         """Add a watch; the next read to begin is the first that it reports."""
         subscription = Subscription(callback, self._reads + 1, self, postpone)
         self.subscriptions.append(subscription)
-        self.refresh()
+        self.changed()
         return subscription
 
     def unsubscribe(self, subscription: Subscription[Value]) -> None:
@@ -134,14 +134,14 @@ class WatchedPath(Generic[Value]):
         if not self.subscriptions:
             self._unused(self)
 
-    def changed(self) -> None:
-        """Read what a trigger reported, unless all watches want it postponed.
+    def changed(self, *, repeat: bool = False) -> None:
+        """Read what a trigger reported, unless all watches want it postponed; see `refresh`.
 
         What is being read may have been sent before the change: it is read again.
         """
         wishes = [one.postpone for one in self.subscriptions]
         if self._task is not None or not all(wish is not None and wish() for wish in wishes):
-            self.refresh()
+            self.refresh(repeat=repeat)
 
     def read(self) -> None:
         """Read and report what was postponed, unless it is being read."""
@@ -237,9 +237,9 @@ class WatchTable:
             watched.changed()
 
     def reread(self) -> None:
-        """Read and report everything again: a broken connection forgot all triggers."""
+        """Read and report again what is not postponed: a broken connection forgot all triggers."""
         for watched in self._all():
-            watched.refresh(repeat=True)
+            watched.changed(repeat=True)
 
     def close(self) -> None:
         """Stop all watches."""

@@ -58,32 +58,54 @@ async def test_a_watch_tells_the_last_state_after_a_burst(
     assert len(told) <= 51
 
 
+class Patience:
+    """Postpones reads while it is ``patient``, and counts how often."""
+
+    def __init__(self, *, patient: bool) -> None:
+        self.patient = patient
+        self.postponed = 0
+
+    def __call__(self) -> bool:
+        """Say whether to postpone a read."""
+        self.postponed += self.patient
+        return self.patient
+
+
 async def test_what_a_watch_postpones_is_read_when_it_is_asked_for(
     session: Coordination, other: Coordination
 ) -> None:
     await other.create("/a", b"first")
     told: list[Node | None] = []
-    postponed: list[bool] = []
-
-    def postpone() -> bool:
-        postponed.append(True)
-        return True
-
-    watch = session.watch("/a", told.append, postpone=postpone)
+    patience = Patience(patient=False)
+    watch = session.watch("/a", told.append, postpone=patience)
     await eventually(lambda: contents(told) == [b"first"])
+    patience.patient = True
     for content in (b"second", b"third"):
         await other.set("/a", content)
-    await eventually(lambda: postponed == [True])
+    await eventually(lambda: patience.postponed == 1)
     await session.sync("/a")
     assert contents(told) == [b"first"]
     watch.read()
     await eventually(lambda: contents(told) == [b"first", b"third"])
     await other.set("/a", b"fourth")
-    await eventually(lambda: postponed == [True, True])
+    await eventually(lambda: patience.postponed == 2)
     watch.read()
     await eventually(lambda: contents(told) == [b"first", b"third", b"fourth"])
     watch.close()
     watch.read()
+
+
+async def test_a_watch_may_postpone_its_first_read(
+    session: Coordination, other: Coordination
+) -> None:
+    await other.create("/a", b"first")
+    told: list[Node | None] = []
+    watch = session.watch("/a", told.append, postpone=lambda: True)
+    await other.set("/a", b"second")
+    await session.sync("/a")
+    assert told == []
+    watch.read()
+    await eventually(lambda: contents(told) == [b"second"])
 
 
 async def test_a_watch_that_postpones_delays_no_other_of_the_same_node(
@@ -99,24 +121,27 @@ async def test_a_watch_that_postpones_delays_no_other_of_the_same_node(
     assert contents(patient) == [None, b"one"]
 
 
-async def test_what_a_watch_postponed_is_told_after_a_reconnect(
-    world: World, session: Coordination, other: Coordination
+@pytest.mark.parametrize("patient_still", [True, False])
+async def test_what_a_watch_postponed_is_told_after_a_reconnect_unless_postponed_again(
+    world: World, session: Coordination, other: Coordination, *, patient_still: bool
 ) -> None:
     await other.create("/a", b"one")
     told: list[Node | None] = []
-    postponed: list[bool] = []
-
-    def postpone() -> bool:
-        postponed.append(True)
-        return True
-
-    session.watch("/a", told.append, postpone=postpone)
+    patience = Patience(patient=False)
+    watch = session.watch("/a", told.append, postpone=patience)
     await eventually(lambda: contents(told) == [b"one"])
+    patience.patient = True
     await other.set("/a", b"two")
-    await eventually(lambda: bool(postponed))
+    await eventually(lambda: patience.postponed == 1)
+    patience.patient = patient_still
     world.cut(session)
     await eventually(lambda: session.session.connection is not Connection.CONNECTED)
     world.mend(session)
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+    if patient_still:
+        await eventually(lambda: patience.postponed > 1)
+        assert contents(told) == [b"one"]
+        watch.read()
     await eventually(lambda: contents(told) == [b"one", b"two"])
 
 
@@ -133,7 +158,9 @@ async def test_a_change_that_is_told_before_the_read_under_way_ends_is_never_pos
     service = MemoryService()
     table = WatchTable(SlowLink(service, timeout_s=1.0, turn=lambda: asyncio.sleep(0)))
     told: list[Node | None] = []
-    table.watch("/a", told.append, postpone=lambda: True)
+    patience = Patience(patient=False)
+    table.watch("/a", told.append, postpone=patience)
+    patience.patient = True
     stat = Stat(version=0, czxid=1, mzxid=1, ephemeral_owner=0)
     await eventually(lambda: len(answers) == 1)
     table.fired("node", "/a")
