@@ -214,6 +214,8 @@ class Balancer:
             return "the sample began before the last move ended"
         if monotonic() < self._changed_s + self.settle_s:
             return f"a broker joined, left or restarted less than {self.settle_s:g} s ago"
+        if began_s < self._changed_s:
+            return "the sample began before a broker joined, left or restarted"
         now = self.now()
         return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
 

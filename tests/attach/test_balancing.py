@@ -328,6 +328,17 @@ def test_nothing_moves_for_a_while_after_a_broker_left(pulsar: FakePulsar, state
         assert process.wait() == 0
 
 
+def test_nothing_moves_on_a_sample_that_began_before_a_broker_left(
+    pulsar: FakePulsar, state_dir: Path
+) -> None:
+    with balancing(pulsar, state_dir, "--most-moves", "1", "--settle", "0") as process:
+        process.until('"serving"')
+        pulsar.brokers.pop()
+        process.until("the sample began before a broker joined, left or restarted")
+        process.terminate()
+        assert process.wait() == 0
+
+
 def test_nothing_moves_for_a_while_after_a_broker_restarted(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:

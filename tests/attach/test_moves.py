@@ -17,7 +17,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle,
 
 @pytest.fixture
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
-    access = Access(timeout_s=0.5, change_timeout_s=0.3)
+    access = Access(timeout_s=3.0, change_timeout_s=0.3)
     made = PulsarAdmin(access, known={one.name for one in pulsar.brokers})
     yield made
     await made.close()
