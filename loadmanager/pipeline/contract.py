@@ -6,11 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, StructField, StructType
 
-from loadmanager.core.errors import LoadManagerError
-
-
-class PipelineError(LoadManagerError):
-    """A job cannot go on; the text says where, what was found and what was expected."""
+from loadmanager.pipeline.runtime import PipelineError
 
 
 def column(name: str, kind: DataType, meaning: str) -> StructField:

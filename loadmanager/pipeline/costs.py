@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import MOST_BROKERS, CostDocument, encode_costs
 from loadmanager.pipeline.asked_for import between
-from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.costing import documenting
 from loadmanager.pipeline.costing.learning import Learned, learn
 from loadmanager.pipeline.costing.spark_changes import changes
@@ -22,6 +22,7 @@ from loadmanager.pipeline.costing.spark_source import InSpark
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
 from loadmanager.pipeline.jobs import COST_MODEL, Work
+from loadmanager.pipeline.runtime import PipelineError
 
 _PARTITIONS_PER_CORE: Final = 2
 

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import StructType
 
-from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.dedup import (
     CONTRADICTION,
     DUPLICATE,
@@ -29,6 +29,7 @@ from loadmanager.pipeline.ingest_messages import (
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.parquet_files import PARQUET_FILES, parquet_files_of, write_parquet_files
+from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,

@@ -20,9 +20,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.bounds import TIMES_END_MS
-from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.duplicate_reporters import standing
 from loadmanager.pipeline.files import Files, literal
+from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
 
 if TYPE_CHECKING:

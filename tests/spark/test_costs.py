@@ -12,12 +12,12 @@ from given_store import GivenStore
 from loadmanager.core.cost.document import RATES, decode_costs
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline import costs
-from loadmanager.pipeline.contract import PipelineError
 from loadmanager.pipeline.costing.learning import learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows
 from loadmanager.pipeline.costing.spark_changes import changes as spark_changes
 from loadmanager.pipeline.costing.spark_rows import minutes, plausible
 from loadmanager.pipeline.jobs import COST_MODEL, Work
+from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 

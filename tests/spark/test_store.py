@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
-from loadmanager.pipeline.contract import PipelineError, Table
+from loadmanager.pipeline.contract import Table
+from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
