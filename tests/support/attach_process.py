@@ -77,4 +77,6 @@ def _run(options: tuple[str, ...], writer: Connection) -> None:
     for number in (1, 2):
         os.dup2(writer.fileno(), number)
     writer.close()
+    # What a shell starts beside itself ignores it, and so would this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(["attach", *options])
