@@ -46,7 +46,7 @@ def test_every_command_has_the_options_it_is_shown_with(command: str) -> None:
     found = main.commands[name]
     while isinstance(found, click.Group):
         found = found.commands[words.pop(0)]
-    context = click.Context(found)
+    context = click.Context(found, **found.context_settings)
     given, rest, _ = found.make_parser(context).parse_args(words)
     assert rest == []
     if name == "pipeline":
