@@ -156,7 +156,7 @@ class TraceColumns:
         return TraceRows(numbers, values[TIME], topics, rates)
 
     def _possible(self, name: str, column: FloatArray, numbers: NDArray[np.int64]) -> FloatArray:
-        """Return a column with 0 in place of what cannot be, and tell of that."""
+        """Return a column with 0 in place of what cannot be, and report it."""
         limit = _LIMITS[name]
         bad = ~((column >= 0) & (column <= limit))
         for at in np.flatnonzero(bad).tolist():

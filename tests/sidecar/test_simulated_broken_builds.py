@@ -60,7 +60,7 @@ def without_changes_of_the_leader(context: Context) -> Context:
 
 
 def without_changes_of_orders(context: Context) -> Context:
-    """Let watches tell of a broker's orders once, and never that there are others."""
+    """Let watches report a broker's orders once, and no change of them."""
     return _deaf_to(context, lambda path: path.startswith(znodes.ORDERS))
 
 

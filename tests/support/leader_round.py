@@ -76,7 +76,7 @@ class LeaderRounds:
         self.tracker.sample()
 
     def round(self, grown_by: float) -> tuple[RoundTimes, ClusterView, Plan]:
-        """Do one round in which the changed reports tell of ``grown_by`` times the traffic.
+        """Do one round in which the changed reports have ``grown_by`` times the traffic.
 
         It begins with the memory of a new leader, so that all rounds have the same to do.
         """

@@ -146,7 +146,7 @@ async def test_what_a_watch_postponed_is_told_after_a_reconnect_unless_postponed
 
 
 async def test_a_change_that_is_told_before_the_read_under_way_ends_is_never_postponed() -> None:
-    """What is being read may be older than the change, and nothing would tell of that again."""
+    """What is being read may be older than the change, and nothing would report that again."""
     answers: list[asyncio.Future[Node]] = []
 
     class SlowLink(MemoryLink):
