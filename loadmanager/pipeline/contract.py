@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, StructField, StructType
 
-from loadmanager.pipeline.runtime import PipelineError
+from loadmanager.pipeline.failures import PipelineError
 
 
 def column(name: str, kind: DataType, meaning: str) -> StructField:

@@ -21,8 +21,8 @@ from loadmanager.pipeline.costing.spark_rows import UNIT, Stretches, minutes, pl
 from loadmanager.pipeline.costing.spark_source import InSpark
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import COST_MODEL, Work
-from loadmanager.pipeline.runtime import PipelineError
 
 _PARTITIONS_PER_CORE: Final = 2
 

@@ -1,7 +1,14 @@
-"""What a failure of Spark comes down to: one line out of a hundred of stack traces."""
+"""How a job fails, and what a failure of Spark comes down to: one line of stack traces."""
 
 import re
 from typing import Final
+
+from loadmanager.core.errors import LoadManagerError
+
+
+class PipelineError(LoadManagerError):
+    """A job cannot go on; the text says where, what was found and what was expected."""
+
 
 _KNOWN: Final = (
     (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from loadmanager.pipeline.runtime import PipelineError
+from loadmanager.pipeline.failures import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

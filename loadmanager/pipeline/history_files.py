@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from loadmanager.core.history.files import MOST_ROLL_MIB, OPEN, FileName, hour_of_partition
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import StoredFile
-from loadmanager.pipeline.runtime import PipelineError
 
 LARGEST_BYTES: Final = (MOST_ROLL_MIB + 32) << 20
 """A file is read as a whole. Lines that come at once may take a finished one over its size."""

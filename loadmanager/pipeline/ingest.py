@@ -17,6 +17,7 @@ from loadmanager.pipeline.dedup import (
     refused,
 )
 from loadmanager.pipeline.duplicate_reporters import doubled, spans_of
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest_messages import (
@@ -29,7 +30,6 @@ from loadmanager.pipeline.ingest_messages import (
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.parquet_files import PARQUET_FILES, parquet_files_of, write_parquet_files
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.history_files import LARGEST_BYTES, Found
-from loadmanager.pipeline.runtime import PipelineError
 
 SHOWN: Final = 5
 """How many names of each kind are listed."""

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
 from loadmanager.pipeline.asked_for import between
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import COST_MODEL, Work
 from loadmanager.pipeline.moving.effects import Told, effects, summary
@@ -27,7 +28,6 @@ from loadmanager.pipeline.moving.windows import (
     loads,
     weights_in_force,
 )
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 
 TABLES: Final = (MOVE_EFFECTS, MOVE_PREDICTIONS, MOVE_SUMMARY, PING_PONG)

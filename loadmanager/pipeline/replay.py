@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.config import ConfigError
 from loadmanager.pipeline.asked_for import between
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moves import cost_model
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.what_if.advice import advised, sentences
 from loadmanager.pipeline.what_if.grid import combinations, spread_anew
 from loadmanager.pipeline.what_if.play import Play

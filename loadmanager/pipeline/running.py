@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from loadmanager.pipeline.failures import PipelineError, plain_cause
 from loadmanager.pipeline.progress import Progress, no_progress
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.session import SessionSettings, spark_session
 
 LOCK: Final = ".{job}.lock"
@@ -134,8 +134,6 @@ def told_plainly(job: str) -> Iterator[None]:
     """Make of what Spark throws in ``job`` an error of one line."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
-
-    from loadmanager.pipeline.failures import plain_cause  # noqa: PLC0415 - the same
 
     try:
         yield

@@ -1,4 +1,4 @@
-"""Java and memory for Spark on this host, checked before Spark fails, and the errors of jobs."""
+"""Java and memory for Spark on this host, checked before Spark fails in its own words."""
 
 import re
 import subprocess
@@ -33,10 +33,6 @@ for argument do
 done
 exec '{java}' "$@"
 """
-
-
-class PipelineError(LoadManagerError):
-    """A job cannot go on; the text says where, what was found and what was expected."""
 
 
 class SparkUnavailable(LoadManagerError):

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.streaming.alerts import BEGAN, Limits, silence
 from loadmanager.pipeline.streaming.memory import Memory

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.running import alone
-from loadmanager.pipeline.runtime import PipelineError
 
 HOLDER = """
 import sys

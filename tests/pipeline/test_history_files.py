@@ -8,6 +8,7 @@ from history_lines import NOON_MS, cut, line, put, report
 
 from loadmanager.core.history import Stream
 from loadmanager.core.history.files import hour_of
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import StoredFile
 from loadmanager.pipeline.history_files import (
     LARGEST_BYTES,
@@ -16,7 +17,6 @@ from loadmanager.pipeline.history_files import (
     Listing,
     find_files,
 )
-from loadmanager.pipeline.runtime import PipelineError
 
 HOUR_MS = 3_600_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.ingest_messages import Taken, messages_of_lines
-from loadmanager.pipeline.runtime import PipelineError
 
 
 def test_batches_add_up() -> None:

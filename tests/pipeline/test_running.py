@@ -2,8 +2,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.running import told_plainly
-from loadmanager.pipeline.runtime import PipelineError
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from loadmanager.pipeline.costing.learning import learn
 from loadmanager.pipeline.costing.rows import InMemory, Rows
 from loadmanager.pipeline.costing.spark_changes import changes as spark_changes
 from loadmanager.pipeline.costing.spark_rows import minutes, plausible
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import COST_MODEL, Work
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.history import KINDS, Stream
 from loadmanager.pipeline import replay
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.what_if.events import Event, events_of
 from loadmanager.pipeline.what_if.grid import SPREAD_ANEW, combinations, spread_anew

@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 from loadmanager.pipeline import report
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
@@ -43,7 +44,6 @@ from loadmanager.pipeline.rolling.rollup_tables import (
     BUNDLE_RANKING,
     CLUSTER_MINUTES,
 )
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 from loadmanager.pipeline.what_if.replay_tables import REPLAY_SCORES, REPLAY_TRUST

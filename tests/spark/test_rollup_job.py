@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.ids import BundleId
 from loadmanager.core.seed import read_seed
 from loadmanager.pipeline import rollup
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rolling.frames import Frames
 from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
@@ -24,7 +25,6 @@ from loadmanager.pipeline.rolling.rollup_tables import (
     ROLLUP,
 )
 from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import DOUBLED, INGESTED
 

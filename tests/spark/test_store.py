@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import DateType, LongType, StringType, StructField, StructType
 
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.runtime import PipelineError
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

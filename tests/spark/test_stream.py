@@ -16,6 +16,7 @@ from loadmanager.core.history import Origin, Record, Stream
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import BrokerId
 from loadmanager.pipeline import stream
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rolling.minutes import (
     broker_minutes,
@@ -24,7 +25,6 @@ from loadmanager.pipeline.rolling.minutes import (
     bundle_slices,
     namespace_minutes,
 )
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.streaming.alerts import Watch
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.bounds import DAY_MS, MINUTE_MS
+from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
-from loadmanager.pipeline.runtime import PipelineError
 from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
     LATE,
