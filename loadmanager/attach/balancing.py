@@ -18,7 +18,7 @@ from loadmanager.attach.placing import NewNamespaces
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.shared_state import StoredBudget
+from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError

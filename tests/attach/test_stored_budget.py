@@ -11,7 +11,8 @@ from fake_pulsar import FakePulsar
 
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.attach.prior_settings import State, StateUnusable, state_file
-from loadmanager.attach.shared_state import SharedState, StoredBudget
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits

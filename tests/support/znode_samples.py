@@ -11,7 +11,8 @@ from largest_reports import largest_report
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.attach.prior_settings import PriorSettings
-from loadmanager.attach.shared_state import SharedState, StoredBudget
+from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
