@@ -1,4 +1,4 @@
-"""What traffic was found to cost, for the leader to decide by: published, told, removed."""
+"""The cost model that the leader decides by: publish, show, remove."""
 
 from typing import Any, Final
 

@@ -112,7 +112,7 @@ class SplitQuery(Query):
     """`range_equally_divide`, `topic_count_equally_divide`, `specified_positions_divide` or
     `flow_or_qps_equally_divide`; else the configured one."""
     unload: Flag = False
-    """Of no effect: all parts but the first are always placed anew."""
+    """Of no effect: all parts but the first are always placed again."""
     authoritative: Flag = False
     """Of no effect: redirects go to the leader."""
 

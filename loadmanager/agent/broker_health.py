@@ -1,8 +1,8 @@
-"""Asking the broker after its health, and letting an unhealthy one give its bundles away.
+"""Health checks of the broker, and the drain of an unhealthy one.
 
-The lease takes care of a broker that does not answer at all. This is for one that does,
-and yet cannot do its work: it is emptied in order, as a draining one, and takes part
-again once it has been well for a while.
+The lease covers a broker that does not answer at all. This is for one that answers
+but cannot do its work: it is drained, and takes part
+again once it has been healthy for a while.
 """
 
 import math
@@ -22,7 +22,7 @@ _TELL_EVERY_S: Final = 60.0
 
 
 class HealthWatch:
-    """Asks for ever, and keeps the intention up to date."""
+    """Checks the broker's health at intervals, and updates the drain intent."""
 
     def __init__(self, context: Context, sampler: Sampler, rules: HealthRules) -> None:
         self._context = context
@@ -33,7 +33,7 @@ class HealthWatch:
         self._log = log.warning
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Check until cancelled."""
         clock = self._context.clock
         while True:
             await clock.sleep(self._rules.interval_s or _IDLE_S)
@@ -44,12 +44,12 @@ class HealthWatch:
                     self._context.unexpected.caught("health", error)
 
     async def _complaint(self) -> str:
-        """Return what is wrong with the broker, "" if nothing."""
+        """Return the reason why the broker is unhealthy, "" if it is healthy."""
         begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.broker.health(self._rules.timeout_s)
         except BrokerError as error:
-            # Then the membership shows it, and there is no process to be unhealthy.
+            # The membership shows that, and there is no process to be unhealthy.
             self._log = log.debug if isinstance(error, NotTheContract) else log.warning
             self._context.metrics.broker_probed(
                 "failed", self._context.clock.monotonic_s() - begun_s

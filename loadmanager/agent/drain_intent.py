@@ -1,4 +1,4 @@
-"""Whether this broker is to take nothing more and give away what it has."""
+"""Whether this broker is to be drained."""
 
 import structlog
 
@@ -11,7 +11,7 @@ log = structlog.get_logger()
 class DrainIntent:
     """Draining because the broker is marked, its sidecar stops, or it is unhealthy.
 
-    What the mark says is for people: that it stands is enough, so a mark with spoilt
+    The mark's content is for people: its existence is enough, so a mark with invalid
     content drains too.
     """
 
@@ -24,18 +24,18 @@ class DrainIntent:
 
     @property
     def draining(self) -> bool:
-        """Whether the load report is to say so."""
+        """Whether the load report is to show a drain."""
         return self._marked or self._stopping or self._let_off
 
     def mark_read(self, node: Node | None) -> None:
-        """Take up the mark as just read, None for no mark."""
+        """Set the mark as just read, None for no mark."""
         before, self._marked = self._marked, node is not None
         if self._marked is not before:
             log.info("broker.mark.read", draining=self._marked)
             self.changes.notify()
 
     def health_found(self, *, healthy: bool, let_off: bool) -> None:
-        """Take up the broker's health, and whether it is to give its bundles away for it."""
+        """Set the broker's health, and whether it is to be drained for it."""
         before = self.healthy, self._let_off
         self.healthy, self._let_off = healthy, let_off
         if before != (healthy, let_off):

@@ -40,7 +40,7 @@ _LOOK_S = 0.5
 
 
 class FormerLocks:
-    """The locks that were left by memberships that have ended, with their tokens."""
+    """The locks left by memberships that have ended, with their tokens."""
 
     def __init__(self, context: Context, ownerships: OwnershipWorker) -> None:
         self._coordination = context.coordination

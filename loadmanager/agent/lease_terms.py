@@ -1,4 +1,4 @@
-"""What a lease may be at most, and how a membership ends when there can be none."""
+"""The limits of a lease, and the ends of a membership."""
 
 from dataclasses import dataclass
 

@@ -40,10 +40,10 @@ _TELL_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Sampler:
-    """Makes a load report of what the probe and the broker say now.
+    """Makes a load report from the probe's and the broker's present figures.
 
-    ``broker_class`` is a word for brokers like this one. ``window_s`` is over how long the
-    rates of the last sample are means.
+    ``broker_class`` names the class of brokers like this one. ``window_s`` is the window
+    of the last sample's mean rates.
     """
 
     context: Context
@@ -105,7 +105,7 @@ class Sampler:
 
 
 class Publisher:
-    """Publishes the reports of one membership when they say something new."""
+    """Publishes the reports of one membership when they are due."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _LARGEST_BATCH: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class LockBatch:
-    """What to take and drop in one commit; ``refused`` are not to be taken for now."""
+    """The locks to take and drop in one commit; ``refused`` are not to be taken for now."""
 
     takes: Sequence[BundleId]
     drops: Sequence[BundleId]
@@ -65,7 +65,7 @@ class LockBatches:
         return self._fills(batch.takes, batch.drops)
 
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:
-        """Take more together next time, if there were enough."""
+        """Grow the next batch, if there was enough work."""
         for bundle in taken:
             self._unfit.pop(bundle, None)
         if dropped:
@@ -78,7 +78,7 @@ class LockBatches:
     def too_large(
         self, takes: Sequence[BundleId], drops: Sequence[BundleId], now_s: float
     ) -> BundleId | None:
-        """Try less together; return the bundle of a lock that does not fit by itself.
+        """Shrink the batches; return the bundle of a lock that does not fit by itself.
 
         Then none is taken or dropped for a while, as that one was to be.
         """

@@ -1,6 +1,6 @@
 """Writing ownership locks: batches of creates and deletes, each with the owned list.
 
-What becomes of each lock is returned, and nothing of the bundles is changed here.
+The result of each lock is returned, and nothing of the bundles is changed here.
 """
 
 import asyncio
@@ -258,7 +258,7 @@ class LockCommits:
             # A lock was taken there since, perhaps the one that was to be replaced.
             self._replace.clear()
         elif isinstance(operation, Check):
-            # The boundaries moved, and the watch has not told yet.
+            # The boundaries changed, and the watch has not fired yet.
             for namespace in {namespace_of(take) for take in takes}:
                 await self._cluster_state.reread_boundaries(namespace)
         elif bundle is not None and isinstance(operation, Delete):

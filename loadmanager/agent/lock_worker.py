@@ -1,7 +1,7 @@
 """Taking and dropping the locks that are to be, and replacing ranges, for one membership.
 
-`LockCommits` writes and says what became of each lock; what follows from that for the
-bundles is applied here.
+`LockCommits` writes and returns the result of each lock; its consequences for the
+bundles are applied here.
 """
 
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ class LockWorker:
         return own.range_changes.ready_merge(own.records.phase, ordered, self._clock.monotonic_s())
 
     def _apply(self, found: LockOutcomes) -> None:
-        """Let the bundles know what became of their locks: the one place where they do."""
+        """Apply the results of locks to their bundles: the one place where that is done."""
         own = self._ownerships
         for bundle in found.of(LockResult.HELD_BY_ANOTHER, LockResult.NOT_A_BUNDLE):
             own.lock_refused(bundle)

@@ -54,7 +54,7 @@ class MembershipTasks:
         Raises, in a group:
             MembershipEnded: the registration, the lease or the session is gone.
             Displaced: another sidecar took over this broker.
-            CoordinationError: what ZooKeeper answered leaves no other way than to begin anew.
+            CoordinationError: after this answer of ZooKeeper the agent has to start over.
         """
         watch, broker = self._coordination.watch, membership.broker
         watches = (

@@ -63,7 +63,7 @@ class OwnershipEffects:
         self.disobeyed.clear()
 
     def end(self) -> None:
-        """Give no more commands, until another epoch begins."""
+        """Send no more commands, until another epoch begins."""
         self._leaving_alone = True
 
     def fire_all(self, event: Event) -> None:
@@ -100,7 +100,7 @@ class OwnershipEffects:
         self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
 
     def serving_begun(self, record: Ownership) -> None:
-        """Take note that the broker serves a bundle under its present lock."""
+        """Record that the broker serves a bundle under its present lock."""
         if record.loading:
             record.loading = False
             self.records.file(record)

@@ -1,7 +1,7 @@
 """What an agent knows of each bundle: one record a bundle, and the sets that follow from them.
 
 A record begins when the orders or the broker name a bundle, and ends when neither does and
-nothing of it is under way. Each change of one files it anew, which keeps the derived
+nothing of it is under way. Each change of one files it again, which keeps the derived
 sets: a look at what there is to do costs what has changed, not what is owned.
 """
 

@@ -1,4 +1,4 @@
-"""Keeping one broker registered: in each session anew, and taken out where it cannot serve."""
+"""Keeping one broker registered in each session, and deregistering it where it cannot serve."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _CONNECT_POLL_S = 0.1
 
 
 class Registrar:
-    """Registers the broker of one sidecar and takes it out again, whatever replies are lost."""
+    """Registers and deregisters the broker of one sidecar, whatever replies are lost."""
 
     def __init__(self, context: Context, succession: Takeover) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class Registrar:
             watch.close()
 
     async def give_up(self, membership: Membership) -> None:
-        """Take a broker out that cannot serve; again later, where the write is lost.
+        """Deregister a broker that cannot serve; again later, where the write is lost.
 
         The session lives on, and with it a registration that no other agent may delete.
         """
@@ -75,7 +75,7 @@ class Registrar:
             self._given_up = None
 
     async def take_back(self) -> None:
-        """Take out a broker that cannot be asked, if it is registered by this session.
+        """Deregister a broker that does not answer, if this session registered it.
 
         So it is where the reply to a registration was lost: no other agent may delete that.
         """

@@ -2,7 +2,7 @@
 
 An ephemeral of an earlier session still stands until that session expires. It must
 not be trusted (it vanishes at any moment) nor waited for (a restarted broker would be
-away for a whole session timeout). So it is deleted and created anew in one commit:
+away for a whole session timeout). So it is deleted and recreated in one commit:
 the folder's watchers never see a gap, and the czxid of the new node, the agent epoch,
 is higher than that of any earlier registration of this broker.
 """

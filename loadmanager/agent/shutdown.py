@@ -1,4 +1,4 @@
-"""How a broker's bundles leave it when its sidecar stops."""
+"""The drain and release of a broker's bundles when its sidecar stops."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ _POLL_S = 0.02
 
 
 class Shutdown:
-    """Waits while bundles go, and gives back what does not go by itself.
+    """Waits for the drain, and releases bundles that remain.
 
     ``drain_deadline_s`` of the settings is how long the leader has to hand everything over.
     """
@@ -70,7 +70,7 @@ class Shutdown:
         await self.let_go(begun_s + within_s)
 
     async def serving_ended(self, leased_until_s: float) -> None:
-        """Return when the broker surely serves nothing that this session's locks protect.
+        """Return once the broker serves nothing that this session's locks protect.
 
         To be awaited before the session is closed, which frees the locks at once: what
         the broker was not seen to stop, it serves until its lease runs out.

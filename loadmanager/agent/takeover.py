@@ -1,4 +1,4 @@
-"""Which other agents command this broker, and whether this one may."""
+"""Other agents that command this broker, and whether this one may."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -21,7 +21,7 @@ class StandingBy(MembershipEnded):
 
 
 class Takeover:
-    """Remembers what this agent has tried, and judges what it finds by that."""
+    """Keeps this agent's attempts to register, and judges other agents' marks by them."""
 
     def __init__(self, identity: Identity, coordination: Coordination, clock: Clock) -> None:
         self._identity = identity

@@ -128,7 +128,7 @@ class Dispatcher:
 
         Raises:
             Deposed: another one leads.
-            RightMissing: an order was refused for want of a right.
+            RightMissing: an order was refused for lack of a right.
         """
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]

@@ -146,7 +146,7 @@ class PulsarOrders:
         self.assigned: Mapping[BundleId, BrokerId] = _Assigned(self._under_way, owners)
         self.known = True
         self.uncut: set[BundleId] = set()
-        """What Pulsar did not split when it was told to."""
+        """The bundles that Pulsar was ordered to split and did not."""
 
     @property
     def waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""Asking a sidecar over HTTP, for commands: the answer, or an end with a clear message."""
+"""Requests to a sidecar over HTTP, for commands: the answer, or a clear error message."""
 
 import functools
 import json
@@ -38,9 +38,9 @@ _HOW_TO_PROVE: Final = (
 
 
 class NotAnswered(click.ClickException):
-    """A question got no answer; a command that does not catch it ends with ``exit_code``.
+    """A request failed; a command that does not catch it ends with ``exit_code``.
 
-    ``refused`` is whether a sidecar said so; else none could be asked.
+    ``refused`` is whether a sidecar refused it; else none was reached.
     """
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
@@ -60,13 +60,13 @@ class NotFound(NotAnswered):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A sidecar, and as whom it is asked.
+    """A sidecar's address, and the credentials for it.
 
     Attributes:
         url: its address, without a slash at the end; any sidecar knows the leader's.
-        timeout_s: for each question.
+        timeout_s: for each request.
         token: a bearer token, "" for none.
-        tls: how its certificate is checked, and ours shown.
+        tls: checks its certificate, and presents ours.
     """
 
     url: str
@@ -81,8 +81,8 @@ class Reach:
         or 0 are left out, and those with several values repeated.
 
         Raises:
-            NotFound: the question is wrong, or about something that does not exist.
-            NotAnswered: the sidecar cannot be reached, refuses, or has no leader to ask.
+            NotFound: the request is wrong, or names something that does not exist.
+            NotAnswered: the sidecar cannot be reached, refuses, or follows no leader.
         """
         asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
         full = f"{self.url}{path}" + (f"?{asked}" if asked else "")
@@ -195,7 +195,7 @@ def _timeout_option(default_s: float) -> Decorator:
 
 
 def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorator:
-    """Give a command the options that say whom to ask, and a `Reach` as ``reach``.
+    """Give a command the options for the sidecar's address, and a `Reach` as ``reach``.
 
     ``waits`` False leaves ``--timeout`` to the command.
     """
@@ -227,7 +227,7 @@ def segment(text: str) -> str:
 
 
 def whole_segment(text: str) -> str:
-    """Return any text as one segment of a path, whatever is in it."""
+    """Return any text as one segment of a path."""
     return quote(text, safe="")
 
 
@@ -237,7 +237,7 @@ def name_of(text: str) -> str:
 
 
 def _reach(given: Profile, name: str, timeout_s: float) -> Reach:
-    # A profile that is not asked for is of no use where the address is given.
+    # Where the address is given, only a profile that is named is used.
     known = Profile() if given.url and not name else read_profile(name)
     url = given.url or _check_url(None, None, known.url or None) or DEFAULT_URL
     token_file = given.token_file or known.token_file
@@ -261,7 +261,7 @@ def _read(file: str) -> str:
 def _token(file: str) -> str:
     token = _read(file).strip()
     if not token or not token.isascii() or len(token.split()) != 1 or not token.isprintable():
-        # What is in it is not told: it may be a secret all the same.
+        # Its content is not shown: it may be a secret.
         raise click.UsageError(f"{file}: holds no token; expected one word of ASCII letters")
     return token
 

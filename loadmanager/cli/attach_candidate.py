@@ -39,7 +39,7 @@ from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
 _TICKS_LATE: Final = 2.0
-"""So many ticks may pass until ZooKeeper ends a session that has timed out."""
+"""The most ticks until ZooKeeper ends a session that has timed out."""
 
 _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
@@ -48,7 +48,7 @@ Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One who takes part in the election, without a broker."""
+    """A participant in the election, without a broker."""
 
     identity: Identity
     coordination: Coordination
@@ -63,7 +63,7 @@ class Candidate:
         return SharedState(self.coordination)
 
     async def run(self, lead: Lead, stopping: asyncio.Event) -> None:
-        """Stand for election and ``lead`` each term that is won, until stopped.
+        """Take part in the election and ``lead`` each term that is won, until stopped.
 
         Raises:
             LoadManagerError: leading failed in a way that only people can change.
@@ -112,9 +112,9 @@ class Candidate:
         return self.cluster_state.incumbent
 
     async def another_leads(self, former: Incumbent | None) -> bool:
-        """Wait until somebody leads; return False once there is no candidate that could.
+        """Wait for a leader; return False once no candidate is left.
 
-        Who was elected after ``former`` is alive. ``former`` itself may have crashed and be
+        A leader elected after ``former`` is alive. ``former`` itself may have crashed and be
         listed until its session ends, so its node has to last for longer than that.
 
         Raises:
@@ -130,7 +130,7 @@ class Candidate:
             await self.clock.sleep(_RETRY_S)
 
     async def register(self) -> None:
-        """Have others see that there is one more candidate; tries until it is so."""
+        """Register this candidate; retries until it is done."""
         path = f"{znodes.ATTACH_CANDIDATES}/{self.identity.broker}"
         while True:
             try:
@@ -141,7 +141,7 @@ class Candidate:
                 return
 
     async def _stay_registered(self, stopping: asyncio.Event) -> None:
-        """Register in each session anew."""
+        """Register in each session again."""
         while not stopping.is_set():
             await self.register()
             await self.clock.sleep(_REGISTER_S)
@@ -149,7 +149,7 @@ class Candidate:
 
 @asynccontextmanager
 async def candidate(path: Path) -> AsyncIterator[Candidate]:
-    """Give one who may stand for election in the chroot that a configuration names.
+    """Yield a candidate in the chroot that a configuration names.
 
     Waits for ZooKeeper for as long as it takes.
 
@@ -185,7 +185,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
 
 @asynccontextmanager
 async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[Candidate | None]:
-    """Give one who stands for election, None if asked to stop before ZooKeeper answered.
+    """Yield a candidate, None if asked to stop before ZooKeeper answered.
 
     Raises:
         LoadManagerError: as `candidate`.

@@ -34,7 +34,7 @@ _NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 def recording(
     options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
 ) -> Iterator[AttachHistory | None]:
-    """Give what writes the history of a term, None if the options ask for none."""
+    """Yield the history writer of a term, None if the options ask for none."""
     if options["history_dir"] is None:
         yield None
         return
@@ -71,7 +71,7 @@ class RecordedLog:
     _trouble: str = ""
 
     def round(self, seen: "Observation", held: str) -> None:
-        """Write one look at the cluster, and report trouble with the files."""
+        """Write one observation of the cluster, and report errors of the files."""
         self.history.round(seen, held)
         self.log.round(seen, held)
         trouble = self.history.sink.trouble

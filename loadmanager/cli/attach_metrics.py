@@ -17,12 +17,12 @@ from loadmanager.telemetry.attaching import AttachMetrics
 
 
 class PortUnusable(LoadManagerError):
-    """Metrics cannot be served where they are asked for."""
+    """Metrics cannot be served on the given port."""
 
 
 @asynccontextmanager
 async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
-    """Give metrics, and serve them at ``/metrics`` of a port; None serves none.
+    """Yield metrics, served at ``/metrics`` of a port; None serves none.
 
     Raises:
         PortUnusable: the port cannot be listened on.

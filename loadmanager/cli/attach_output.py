@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def print_window(
     seen: "Observation", cost: "Cost", *, as_json: bool, traffic: bool = False
 ) -> None:
-    """Print one look at a cluster; in JSON with the ``traffic`` of each bundle if asked for."""
+    """Print one observation of a cluster; the JSON can have each bundle's ``traffic``."""
     from loadmanager.attach import screen
 
     if as_json:
@@ -31,7 +31,7 @@ def print_window(
 
 
 def print_findings(seen: "Observation") -> bool:
-    """Print what stands in the way; return whether there is a problem."""
+    """Print the findings; return whether there is a problem."""
     from loadmanager.attach import screen
     from loadmanager.attach.doctor import examine
 

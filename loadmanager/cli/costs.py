@@ -1,4 +1,4 @@
-"""A cost model for people: its terms, how good they are, and what is decided by."""
+"""A cost model as tables: its terms, their quality, and which of them are used."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

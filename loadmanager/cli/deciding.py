@@ -1,4 +1,4 @@
-"""A round for people and for programs: moves, brokers before and after, reasons."""
+"""A round as tables and as JSON: moves, brokers before and after, reasons."""
 
 from collections.abc import Iterator
 from typing import Any

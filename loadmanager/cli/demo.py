@@ -134,7 +134,7 @@ def demo_command(
 
 
 def _program() -> str:
-    """Return what a user types to start this program from the same directory."""
+    """Return the command that starts this program from the same directory."""
     started = Path(sys.argv[0])
     found = shutil.which("loadmanager")
     if started.name != "loadmanager":
@@ -208,9 +208,9 @@ def _run(settings: "DemoSettings", show: "Show") -> "Summary":
 
 
 def read_records(records: Mapping[Path, float | None]) -> "Evidence":
-    """Return what the brokers' own records say of which broker served which bundle when.
+    """Return which broker served which bundle when, by the brokers' own records.
 
-    ``records`` maps each broker's record to when it was surely dead, None if it was
+    ``records`` maps each broker's record to the time of its kill, None if it was
     not killed.
     """
     from loadmanager.testbed.broker.serving_record import (

@@ -1,4 +1,4 @@
-"""The leader's account of a bundle or a broker, for people."""
+"""The leader's explanation of a bundle or a broker, as text."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

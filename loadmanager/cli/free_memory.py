@@ -1,4 +1,4 @@
-"""How much memory a program that is started now could still get."""
+"""The memory that a new process could still get."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def free_memory_bytes(
 ) -> float | None:
     """Return the least that the host and every group of this process have left.
 
-    None if the kernel does not tell.
+    None if the kernel does not report it.
     """
     try:
         used, total = WholeHost(proc_root).memory_bytes()

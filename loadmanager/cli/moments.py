@@ -1,4 +1,4 @@
-"""Points in time as they are typed: a date, a time, or so long ago."""
+"""Points in time as arguments: a date, a time, or a time span before now."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 class Moment(_ParamType):
-    """Makes a time in UTC of what was typed."""
+    """Parses an argument as a time in UTC."""
 
     name = "time"
 

@@ -30,10 +30,10 @@ def print_json(value: object) -> None:
 
 
 def spare_what_stays() -> None:
-    """Leave all that exists by now out of every later collection.
+    """Exclude all existing objects from later garbage collections.
 
-    To be called when everything is imported and nothing runs yet. What the imports made,
-    some hundred thousand objects, lives as long as the process; to look through all of it
+    To be called when everything is imported and nothing runs yet. The objects of imports,
+    some hundred thousand, live as long as the process; a collection that visits them
     takes 50 ms of CPU, and a process answers no request meanwhile. It happens after every few
     hundred hand-overs or reports, and was the longest pause of all.
     """
@@ -42,11 +42,11 @@ def spare_what_stays() -> None:
 
 
 INTERRUPTED: Final = 130
-"""What a shell shows of a command that Ctrl-C ended."""
+"""The exit code of a command that SIGINT ended."""
 
 
 def stopped_by_signals() -> threading.Event:
-    """Return what SIGINT and SIGTERM set."""
+    """Return the event that SIGINT and SIGTERM set."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

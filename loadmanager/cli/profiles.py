@@ -1,6 +1,6 @@
-"""Named clusters of a person's own: where to ask, and as whom.
+"""Profiles: named clusters with address and credentials.
 
-They stand in ``profiles.toml`` of the program's folder for settings, one table each::
+They are in ``profiles.toml`` of the program's folder for settings, one table each::
 
     [default]
     url = "http://sidecar-1:7750"
@@ -23,7 +23,7 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a profile says; "" is what it does not."""
+    """The values of a profile; "" for those it does not set."""
 
     url: str = ""
     token_file: str = ""
@@ -33,7 +33,7 @@ class Profile:
 
 
 def profiles_file() -> Path:
-    """Return where profiles are kept."""
+    """Return the path of the profiles."""
     return Path(click.get_app_dir("loadmanager")) / "profiles.toml"
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of strategies for people and for programs: tables, and one JSON document."""
+"""Comparisons of strategies as tables, and as one JSON document."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ _LARGE: Final = 1000
 
 
 def print_scenario(finding: Finding) -> None:
-    """Print the strategies of one scenario, best first, and what became of expectations."""
+    """Print the strategies of one scenario, best first, and the outcomes of expectations."""
     found = finding.found
     several = len(modes_of(one.strategy for one in found)) > 1
     seeds = len(found[0].seeds)

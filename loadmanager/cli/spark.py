@@ -1,4 +1,4 @@
-"""``loadmanager spark``: a Spark cluster of one's own, where none is given."""
+"""``loadmanager spark``: a small Spark cluster, where there is none."""
 
 import os
 from contextlib import ExitStack

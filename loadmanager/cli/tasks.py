@@ -112,7 +112,7 @@ def tasks_command(
 
 
 def age(seconds: float) -> str:
-    """Return a time span for people."""
+    """Return a time span as text."""
     if seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
     if seconds < _HOUR_S:
@@ -121,7 +121,7 @@ def age(seconds: float) -> str:
 
 
 def at(wall_ms: int) -> str:
-    """Return a time for people, in UTC."""
+    """Return a time as text, in UTC."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""Tables for people, in aligned columns; on a terminal they keep to its width."""
+"""Text tables in aligned columns; on a terminal they keep to its width."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ import click
 
 _GAP: Final = "  "
 _LEAST_WRAPPED: Final = 24
-"""Columns that a text needs to be wrapped beside the others rather than below them."""
+"""The least width of a wrapped text beside the other columns; else it follows below them."""
 
 
 def terminal_width() -> int | None:
@@ -97,7 +97,7 @@ def _below(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[s
 
 
 def optimality_line(found: Mapping[str, Any] | None) -> str:
-    """Return the line for what the leader answered; None is for nothing known yet."""
+    """Return the line for the leader's answer; None if nothing is known yet."""
     if found is None:
         return "fullest broker: not known yet"
     policies = ""

@@ -1,1 +1,1 @@
-"""What all parts of one sidecar share: its context, the cluster as it sees it, settings."""
+"""Shared by all parts of one sidecar: its context, cluster state, settings."""

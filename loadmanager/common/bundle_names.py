@@ -1,4 +1,4 @@
-"""Bundles and clusters as people name them: a range that a namespace has now, this cluster."""
+"""Names of bundles and clusters in requests: an existing range of a namespace, this cluster."""
 
 from typing import Final
 

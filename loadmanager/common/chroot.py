@@ -9,7 +9,7 @@ from loadmanager.ports import Coordination, Disconnected, Node, SessionLost
 from loadmanager.ports.coordination import CoordinationError
 
 LEDGERS: Final = "/managed-ledgers"
-"""Where Pulsar keeps what its topics consist of; nothing of ours has this path."""
+"""Where Pulsar keeps its managed ledgers; no node of ours has this path."""
 
 
 class ChrootRefused(LoadManagerError):

@@ -1,4 +1,4 @@
-"""What all members of a cluster must agree on before any of them may act."""
+"""The settings that all members of a cluster must agree on before any of them may act."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -49,7 +49,7 @@ class TopicHash:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a sidecar was configured with that the whole cluster has to share.
+    """A sidecar's settings that the whole cluster has to share.
 
     ``hash_name`` None stands for the recorded hash, and for Pulsar's in a new cluster.
     ``default_chroot`` is where the nodes are when no chroot is configured, empty when

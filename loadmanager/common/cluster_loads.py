@@ -1,7 +1,7 @@
-"""What the brokers carry, as far as this sidecar watches it.
+"""The brokers' loads, while this sidecar watches them.
 
-Only a leader decides by loads, and everybody else would read each of them for nothing: so
-they are watched from `open` to `close`, which belong to a term.
+Only a leader decides by loads, so they are watched for its term alone, from `open` to
+`close`.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class ClusterLoads:
         self._reports: dict[BrokerId, KnownLoads] = {}
 
     def open(self) -> None:
-        """Begin watching, unless it is watched already."""
+        """Start watching, unless started already."""
         if self._folder is not None:
             return
         self._folder = WatchedFolder(
@@ -67,7 +67,7 @@ class ClusterLoads:
         self._folder.open()
 
     def close(self) -> None:
-        """Stop watching, and forget what was known."""
+        """Stop watching, and drop all loads."""
         if self._folder is not None:
             self._folder.close()
         self._folder = None

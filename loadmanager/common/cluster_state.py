@@ -1,4 +1,4 @@
-"""What this sidecar knows of the cluster, kept current by watches."""
+"""This sidecar's view of the cluster, kept current by watches."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class KnownBroker:
 
 
 class OwnerView(Protocol):
-    """What is seen of brokers and of the bundles that they own."""
+    """The registered brokers and the bundles that they own."""
 
     @property
     def brokers(self) -> Collection[BrokerId]:
@@ -121,7 +121,7 @@ class ClusterState:
 
     @property
     def current(self) -> bool:
-        """Whether the picture is complete and watches can still change it."""
+        """Whether the state is complete and watches can still change it."""
         return self.complete and self._coordination.session.connection is Connection.CONNECTED
 
     @property
@@ -130,7 +130,7 @@ class ClusterState:
         return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
 
     def advertises(self, sidecar_url: str) -> bool:
-        """Return whether a registered broker's sidecar says that it is reached there."""
+        """Return whether a registered broker's sidecar advertises this address."""
         return any(
             known.registration.sidecar_url.rstrip("/") == sidecar_url
             for known in self.brokers.values()
@@ -171,7 +171,7 @@ class ClusterState:
 
     @property
     def namespaces(self) -> int:
-        """How many namespaces' bundles are known here."""
+        """The number of namespaces whose bundles are known here."""
         return len(self._boundaries)
 
     def known_boundaries(self, namespace: Namespace) -> Boundaries | None:
@@ -181,7 +181,7 @@ class ClusterState:
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
         """Return the namespace's bundles, None if it does not exist.
 
-        The first caller reads and watches; later ones are told by the watch.
+        The first call reads and watches; later ones return what the watch reported.
 
         Raises:
             CoordinationError: they were not read before and cannot be now.
@@ -233,7 +233,7 @@ class ClusterState:
         self.changes.notify()
 
     def leader_read(self, node: Node | None) -> None:
-        """Take up the election node as just read."""
+        """Apply the election node as just read."""
         self._leader_read = True
         self.leader, self.incumbent = None, None
         if node is not None:

@@ -11,7 +11,7 @@ from loadmanager.core.wire import LeaderRecord, LockRecord, encode_leader, encod
 class Identity:
     """The broker this sidecar stands beside, and this run of the sidecar.
 
-    ``instance`` is drawn anew at each start: two processes that were given the same
+    ``instance`` is drawn at each start: two processes that were given the same
     broker id by mistake still differ in it. ``host`` and ``process_id`` say where it
     runs; an empty host is an unknown one.
     """

@@ -1,4 +1,4 @@
-"""What an overview says of brokers and refusals, computed the same wherever one is made."""
+"""Brokers and refusals of an overview, for every kind of overview."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What may change while the sidecar runs, as it is now."""
+"""The settings that may change while the sidecar runs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class SplitPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskBounds:
-    """How many tasks may be under way, and how long an order may wait.
+    """How many tasks may be in flight, and how long an order may wait.
 
     Attributes:
         most_per_broker: tasks that drains and rounds may have under way with one broker.

@@ -57,7 +57,7 @@ class Subscriptions:
     async def until(self, done: Callable[[], bool], clock: Clock, within_s: float) -> bool:
         """Return whether ``done`` came true within ``within_s``.
 
-        It is called after each change, and once a second for what nobody tells.
+        It is called after each change, and once a second for what is not reported.
         """
         deadline_s = clock.monotonic_s() + within_s
         while not done():

@@ -18,7 +18,7 @@ class WatchedFolder(Generic[Value]):
     """The children of one node, each decoded; those that cannot be are left out.
 
     ``read`` turns a child's name and node into a value and may raise `InvalidName` or
-    `MalformedContent`: then the child is logged, told to ``malformed`` and left out
+    `MalformedContent`: then the child is logged, reported to ``malformed`` and left out
     until it changes. ``changed`` is called with a name, its former and its new value;
     ``completed`` when the folder was found with no child to read, which nothing else reports.
     ``postpone`` is called with a child that came or changed, and with each after a reconnect, and

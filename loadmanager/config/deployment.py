@@ -1,4 +1,4 @@
-"""Sections that say where a sidecar runs and whom it talks to."""
+"""Sections for where a sidecar runs and what it connects to."""
 
 from typing import Any, Literal
 from urllib.parse import urlsplit

@@ -44,7 +44,7 @@ class HistorySettings(Section):
     queue_records: int = Field(10_000, ge=10, le=10_000_000)
     """Most records that wait while the disk is slow or gone; one more is counted and given up."""
     base_every_rounds: int = Field(15, ge=1, le=10_000)
-    """Each so many rounds the leader writes all it knows, from which a replay can begin. Fewer take
+    """Every this many rounds the leader writes its state, from which a replay can start. Fewer take
     more room and make replays exact sooner."""
 
     seed: str = Field("", examples=["/var/lib/loadmanager/pipeline/seed.json.gz"])

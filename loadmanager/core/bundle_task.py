@@ -122,7 +122,7 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.PROPOSED, _E.TERM_ENDED): _S.SUPERSEDED,
     # The orders were read: it stands, as if the reply had come.
     (_S.UNCONFIRMED, _E.ORDER_WRITTEN): _S.ORDERED,
-    # The orders were read: it does not stand, and its decider decides anew.
+    # The orders were read: it does not stand, and its decider decides again.
     (_S.UNCONFIRMED, _E.ORDER_REFUSED): _S.FAILED,
     # The next leader reads the orders, and follows those that stand as tasks of its own.
     (_S.UNCONFIRMED, _E.TERM_ENDED): _S.SUPERSEDED,
@@ -146,7 +146,7 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.RELEASED, _E.DONE): _S.SERVING,
     # As before the release: the target may have lost its order.
     (_S.RELEASED, _E.REPEATED): _S.RELEASED,
-    # The target cannot take it, and what has no owner is placed anew.
+    # The target cannot take it, and what has no owner is placed again.
     (_S.RELEASED, _E.GAVE_UP): _S.FAILED,
     # Another broker was quicker than the target.
     (_S.RELEASED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,

@@ -95,7 +95,7 @@ class Explanation:
     ``owner`` is the broker that lists a bundle, ``target`` the next one. ``score`` is that
     of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and
     ``lowest`` of all. ``decisions`` are the last ones about it, newest first; ``grounds``
-    what holds it, most telling first. ``bundles`` counts a broker's. ``weighing`` is how the
+    what holds it, most important first. ``bundles`` counts a broker's. ``weighing`` is how the
     strategy weighs it, None for one that leaves this to the planner.
     """
 

@@ -1,6 +1,6 @@
 """JSON objects in znodes and files: read field by field, with errors that say what was wrong where.
 
-Large ones may be compressed: plain JSON, zlib or gzip, told apart by their first bytes.
+Large ones may be compressed: plain JSON, zlib or gzip, distinguished by their first bytes.
 """
 
 import json

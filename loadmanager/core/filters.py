@@ -122,7 +122,7 @@ class Filters:
         return self._eligible(view, bundle, domain)
 
     def open_to_all(self, view: ClusterView) -> Mask:
-        """Return which brokers may take a persistent bundle that no policy tells apart."""
+        """Return which brokers may take a persistent bundle to which no policy applies."""
         return self._eligible(view, None, "persistent").mask
 
     def tells_apart(self, view: ClusterView) -> bool:

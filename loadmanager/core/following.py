@@ -61,7 +61,7 @@ def overdue(
 
     A split or merge that is not made within `CUT_WITHIN_S` expires. What one of the
     ``brokers`` does not own so long after its order was written last is ordered again:
-    somebody may have deleted or spoilt the order, and the broker would wait for ever.
+    the order may have been deleted or corrupted, and the broker would wait for ever.
     """
     if task.attempted_at_s is None or task.ordered_at_s is None:
         return None  # It is not known whether it was written.

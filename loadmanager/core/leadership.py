@@ -43,7 +43,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The one whose standing is judged. ``instance`` is drawn anew at each start."""
+    """The one whose standing is judged. ``instance`` is drawn at each start."""
 
     broker: BrokerId
     instance: str

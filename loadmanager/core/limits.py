@@ -22,7 +22,7 @@ class Limits:
 
     ``gives`` and ``takes`` are broker rows that may give or take any bundle, ``movable`` the
     bundle rows that may move, ``moves`` how many may at most. ``restricted`` is None where
-    no policy tells bundles apart.
+    no policy distinguishes bundles.
     """
 
     gives: Mask

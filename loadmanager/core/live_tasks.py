@@ -21,7 +21,7 @@ class LiveTasks:
 
     Always, and checked after each change: a bundle has at most one live task; all tasks are
     of this epoch and none of them has ended; the tasks to and from each broker are counted.
-    `obstacle` tells whether one more keeps within the budget at this instant.
+    `obstacle` returns whether one more keeps within the budget at this instant.
     """
 
     def __init__(self, epoch: int) -> None:

@@ -81,7 +81,7 @@ class Registration:
     """The name of a broker, its addresses and its state; without its loads.
 
     ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
-    ``started_at_ms`` tells a restarted broker from the same one reporting again.
+    ``started_at_ms`` distinguishes a restarted broker from the same one reporting again.
     ``broker_class`` is a word for brokers of one kind (hardware, image), "" if not set.
     """
 

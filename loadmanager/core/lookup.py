@@ -48,7 +48,7 @@ def next_step(
 
     ``owned`` says that the picture has an owner that is registered and serves.
     ``coming`` says that it is on its way to a broker that is known here: the leader
-    could tell no more than that, so it is not asked. Without a leader the lookup waits
+    knows no more than that, so it is not asked. Without a leader the lookup waits
     for the next one: a follower that decided for itself would do so on its own view,
     and two of them on two views.
     """

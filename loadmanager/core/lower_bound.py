@@ -39,7 +39,7 @@ _HEAVIEST: Final = 64
 """So many bundles are looked at one at a time; any number is right, and more are slower."""
 
 _COUNTED_PER_BROKER: Final = 4
-"""Counting goes so far: to so many of the largest bundles for each broker."""
+"""The most of the largest bundles for each broker that are counted."""
 
 _COUNTS: Final = 400
 """Counts looked at, besides k*n+1, which say most where brokers are alike."""

@@ -96,7 +96,7 @@ class MoveBudget:
         """Return the moves of the last hour, oldest first; ``planned`` count as begun now.
 
         There is one entry at most for each namespace in a second of the last minute, and for
-        each ten seconds before: moves are told younger than they are, never older.
+        each ten seconds before: moves are recorded younger than they are, never older.
         """
         moves = [*self._begun, *((now_s, namespace_of(bundle)) for bundle in planned)]
         counts: Counter[tuple[float, Namespace]] = Counter()

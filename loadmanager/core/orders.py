@@ -26,7 +26,7 @@ _NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """How a bundle is to be cut: by which algorithm, and where if it has to be told."""
+    """How a bundle is to be cut: by which algorithm, and at which positions if it needs them."""
 
     algorithm: str
     positions: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class OrderChanges:
 
 
 def largest_orders_bytes(max_request_bytes: int) -> int:
-    """Return how much the orders of one broker may need, in a request of so many bytes."""
+    """Return the most bytes that the orders of one broker may need, of a request's limit."""
     return int(_ORDERS_FRACTION * max_request_bytes)
 
 

@@ -42,7 +42,7 @@ class Plan:
         """Return the memory while no move is ordered yet; ``former`` is that before the round.
 
         What a bundle that did not move is resting for, and what the shedder noted of moves,
-        would only hold back the next round, which decides anew.
+        would only hold back the next round, which decides again.
         """
         if not self.moves:
             return self.memory
@@ -165,7 +165,7 @@ class Planner:
     ) -> Placed:
         """Return which broker is to own a bundle that no broker owns, asked for between two rounds.
 
-        Or, for ``cause``, a bundle that is ``leaving`` its owner, who cannot be chosen.
+        Or, for ``cause``, a bundle that is ``leaving`` its owner, which cannot be chosen.
         A bundle that is on its way already stays with the broker it was given to.
         """
         target = view.moved.get(bundle)

@@ -1,7 +1,7 @@
 """When an agent publishes its load report: as rarely as the leader can do with.
 
 A report costs a write and a read by everyone who watches. It is written when it
-says something new, and at least every ``max_interval_s`` so that its age tells a
+says something new, and at least every ``max_interval_s`` so that its age reveals a
 silent agent from a quiet one. A change counts only if it is large in itself too:
 from 0.1 to 5 messages per second is fiftyfold and means nothing, and an idle
 cluster that reports it writes for ever.
@@ -104,7 +104,7 @@ def due(
 ) -> Due | None:
     """Return why ``current`` is to be published now, or None to stay silent.
 
-    ``now_s`` is on the clock of ``last.at_s``; ``jitter`` is from 0 to 1, drawn anew
+    ``now_s`` is on the clock of ``last.at_s``; ``jitter`` is from 0 to 1, drawn again
     after each report. What clients and the leader must not miss (addresses, draining)
     is published at once, everything else after ``min_interval_s`` at the earliest.
     """

@@ -55,7 +55,7 @@ class RoundWork:
     ) -> Move | None:
         """Give a bundle to the placement's choice.
 
-        No broker owns it, or it is ``leaving`` a broker, who cannot be chosen.
+        No broker owns it, or it is ``leaving`` a broker, which cannot be chosen.
         """
         eligible = self.filters.eligible(self.view, bundle, domain)
         mask = eligible.mask

@@ -195,7 +195,7 @@ def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:
     if not 0 < samples <= LONG_SAMPLES:
         fields.refuse("samples", f"from 1 to {LONG_SAMPLES}")
     mean, factor = _rates(fields, "mean"), _factor(fields, hour)
-    # No broker would believe more, and the successor is told this figure as an average.
+    # No broker would accept more, and the successor takes this figure as an average.
     now = Rates(*(min(rate * factor, RATE.most) for rate in mean.row()))
     return bundle, Expected(now, _rates(fields, "long"), samples, fields.count("topics"))
 

@@ -20,11 +20,11 @@ after five minutes, and nine times as much after three quarters of an hour."""
 def seeded(
     bundles: Mapping[BundleId, Expected], boundaries: Mapping[Namespace, Boundaries]
 ) -> dict[BundleId, BundleAverages]:
-    """Return what to suppose of every bundle that a seed tells of.
+    """Return the assumed averages of every bundle that a seed covers.
 
     Bundles of a namespace with other ``boundaries`` now stand for the ranges they had: each
     present bundle gets its part of all that it overlaps, by the width of their ranges, and
-    none if some of its range is not told of. Of a namespace without boundaries, which may be
+    none if some of its range is not covered. Of a namespace without boundaries, which may be
     created yet, the bundles are taken as they are.
     """
     found: dict[BundleId, BundleAverages] = {}

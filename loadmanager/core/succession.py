@@ -8,7 +8,7 @@ the later agent takes over. Two mistakes look alike and must not go on for ever:
 - Two sidecars that were given one broker id, each restarted whenever it ends. Those of
   two hosts never take over from one another: the later one waits until the session of
   the earlier one is gone, which it is soon if that host has died. Those of one host are
-  told by their number: after a few take-overs that follow one another closely, the next
+  detected by their number: after a few take-overs that follow one another closely, the next
   one waits in the same way.
 """
 

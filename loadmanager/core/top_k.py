@@ -43,7 +43,7 @@ def heaviest(
 
 
 class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, each picked when somebody asks for it.
+    """The heaviest bundles of every broker, each picked when it is needed.
 
     Most rounds ask for none, and none asks for more than a few.
 

@@ -19,7 +19,7 @@ _NO_BUNDLES: Final[AbstractSet[BundleId]] = frozenset()
 class UsageSamples:
     """The last samples of a broker's host, oldest first, while it had the same ``bundles``.
 
-    They begin anew when the broker gains or loses a bundle: what usage does then is a change
+    They start over when the broker gains or loses a bundle: what usage does then is a change
     and no variation.
     """
 

@@ -120,7 +120,7 @@ class Adoption:
             except LoadManagerError as error:
                 log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
         # What an order brings back that was decided before the split is looked at again;
-        # what cannot be told, only when the boundaries change.
+        # what is unknown, only when the boundaries change.
         found.settled[boundaries.namespace] = frozenset(
             now | (bundles - found.parts.keys() - found.whole.keys())
         )
@@ -143,7 +143,7 @@ class Adoption:
     def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
         """Return the bundle that ``half``, which is none any more, was merged into.
 
-        That is the one around it, if it was ordered or somebody has its lock: the
+        That is the one around it, if it was ordered or its lock is held: the
         boundaries alone may be those of another namespace of the same name.
         """
         whole = merged_by_order(half, self.tasks.splits, boundaries)

@@ -164,7 +164,7 @@ class Election:
         elif standing is Standing.LEAD and self._won is not None:
             await self._lead_while_elected(self._won)
         elif not await self._cluster_state.changes.wait(_RECHECK_S):
-            # A watch that was never told would leave a cluster without a leader for ever.
+            # A watch that never fired would leave a cluster without a leader for ever.
             self._cluster_state.leader_read(await self._coordination.get(znodes.LEADER))
 
     async def _campaign(self) -> None:
@@ -215,7 +215,7 @@ class Election:
         epoch = await self._coordination.get(znodes.EPOCH)
         node = await self._coordination.get(znodes.LEADER)
         if epoch and node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
-            # A node that was created anew has the same version; another epoch it has not.
+            # A node that was recreated has the same version; another epoch it has not.
             check = Check(znodes.EPOCH, epoch.stat.version)
             try:
                 await self._coordination.commit([check, Delete(znodes.LEADER)])

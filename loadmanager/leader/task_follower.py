@@ -68,7 +68,7 @@ class TaskFollower:
         try:
             changed = self._tasks.advance(task, event, self._clock.monotonic_s(), note)
         except LoadManagerError as error:
-            # A fault of this program. What is under way is opened anew by `observe`.
+            # A fault of this program. What is under way is opened again by `observe`.
             self._caught("tasks", error)
             self._tasks.drop(task)
             return task

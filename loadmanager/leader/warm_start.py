@@ -46,7 +46,7 @@ class WarmStart:
         """Read the seed and suppose what it says of bundles without a sample.
 
         Nothing is read where the former leader left the averages of half of the reported
-        bundles or more. What goes wrong is told, and the leader goes on without.
+        bundles or more. Failures are logged, and the leader goes on without.
         """
         if not self._is_cold():
             return

@@ -2,7 +2,7 @@
 
 The owned lists say which broker holds which lock, and which of those bundles the broker has not
 loaded yet. Of its own broker a sidecar knows better: it commands it. But not one that
-waits because another sidecar has registered that broker: it is told as everybody is.
+waits because another sidecar has registered that broker: its watch reports that.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class OwnBundles(Protocol):
 class OwnerResolver:
     """Names owners from the picture and from what this sidecar does itself.
 
-    ``changes`` tells whenever an answer may have become another one.
+    ``changes`` notifies whenever an answer may have changed.
     """
 
     def __init__(self, context: Context, own: OwnBundles) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 _EXACT: Final = timedelta()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import MOST_BROKERS, CostDocument, encode_costs
 from loadmanager.pipeline.asked_for import between

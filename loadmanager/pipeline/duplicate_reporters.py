@@ -11,7 +11,7 @@ does not matter which of the two was ingested first.
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 _BROKER: Final = ["cluster", "broker"]
 _WHO: Final = [*_BROKER, "writer", "instance"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.bounds import TIMES_END_MS
@@ -169,7 +169,7 @@ class Store:
         if not batches:
             raise self._never_made(table.name, table.job)
         last = batches[-1]
-        # Each batch reports anew of which brokers reports are passed over.
+        # Each batch reports again of which brokers reports are passed over.
         counting = [last] if table is DOUBLED else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
         if table.name in _OF_REPORTS and DOUBLED.name in last.tables:

@@ -13,7 +13,7 @@ class Missing(LookupRefused):
 
 
 class Conflict(LookupRefused):
-    """A request contradicts what exists, or what somebody else does at the same moment."""
+    """A request conflicts with the present state, or with another request at the same time."""
 
 
 class Unfit(LookupRefused):

@@ -34,8 +34,8 @@ class StaleAgent(BrokerRefused):
 class BrokerState:
     """What a broker answers to a lease renewal.
 
-    ``incarnation`` is drawn anew at each start of the broker process: a changed one
-    means that it restarted and serves nothing that it was told to before.
+    ``incarnation`` is drawn at each start of the broker process: a changed one
+    means that it restarted and serves nothing of what it was ordered before.
     ``clock_s`` is the broker's own monotonic clock, which belongs to the incarnation: the
     next process may count from another moment. ``serving`` maps each bundle it
     serves to the fencing token it was loaded with.
@@ -51,9 +51,9 @@ class BrokerStats:
     """What a broker did over its last window, per bundle it serves.
 
     ``process_id`` is the broker's on the same host, for probes that measure one
-    process tree; None when the broker does not tell. ``left_out`` names the figures of
+    process tree; None when the broker does not report it. ``left_out`` names the figures of
     bundles that are outside their bounds, which count as 0. ``urls`` is where clients reach it,
-    None when it does not tell.
+    None when it does not report it.
     """
 
     window_s: float
@@ -81,7 +81,7 @@ class BrokerControl(Protocol):
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics that the broker has open in ``bundle``, idle ones too.
 
-        It says where the bundle can be cut. Of very many, a broker may tell only the
+        The bundle can be cut between them. Of very many, a broker may report only the
         busiest. A bundle that is not served is refused.
         """
 
@@ -91,7 +91,7 @@ class BrokerControl(Protocol):
         """Let the broker serve until its own clock shows ``until_s``, then stop by itself.
 
         ``incarnation`` names the process whose clock ``until_s`` was computed on. Any
-        other extends nothing, and tells its state: the same reading of its clock could be
+        other extends nothing, and reports its state: the same reading of its clock could be
         far in the future. ``until_s`` of None asks for the state without extending the
         lease. A renewal that was under way for long cannot extend the lease beyond what
         was meant, because the time is the broker's own.

@@ -231,7 +231,7 @@ class Coordination(Protocol):
         node: asking twice for the same lock is granted twice. Nothing is sent twice.
 
         Raises:
-            NodeExists: somebody else (or an earlier session) holds it.
+            NodeExists: another client (or an earlier session) holds it.
             Disconnected: it was not created; of a persistent one that is not known.
         """
 

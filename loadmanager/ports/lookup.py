@@ -118,7 +118,7 @@ class LookupService(Protocol):
     async def find_owner_or_redirect(
         self, topic: TopicName, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Return the owner, or whom to ask instead, for clients that follow redirects.
+        """Return the owner, or the sidecar to ask instead, for clients that follow redirects.
 
         Raises like `find_owner`; with ``authoritative`` it never returns a redirection.
         """

@@ -1,1 +1,1 @@
-"""The decision core on modelled brokers: which strategy is better, by how much, and why."""
+"""The decision core on modelled brokers, to compare strategies."""

@@ -1,4 +1,4 @@
-"""The scenarios that come with the package, and how one is named."""
+"""The scenarios that come with the package, by name."""
 
 import difflib
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ def shipped() -> Mapping[str, Path]:
 
 
 def find(name_or_path: str) -> Path:
-    """Return the file of a shipped scenario, or the path of one's own.
+    """Return the file of a shipped scenario, or the given path.
 
-    A shipped name counts before a file of the same name; ``./name`` is the file.
+    A shipped name takes precedence over a file of the same name; ``./name`` is the file.
 
     Raises:
-        ScenarioError: there is neither; it lists the shipped names.
+        ScenarioError: neither exists; it lists the shipped names.
     """
     if name_or_path in shipped():
         return shipped()[name_or_path]

@@ -1,4 +1,4 @@
-"""What a run's brokers were asked for over time, as curves that scores are taken from."""
+"""The demand on a run's brokers over time, as curves that scores are computed from."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -28,9 +28,9 @@ class Curves:
 
     ``demand`` (T, B, 4) is NaN for brokers that are not present. ``largest`` is the
     largest demand of any resource of any broker. ``max_over_mean`` is that over the mean
-    demand of the resource whose mean is highest: an unevenness of a resource that nobody
-    is short of counts as little as it matters, and opposite unevenness of two resources
-    does not cancel. ``deviation`` is the standard deviation over the brokers, of the
+    demand of the resource whose mean is highest: unevenness of a resource that is not
+    scarce counts little, and opposite unevenness of two resources does not cancel.
+    ``deviation`` is the standard deviation over the brokers, of the
     resource in which it is largest.
     """
 
@@ -69,7 +69,7 @@ class Curves:
             max_over_mean=_ratio(largest, mean.max(axis=1)),
             deviation=np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1),
             bound=bound,
-            # A bundle that nobody has at the moment makes no demand, but counts in the bound.
+            # A bundle without an owner makes no demand, but counts in the bound.
             gap=np.maximum(_ratio(largest, bound) - 1.0, 0.0),
             excess=None if line.excess is None else line.excess[kept].astype(np.float64),
             unmoved_cpu=None
@@ -160,7 +160,7 @@ class _Swings:
         if np.isnan(series).all():
             return cls(0.0, 0.0)
         spread = float(np.nanmax(series) - np.nanmin(series))
-        # A broker that comes back begins anew: its absence is no movement.
+        # A broker that comes back starts over: its absence is no movement.
         steps = np.nan_to_num(np.diff(series, axis=0), nan=0.0)
         up, down = np.maximum(steps, 0.0).sum(axis=0), np.maximum(-steps, 0.0).sum(axis=0)
         less, more = np.minimum(up, down), np.maximum(up, down)

@@ -1,4 +1,4 @@
-"""One simulation: the world moves on, agents measure it, the leader decides, step by step."""
+"""One simulation, step by step: the world advances, agents measure it, the leader decides."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +51,7 @@ _PARTS = ("shedder", "placement", "settings", "weights", "filters")
 
 
 def settings_of(planner: Planner) -> Mapping[str, object]:
-    """Return ``part.name`` of each setting with its value, in an order that never changes."""
+    """Return ``part.name`` of each setting with its value, in a fixed order."""
     return {
         f"{part}.{name}": value
         for part in _PARTS
@@ -91,21 +91,21 @@ def simulate(
     record_every_s: float = 60.0,
     supposed: Mapping[BundleId, BundleAverages] = _NOTHING,
 ) -> Run:
-    """Return what becomes of ``scenario`` with ``planner`` as its leader's.
+    """Return the run of ``scenario`` with ``planner`` as its leader's.
 
-    The same arguments give the same run to the last bit. Each step, in this order: what
-    happens to brokers and bundles until now; the agents measure and publish; the leader
-    takes a sample (if a tick is due), places what clients ask for, empties draining
-    brokers, and looks for moves (if a round is due); what it ordered begins.
+    The same arguments give the same run to the last bit. Each step, in this order: the
+    events of brokers and bundles until now; the agents measure and publish; the leader
+    takes a sample (if a tick is due), places bundles with waiting clients, drains
+    brokers, and does a round (if one is due); the ordered moves begin.
 
     Args:
         scenario: what is simulated.
         planner: the strategies, as they would run in a sidecar.
         strategy: their name, for the run.
-        seed: of everything that is drawn, in place of the scenario's own.
-        witness: is told what a real leader and agents would record; None for nobody.
+        seed: of everything random, in place of the scenario's own.
+        witness: receives what a real leader and agents would record, if given.
         record_every_s: how far apart the moments of the timeline are, at least a step.
-        supposed: what the leader takes from a seed at its beginning.
+        supposed: the averages that the leader takes from a seed at its start.
 
     Raises:
         ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
@@ -120,7 +120,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Beat:
-    """Something that is due every so often, not at the beginning."""
+    """An interval timer, not due at the beginning."""
 
     every_s: float
     count: int = 0
@@ -196,7 +196,7 @@ class _Simulation:
         )
 
     def step(self, now_s: float) -> None:
-        """Go on to ``now_s``."""
+        """Advance to ``now_s``."""
         self.now_s = now_s
         world = self.world
         moment = world.advance(now_s)

@@ -1,4 +1,4 @@
-"""Whether what happens in a scenario can happen: to whom, when, and in which state."""
+"""Checks of a scenario's events: their times, brokers, and the brokers' states."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.toml_lines import TomlPath
 
 BROKERS: Final = ("brokers", "brokers.name", "brokers.count", "brokers.joined")
-"""What says which brokers there are."""
+"""The keys that name a scenario's brokers."""
 
 _EVENTS: Final = ("events", "events.kind", "events.at_s", "events.brokers")
 _WHOLE: Final = ("duration_s",)
@@ -23,7 +23,7 @@ _MAX_COMPARED: Final = 500
 
 
 class _State(StrEnum):
-    """What a broker is at some time, in words that follow "it is"."""
+    """The state of a broker at some time, in words that follow "it is"."""
 
     THERE = "there"
     AWAY = "not there"
@@ -32,7 +32,7 @@ class _State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """From which states an event can happen to a broker, and what it is then."""
+    """The states in which an event can happen to a broker, and the state after it."""
 
     states: tuple[_State, ...]
     becomes: _State | None = None
@@ -51,13 +51,13 @@ _RULES: Final[Mapping[str, _Rule]] = {
 
 
 def members(scenario: Scenario) -> Mapping[str, tuple[str, ...]]:
-    """Return the brokers that each name stands for: of a class all, of a broker itself."""
+    """Return the brokers of each name: all of a class, or the broker itself."""
     classes = {group.name: group.brokers for group in scenario.brokers}
     return classes | {name: (name,) for name in scenario.broker_names}
 
 
 def event_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield events at the wrong time, to brokers or loads there are not, or in a wrong state."""
+    """Yield events at a wrong time, for unknown brokers or loads, or in a wrong state."""
     known = members(scenario)
     for at, event in enumerate(scenario.events):
         path: TomlPath = ("events", at)
@@ -74,7 +74,7 @@ def event_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
 def unknown_brokers(
     path: TomlPath, names: Sequence[str], known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Contradiction]:
-    """Yield each name that is no broker's and no class's, and those that name a broker again."""
+    """Yield each name that is neither a broker nor a class, and brokers named twice."""
     seen: set[str] = set()
     for at, name in enumerate(names):
         if name not in known:
@@ -102,7 +102,7 @@ def _of_shift(path: TomlPath, event: Shift, scenario: Scenario) -> Iterator[Cont
 def _wrong_states(
     scenario: Scenario, known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Contradiction]:
-    """Yield events that happen to brokers in a state in which they cannot."""
+    """Yield events that cannot happen to brokers in their state."""
     states = {
         name: _State.THERE if group.joined else _State.AWAY
         for group in scenario.brokers

@@ -1,4 +1,4 @@
-"""What a scenario expects of strategies, held against what they did."""
+"""The expectations of a scenario, compared with the scores of strategies."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _NEVER = float("inf")
 
 
 class Outcome(StrEnum):
-    """What became of an expectation."""
+    """The outcome of an expectation."""
 
     HELD = "held"
     FAILED = "failed"
@@ -23,7 +23,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One expectation and one strategy that it speaks of: the score's spread over the seeds."""
+    """One expectation and one strategy that it applies to: the score's spread over the seeds."""
 
     name: str
     strategy: Strategy
@@ -33,14 +33,14 @@ class Judged:
 
     @property
     def holds(self) -> bool:
-        """Whether the median lies within the bounds; what is never reached is above any."""
+        """Whether the median is within the bounds; "never" is above any."""
         median = _NEVER if self.found.median is None else self.found.median
         least, most = self.expectation.least, self.expectation.most
         return (least is None or median >= least) and (most is None or median <= most)
 
     @property
     def outcome(self) -> Outcome:
-        """What became of it; bounds that state a failure hold if the failure happens."""
+        """The outcome; bounds that state a failure hold if the failure happens."""
         if self.expectation.known_failure:
             return Outcome.SHOWN if self.holds else Outcome.NOT_SHOWN
         return Outcome.HELD if self.holds else Outcome.FAILED
@@ -55,7 +55,7 @@ class Judged:
 
     @property
     def figures(self) -> str:
-        """What was found, in words."""
+        """The figures found, in words."""
         found = self.found
         if self.seeds == 1 or found.least == found.most:
             return _figure(found.median)
@@ -63,7 +63,7 @@ class Judged:
         return f"{_figure(found.median)} ({between} over {self.seeds} seeds)"
 
     def __str__(self) -> str:
-        """Return all about it in one line."""
+        """Return the judgement in one line."""
         text = (
             f"{self.outcome}: {self.name}: {self.strategy.name}, {self.strategy.mode}: "
             f"expected {self.expected}; found {self.figures}"
@@ -73,7 +73,7 @@ class Judged:
 
 
 def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Judged]:
-    """Yield each expectation that speaks of the strategy of ``found``."""
+    """Yield each expectation that applies to the strategy of ``found``."""
     strategy = found.strategy
     for one in expectations:
         if one.mode is not None and one.mode != strategy.mode:

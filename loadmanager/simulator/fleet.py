@@ -1,4 +1,4 @@
-"""The modelled brokers in columns: what they have, what is used, and when they are full."""
+"""The modelled brokers in columns: capacity, usage, and saturation."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY, Fl
 from loadmanager.simulator.scenario.brokers import BrokerClass
 
 PORT: Final = 8080
-"""Where a modelled broker would answer; its id is ``name:port``."""
+"""The port of a modelled broker; its id is ``name:port``."""
 
 _KIB_PER_MIB: Final = 1024.0
 _BITS_PER_MBIT: Final = 1e6
@@ -26,7 +26,7 @@ _REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fleet:
-    """All brokers of a scenario, there or not; B brokers, four resources of `run.RESOURCES`.
+    """All brokers of a scenario, present or not; B brokers, four resources of `run.RESOURCES`.
 
     Resources are in cores, MiB, and bits per second in and out. ``background`` is what
     others use of them. ``class_of`` is each broker's class; on a broker of a class a
@@ -72,9 +72,9 @@ class Fleet:
         return list(dict.fromkeys(int(row) for name in names for row in self.rows_of[name]))
 
     def variable(self, work: FloatArray, cpu_work: FloatArray | None = None) -> FloatArray:
-        """Return (B, 4) what the traffic of each broker costs.
+        """Return (B, 4) the cost of each broker's traffic.
 
-        ``work`` (B, 4) are its rates; ``cpu_work`` the same as the CPU feels them, None for alike.
+        ``work`` (B, 4) are its rates; ``cpu_work`` the rates weighted for CPU, None for equal.
         """
         per_work = self.per_work[self.class_of]
         amounts = np.einsum("bk,bkr->br", work, per_work)
@@ -83,7 +83,7 @@ class Fleet:
         return np.asarray(amounts)
 
     def fixed(self, things: FloatArray, background: FloatArray) -> FloatArray:
-        """Return (B, 4) what is used whatever the traffic: by others, by topics and connections.
+        """Return (B, 4) the use without traffic: by other processes, topics and connections.
 
         ``things`` (B, 2) are the topics and connections.
         """
@@ -93,14 +93,14 @@ class Fleet:
     def use(
         self, fixed: FloatArray, variable: FloatArray, waiting: FloatArray | None = None
     ) -> "Use":
-        """Return what each broker is asked for, and what it gives.
+        """Return the demand on each broker, and what it serves.
 
-        ``fixed``, ``variable`` and ``waiting`` (B, 4) are what it takes whatever the traffic,
-        for the traffic, and for what waited before. A broker asked for more than it has of
-        any resource serves all its traffic slower, by the one factor with which the
-        scarcest resource has room for it beside the fixed use. In model 1 that factor scales
+        ``fixed``, ``variable`` and ``waiting`` (B, 4) are the use without traffic, for the
+        traffic, and for the backlog. If demand exceeds the capacity of any resource, the
+        broker serves all its traffic slower, by the one factor with which the scarcest
+        resource has room for it beside the fixed use. In model 1 that factor scales
         the fixed use as well, so that a full broker with fixed use serves more than fits.
-        What waited is served with the room that is left, and is asked for only then.
+        The backlog is served with the remaining room, and is demanded only then.
         """
         demand = (fixed + variable) / self.capacity
         if self.former:
@@ -127,23 +127,23 @@ class Fleet:
         return np.hstack([cpu, fractions[:, 1:]])
 
     def _fits(self, used: FloatArray, asked: FloatArray) -> FloatArray:
-        """Return (B,) the fraction of what is asked that all resources have room for."""
+        """Return (B,) the fraction of the demand that all resources have room for."""
         capacity = self.capacity.copy()
         capacity[:, 0] *= full_at(self.cpu_growth)
         room = np.maximum(capacity - used, 0.0)
         short = asked > room
         fits = np.where(short, room / np.where(short, asked, 1.0), 1.0)
-        # Without room for its fixed use a broker has none for traffic, of whatever resource.
+        # Without room for its fixed use in one resource a broker has none for traffic.
         beyond = (used > capacity * (1.0 + _ROUNDING)).any(axis=1)
         return np.where(beyond, 0.0, fits.min(axis=1))
 
     def cost(
         self, work: FloatArray, things: FloatArray, cpu_work: FloatArray | None = None
     ) -> FloatArray:
-        """Return (C, K, 4): what each bundle costs on a broker of each class.
+        """Return (C, K, 4): the cost of each bundle on a broker of each class.
 
-        ``work`` (K, 4) is the demanded traffic, ``cpu_work`` the same as the CPU feels it, None
-        for alike; ``things`` (K, 2) are topics and connections.
+        ``work`` (K, 4) is the demanded traffic, ``cpu_work`` the same weighted for CPU, None
+        for equal; ``things`` (K, 2) are topics and connections.
         """
         amounts = work @ self.per_work
         if cpu_work is not None:
@@ -153,11 +153,11 @@ class Fleet:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """What brokers are asked for and what they give.
+    """The demand on brokers and what they serve.
 
     ``demand`` (B, 4) is a fraction of the capacity, ``usage`` an amount that never
     exceeds it. ``served_fraction`` (B,) of the demanded traffic is served, and
-    ``caught_up_fraction`` of what waited and could be sent.
+    ``caught_up_fraction`` of the backlog that could be sent.
     """
 
     demand: FloatArray
@@ -167,7 +167,7 @@ class Use:
 
 
 def grown_cpu(fraction: FloatArray, growth: float) -> FloatArray:
-    """Return the CPU that work takes which by itself would take ``fraction`` of a broker's.
+    """Return the CPU demand of work that by itself would take ``fraction`` of a broker's.
 
     It grows with its square up to a full broker, and as fast as the work from there on.
     """

@@ -1,4 +1,4 @@
-"""The owner of each bundle, how bundles change hands, and how long clients wait for it.
+"""The owner of each bundle, hand-overs, and how long clients wait for them.
 
 Times within a step are exact: a hand-over that is shorter than a step is done at the
 next one, and yet its pause is counted to the millisecond.
@@ -24,7 +24,7 @@ NOBODY = -1
 
 @dataclass(slots=True, kw_only=True)
 class _Order:
-    """A bundle under way. ``serve_s`` is unknown (infinite) until the lock is free."""
+    """A hand-over under way. ``serve_s`` is unknown (infinite) until the lock is free."""
 
     target: int
     source: int
@@ -39,13 +39,13 @@ class _Order:
 
 @dataclass(slots=True, kw_only=True)
 class HandOvers:
-    """The locks of all bundles and what is under way between brokers.
+    """The locks of all bundles and the hand-overs under way.
 
     ``holder`` is the broker that has each bundle's lock, dead or alive. ``under_way``
     says where bundles go that have not arrived. ``interrupted_client_s`` is how long
     clients have waited so far, added up, but for those that are waiting now, and
     ``interrupted_in_warm_up_client_s`` how much of that was before ``warm_up_s``.
-    ``served_since_s`` is when the present owner took each bundle up, long ago for the first.
+    ``served_since_s`` is when the present owner acquired each bundle, long ago for the first.
     """
 
     fleet: Fleet
@@ -92,10 +92,10 @@ class HandOvers:
         rates: FloatArray,
         after_s: float = 0.0,
     ) -> None:
-        """Order that ``target`` is to have ``bundle``; ``rates`` are its true ones.
+        """Order that ``target`` is to own ``bundle``; ``rates`` are its true ones.
 
-        It goes ``after_s`` later, if others are to go first. What is under way already, is
-        there, or would go to a broker that is not registered stays as it is.
+        It starts ``after_s`` later, if others go first. Ignored for a bundle that is under
+        way or there already, or whose target is not registered.
         """
         row, to = self.rows[bundle], self._brokers[target]
         source = int(self.holder[row])
@@ -119,7 +119,7 @@ class HandOvers:
         self.under_way[bundle] = target
 
     def advance(self, now_s: float) -> None:
-        """Let go and take up what is due until ``now_s``."""
+        """Release and acquire what is due until ``now_s``."""
         for row, order in list(self._orders.items()):
             if order.release_s <= now_s and self.holder[row] >= 0:
                 self._let_go(row, order.release_s)
@@ -128,17 +128,17 @@ class HandOvers:
                 self._take_up(row, order)
 
     def wait_from(self, now_s: float, wanted: Mask) -> None:
-        """Begin the waiting of clients who came to ``wanted`` bundles that no broker serves."""
+        """Start the wait of clients of ``wanted`` bundles that no broker serves."""
         new = wanted & (self.serving < 0) & np.isnan(self._unserved_since_s)
         self._unserved_since_s[new] = now_s
 
     def take_waited_s(self) -> FloatArray:
-        """Return how long no broker served each bundle that was taken up since this was asked."""
+        """Return how long each bundle acquired since the last call was not served."""
         waited_s, self._waited_s = self._waited_s, np.zeros(len(self.holder))
         return waited_s
 
     def stopped(self, broker: int, at_s: float) -> None:
-        """Tell that ``broker`` died: no broker serves what it holds."""
+        """Record that ``broker`` died: no broker serves its bundles."""
         self._unserved_since_s[self.held_by(broker)] = at_s
         for order in self._orders.values():
             if order.source == broker and order.release_s > at_s:
@@ -147,7 +147,7 @@ class HandOvers:
                 order.serve_s += delay_s
 
     def freed(self, broker: int, at_s: float) -> None:
-        """Tell that the session of ``broker`` ended: its locks are free, its orders void."""
+        """Record that the session of ``broker`` ended: its locks are free, its orders void."""
         for row in self.held_by(broker).tolist():
             self._let_go(row, at_s)
         for row, order in list(self._orders.items()):
@@ -159,7 +159,7 @@ class HandOvers:
 
     @property
     def turn_s(self) -> float:
-        """How long a usual bundle takes from its order to its new owner."""
+        """The usual time from an order to the new owner."""
         topics = float(self.topics.topics.mean()) if len(self.holder) else 0.0
         return self.settings.order_s + self.settings.base_s + self.settings.per_topic_s * topics
 
@@ -178,12 +178,12 @@ class HandOvers:
         return not arriving and not self.held_by(broker).size
 
     def unowned(self) -> list[BundleId]:
-        """Return the bundles that clients wait for, no broker has or is to have."""
+        """Return the bundles with waiting clients that no broker has or is ordered to own."""
         rows = np.flatnonzero(~np.isnan(self._unserved_since_s) & (self.holder < 0)).tolist()
         return [self.topics.bundles[row] for row in rows if row not in self._orders]
 
     def finish(self, now_s: float) -> None:
-        """End the waiting of all who wait still, and record what is under way."""
+        """End every wait, and record the hand-overs under way."""
         for row, order in list(self._orders.items()):
             self._record(row, order, now_s, served=False)
             self._forget(row)
@@ -208,7 +208,7 @@ class HandOvers:
         self._forget(row)
 
     def _end_waiting(self, rows: Indices, until_s: float) -> None:
-        """Count how long the clients of bundles have waited; all of them wait no more."""
+        """Count how long the clients of bundles waited, and end their wait."""
         clients, since_s = self._clients[rows], self._unserved_since_s[rows]
         warm_s = np.maximum(min(until_s, self.warm_up_s) - since_s, 0.0)
         self.interrupted_client_s += float(clients @ (until_s - since_s))

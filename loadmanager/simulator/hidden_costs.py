@@ -1,4 +1,4 @@
-"""What bundles cost beyond their rates: each by its nature, and all after they moved."""
+"""Costs of bundles beyond their rates: a factor of each bundle, and costs after a move."""
 
 import math
 
@@ -13,13 +13,13 @@ from loadmanager.simulator.scenario.model import HiddenSettings
 class HiddenCosts:
     """The hidden costs of K bundles, step by step.
 
-    ``cpu_factor`` (K,) is what a bundle's traffic costs in CPU, as a multiple of what its
-    rates say: by its nature, without what follows a move.
+    ``cpu_factor`` (K,) is the CPU cost of a bundle's traffic, as a multiple of what its
+    rates say, without the costs after a move.
 
     Args:
         settings: of the scenario.
         clients: (K,) how many have to connect again when a bundle has moved.
-        rng: draws the bundles' natures.
+        rng: draws the bundles' factors.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class HiddenCosts:
         self._age_s = np.full(len(clients), np.inf)
 
     def go_on(self, now_s: float, hand_overs: HandOvers) -> None:
-        """Take up what has arrived in the step that ends at ``now_s``, and what waited for it."""
+        """Record bundles that arrived in the step that ends at ``now_s``, and their backlog."""
         self._step_s, self._now_s = now_s - self._now_s, now_s
         self._age_s = now_s - hand_overs.served_since_s
         waited_s = self._waiting_s + hand_overs.take_waited_s()
@@ -50,7 +50,7 @@ class HiddenCosts:
         return np.asarray(self.cpu_factor * (1.0 + more * (until - since) / self._step_s))
 
     def reconnecting_cores(self, owner: Indices, brokers: int) -> FloatArray:
-        """Return (brokers,) what clients take that connect again, mean over the step."""
+        """Return (brokers,) the CPU of clients that connect again, mean over the step."""
         spread_s = self._settings.reconnect_spread_s
         if self._step_s <= 0 or not (self._age_s < spread_s + self._step_s).any():
             return np.zeros(brokers)
@@ -61,7 +61,7 @@ class HiddenCosts:
         return np.asarray(taken[1:], dtype=np.float64)
 
     def catch_up(self) -> FloatArray:
-        """Return (K,) what could be sent of what waits, as a multiple of what comes."""
+        """Return (K,) how much of the backlog could be sent, as a multiple of the traffic."""
         if self._step_s <= 0:
             return np.zeros(len(self._waiting_s))
         return np.minimum(self._waiting_s / self._step_s, self._settings.catch_up_factor)
@@ -69,8 +69,8 @@ class HiddenCosts:
     def served(self, fraction: FloatArray, caught_up: FloatArray) -> None:
         """Count what was served in the step.
 
-        Both (K,) are multiples of what came: of that itself, NaN for what no broker serves and
-        whose waiting ends with a hand-over, and of what waited.
+        Both (K,) are multiples of the traffic: the traffic itself, NaN for what no broker
+        serves and whose backlog ends with a hand-over, and the backlog.
         """
         left = np.nan_to_num(1.0 - fraction, nan=0.0) - caught_up
         waiting_s = self._waiting_s + left * self._step_s

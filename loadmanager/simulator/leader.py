@@ -1,4 +1,4 @@
-"""The leader: the tally, rounds, placements and drains of a live one, on modelled reports."""
+"""The leader: load tracking, rounds, placement and drains as in a sidecar, on modelled reports."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,28 +25,27 @@ from loadmanager.simulator.reported import Reported
 from loadmanager.simulator.world import World
 
 SESSION_S: Final = 30.0
-"""How long a session lasts without a sign of life, unless a scenario says something else."""
+"""The session timeout, unless a scenario sets another."""
 
 _NOBODY: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
 class Leader:
-    """Decides by what the agents have told it so far, and by nothing else.
+    """Decides by the agents' reports alone.
 
-    Who asks says what is ``in_flight``: ordered, and not with its target yet. Until the
-    target's report lists it, too, a bundle counts as on its way.
+    The caller passes what is ``in_flight``: ordered, and not with its target yet. Until the
+    target's report lists it, too, a bundle counts as in flight.
 
-    ``view`` is what the last round saw, ``memory`` what strategies remember; ``refusals``
-    tell why bundles of the last `place` got no owner.
+    ``view`` is the view of the last round, ``memory`` the strategies' state; ``refusals``
+    are the reasons why bundles of the last `place` got no owner.
 
     Args:
         agents: whose reports and owned lists it sees.
         planner: the strategies and the budgets.
         settings: ``return_wait_s`` is how long brokers that vanished together are waited for.
         rng: for the choice among equals.
-        policies: what operators decreed.
-        session_s: how long a session lasts without a sign of life: brokers that vanish
-            within it count as gone together.
+        policies: the operators' policies.
+        session_s: the session timeout: brokers that vanish within it count as gone together.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Leader:
         self.view = self._tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
-        """Take what was reported by now, and add a sample to all averages."""
+        """Process the reports so far, and add a sample to all averages."""
         self._take(now_s)
         self._tracker.sample()
         self._plan(_NOBODY)
@@ -91,7 +90,7 @@ class Leader:
         in_flight: Mapping[BundleId, BrokerId],
         unowned: Sequence[BundleId] = (),
     ) -> Plan:
-        """Return what one round decides; draining brokers are not emptied by it."""
+        """Return the decision of one round; it does not drain brokers."""
         waiting = self._follow(now_s, in_flight, unowned)
         view = self._seen(now_s, frozenset(unowned))
         placed = [bundle for bundle in unowned if bundle not in waiting]
@@ -107,10 +106,10 @@ class Leader:
         leaving: Mapping[BundleId, BrokerId] = _NOBODY,
         cause: Cause = Cause.UNOWNED,
     ) -> list[Move]:
-        """Return a next owner for each bundle that gets one now, between the rounds.
+        """Return a next owner for each bundle that is placed now, between the rounds.
 
-        None goes to the broker that it is ``leaving`` for ``cause``. What no broker owns and
-        is kept for its broker's return gets none yet.
+        None goes to the broker that it is ``leaving`` for ``cause``. An unowned bundle that
+        is kept for its broker's return is not placed yet.
         """
         unowned = [bundle for bundle in bundles if bundle not in leaving]
         waiting = self._follow(now_s, in_flight, unowned)
@@ -134,18 +133,18 @@ class Leader:
         return moves
 
     def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Take these for bundles without a sample, as a leader takes those of a seed."""
+        """Use these for bundles without a sample, as a leader uses those of a seed."""
         self._tracker.suppose(averages)
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
-        """Return the brokers that say they are to be emptied, in the order of their rows."""
+        """Return the brokers that report a drain, in the order of their rows."""
         self._take(now_s)
         reports = (report for _, report in sorted(self._reports.items()))
         return tuple(report.broker for report in reports if report.draining)
 
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
-        """The averages of every bundle that has a sample, made anew for each who asks."""
+        """The averages of every bundle that has a sample, computed at each call."""
         return self._tracker.averages()
 
     def _take(self, now_s: float) -> None:
@@ -160,7 +159,7 @@ class Leader:
     def _follow(
         self, now_s: float, in_flight: Mapping[BundleId, BrokerId], unowned: Sequence[BundleId]
     ) -> frozenset[BundleId]:
-        """Take up reports and orders; return what is kept for an absent broker's return."""
+        """Process reports and orders; return what is kept for an absent broker's return."""
         self._take(now_s)
         self._plan(in_flight)
         orphans: dict[BundleId, BrokerId] = {}
@@ -208,10 +207,10 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class Emptying:
-    """Picks what is to leave draining brokers, as the live leader does.
+    """Picks the bundles that leave draining brokers, as a sidecar's leader does.
 
-    At most ``at_a_time`` bundles of a broker are under way at any moment. Where a step is
-    longer than a hand-over takes, one look picks as many as get done within the step.
+    At most ``at_a_time`` bundles of a broker are in flight at any moment. Where a step is
+    longer than a hand-over, one call picks as many as are done within the step.
     """
 
     world: World
@@ -220,7 +219,7 @@ class Emptying:
     _drains: Drains = field(default_factory=Drains)
 
     def due(self, draining: Sequence[BrokerId], now_s: float) -> Mapping[BundleId, BrokerId]:
-        """Return what is to leave these brokers now, each with the broker it leaves."""
+        """Return the bundles that are to leave these brokers now, each with its broker."""
         leaving, turns = Counter(self.world.hand_overs.sources), self._turns()
         rows = {broker: self.world.brokers.index(broker) for broker in draining}
         most = {
@@ -229,7 +228,7 @@ class Emptying:
         return self._drains.due(self._staying(rows), most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
-        """Leave these alone for a moment: no broker can take them now."""
+        """Skip these for a moment: no broker can take them now."""
         self._drains.refused(bundles, now_s)
 
     def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:

@@ -1,4 +1,4 @@
-"""Which bundles each broker lists: rows in order of their names, and their statistics."""
+"""The bundles that each broker lists: rows in order of their names, and their statistics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -68,7 +68,7 @@ class ListingRows:
         self.owner: Indices = np.full(len(bundles), -1, dtype=np.intp)
 
     def follow(self, owner: Indices) -> Indices:
-        """Take up what brokers own now; return the rows of the brokers that this is about."""
+        """Set what brokers own now; return the rows of the brokers with changes."""
         changed = np.flatnonzero(owner != self.owner)
         if not len(changed):
             return changed
@@ -94,11 +94,11 @@ class ListingRows:
         self._names[broker] = None
 
     def rows(self, broker: int) -> Indices:
-        """Return what one broker owns, by name."""
+        """Return the bundles of one broker, by name."""
         return self._rows[broker]
 
     def names(self, broker: int) -> tuple[BundleId, ...]:
-        """Return the names of what one broker owns, sorted."""
+        """Return the names of one broker's bundles, sorted."""
         names = self._names[broker]
         if names is None:
             names = tuple(self._bundles[row] for row in self._rows[broker].tolist())

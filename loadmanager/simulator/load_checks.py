@@ -1,4 +1,4 @@
-"""Whether the loads of a scenario agree with each other and with its brokers."""
+"""Checks of a scenario's loads against each other and its brokers."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -39,9 +39,9 @@ def load_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
 
 
 def _of_one_namespace(path: TomlPath, load: Load, first: Load) -> Iterator[Contradiction]:
-    """Yield what a load says of its namespace's bundles other than the ``first`` one does.
+    """Yield what a load says of its namespace's bundles that differs from the ``first`` one.
 
-    Where they are at the beginning only the first one needs to say.
+    Their placement at the beginning is needed in the first one alone.
     """
     if load.bundles != first.bundles:
         fault = f"expected {first.bundles}, as in the first load of {load.namespace}"

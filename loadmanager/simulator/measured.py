@@ -1,4 +1,4 @@
-"""What brokers did in one step, before anybody measured it."""
+"""The truth of one step, without errors of measurement."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Which brokers live, which are registered, and which are on their way out."""
+"""Which brokers are alive, registered, or draining."""
 
 from typing import Final
 
@@ -29,17 +29,17 @@ class Members:
         self.started_at_ms: NDArray[np.int64] = np.where(joined, 0, _NEVER).astype(np.int64)
 
     def begin(self, row: int, at_s: float) -> None:
-        """Begin a life: the broker is there, empty."""
+        """Start the broker, empty."""
         self.alive[row] = self.registered[row] = True
         self.draining[row] = False
         self.started_at_ms[row] = max(int(at_s * 1000), int(self.started_at_ms[row]) + 1)
 
     def die(self, row: int, session_ends_s: float) -> None:
-        """End a life without a word; the session outlives it."""
+        """Crash the broker; its session outlives it."""
         self.alive[row] = False
         self.session_ends_s[row] = session_ends_s
 
     def deregister(self, row: int) -> None:
-        """End a session, and the life if there still is one."""
+        """End the session, and stop the broker if it is alive."""
         self.alive[row] = self.registered[row] = self.draining[row] = False
         self.session_ends_s[row] = np.inf

@@ -29,14 +29,14 @@ _PERIODS_S: Final = {"day": 24 * _HOUR_S, "week": 168 * _HOUR_S}
 
 
 class Process(Protocol):
-    """A pattern at work."""
+    """A pattern with its state."""
 
     def factor(self, now_s: float) -> Factor:
         """Return the factor at ``now_s``, which never goes back."""
 
 
 def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process:
-    """Return ``pattern`` at work on a load of so many bundles; ``rng`` is its own."""
+    """Return ``pattern`` for a load of this many bundles; ``rng`` is its own."""
     match pattern:
         case Daily():
             return _Tide(pattern, bundles, rng)
@@ -104,7 +104,7 @@ class _Tide:
 
 
 class _Noise:
-    """Log-normal noise with mean 1 whose logarithm forgets by 1/e each ``memory_s``."""
+    """Log-normal noise with mean 1 whose logarithm decays by 1/e each ``memory_s``."""
 
     def __init__(self, jitter: Jitter, bundles: int, rng: np.random.Generator) -> None:
         self._sigma = math.sqrt(math.log1p(jitter.fraction**2))
@@ -127,7 +127,7 @@ class _Noise:
 
 
 class _Bursts:
-    """On and off: on for a fixed time, off for drawn times, wherever it is at the beginning."""
+    """On and off: on for a fixed time, off for drawn times, in any phase at the beginning."""
 
     def __init__(self, burst: Burst, bundles: int, rng: np.random.Generator) -> None:
         count = bundles if burst.each == "bundle" else 1

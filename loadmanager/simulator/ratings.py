@@ -1,4 +1,4 @@
-"""What is good, normal and bad at the five problems of PIP-364, by stated thresholds."""
+"""Thresholds for good, normal and bad at the five problems of PIP-364."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class Rating(StrEnum):
 class Measure:
     """A figure of a run, less is better: to ``good_to`` it is good, to ``normal_to`` normal.
 
-    ``of`` returns infinity for what never came about.
+    ``of`` returns infinity for "never".
     """
 
     key: str
@@ -113,7 +113,7 @@ def _over_placed(run: Run) -> float:
 
 
 def _percent_below_mean(run: Run) -> float:
-    """Return how far the broker that was emptied most fell below the mean, after the join.
+    """Return how far the broker that lost most load fell below the mean, after the join.
 
     It is 0 for one that never did, as it is if nothing was unloaded at all.
     """

@@ -1,4 +1,4 @@
-"""Writes down the truth now and then, for scores and charts."""
+"""Records the truth at intervals, for scores and charts."""
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Recorder:
         self._rows.append(self._row(moment))
 
     def timeline(self) -> Timeline:
-        """Return all that was recorded."""
+        """Return the recorded moments."""
         columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
         return Timeline(
             time_s=np.array(self._times_s),

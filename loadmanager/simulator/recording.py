@@ -1,8 +1,8 @@
 """The history that agents and a leader would have written of a simulation.
 
-It is live history but for this: one writer writes for all; ``due`` is "first" or
+Differences from live history: one writer writes for all; ``due`` is "first" or
 "simulated"; there are no ticks; the memory of a base is the one after the round before, and
-a report is taken up when the leader saw it, which the rounds tell.
+a report takes effect when the leader saw it, which the rounds record.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ _SAME_S: Final = 1e-6
 
 
 def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
-    """Return who writes a simulation: the same run has the same name and so the same files.
+    """Return the writer of a simulation: the same run has the same name and so the same files.
 
-    It is the same if scenario and trace say the same, wherever their files are. Raises
+    The name depends on the contents of scenario and trace, not on their paths. Raises
     `OSError` if the trace cannot be read.
     """
     content = scenario.model_dump(mode="json", exclude={"trace"})
@@ -68,7 +68,7 @@ def _trace_digest(trace: Path | None) -> str | None:
 
 @lru_cache(maxsize=64)
 def _digest(trace: Path, _written_ns: int, _size_bytes: int) -> str:
-    """Return what a trace holds, in short; it is read again when its file has changed."""
+    """Return a digest of a trace; it is read again when its file has changed."""
     with trace.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
@@ -84,7 +84,7 @@ class _Agent:
 
 @dataclass(kw_only=True, eq=False)
 class Recording:
-    """A `Witness` that writes history; ``sink`` should wait for room, for nothing may be lost.
+    """A `Witness` that writes history; ``sink`` should wait for room, so that nothing is lost.
 
     ``delay_s`` is from a report to the leader's seeing it, ``window_s`` over what rates are
     means. ``start_ms`` is the wall clock at the beginning.
@@ -192,7 +192,7 @@ class Recording:
         )
 
     def moved(self, record: MoveRecord) -> None:
-        """Write how a hand-over ended, and the decision if no round told it."""
+        """Write how a hand-over ended, and the decision if no round recorded it."""
         ended_s = record.at_s if record.served_at_s is None else record.served_at_s
         records = [] if record.why is Why.SHED else self._decision(record)
         records.append(hand_over_record(self._at_ms(ended_s), self._hand_over(record)))

@@ -1,4 +1,4 @@
-"""One report as it stands in a broker's node, in columns until somebody wants the object."""
+"""One published load report, in columns until the object is needed."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from loadmanager.simulator.listings import ListedStats
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reported:
-    """What one broker's agent wrote at ``at_s``, and the leader saw at ``seen_s``.
+    """A load report that an agent wrote at ``at_s``, and the leader saw at ``seen_s``.
 
     ``row`` is the broker's and ``rows`` are the bundles' in the world, by name.
     ``totals`` are the broker's own. ``former`` are the names that the report before it
@@ -42,7 +42,7 @@ class Reported:
     started_at_ms: int
 
     def load(self) -> BrokerLoad:
-        """Return it as the leader's tally takes it."""
+        """Return the report for the leader's load tracker."""
         return BrokerLoad(
             broker=self.broker,
             seen_s=self.seen_s,
@@ -57,7 +57,7 @@ class Reported:
         )
 
     def report(self) -> LoadReport:
-        """Return it as the agent would have written it; the clock begins at 0."""
+        """Return the report as the agent would have written it; the clock begins at 0."""
         columns = (self.usage, self.limit, self.mean, self.variance)
         cpu, memory, direct_memory, bandwidth_in, bandwidth_out = (
             None if limit <= 0 and used == 0 else _used(used, limit, mean, variance)

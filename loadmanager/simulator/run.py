@@ -1,4 +1,4 @@
-"""What one simulation was: the truth over time, every move, and the rounds' words."""
+"""The record of one simulation: the truth over time, every move, and the rounds' refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class MoveRecord:
 
     The rates are the true ones when it was ordered. ``interrupted_client_s`` is how long
     its clients waited, added up. ``served_at_s`` is when the target served, None if it did
-    not before the end; nobody did for ``pause_s``.
+    not before the end; no broker did for ``pause_s``.
     """
 
     at_s: float
@@ -63,7 +63,7 @@ class Timeline:
     ``unowned_msgs_per_s`` is the traffic of bundles that no broker serves. ``excess`` is how
     far brokers stand above the level to which all load would fill them like water: the mean
     over the brokers, as a fraction of that level. ``unmoved_cpu`` (T, B) is the demand of CPU
-    without any move for load. Model 1 knows neither.
+    without any move for load. Model 1 has neither.
     """
 
     time_s: NDArray[np.float64]
@@ -85,7 +85,7 @@ class Run:
     """One simulation of one scenario with one pair of strategies and one seed.
 
     ``refusals`` counts what was left alone, by reason. ``interrupted_client_s`` also
-    counts clients of crashed brokers, which no move record tells of;
+    counts clients of crashed brokers, which no move record includes;
     ``interrupted_in_warm_up_client_s`` is how much of it was before ``warm_up_s``.
     ``happened`` are the events, as texts with their times. In ``model`` 1 moves and waiting
     before the end of the warm-up count for nothing.
@@ -114,7 +114,7 @@ class Run:
 
 
 class Witness(Protocol):
-    """Is told what a leader and agents would record, as it happens in a simulation."""
+    """Receives what a leader and agents would record, as it happens in a simulation."""
 
     def reported(self, at_s: float, report: LoadReport) -> None:
         """Take the report that an agent published."""

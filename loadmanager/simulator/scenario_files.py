@@ -1,4 +1,4 @@
-"""Scenario files: readable text to a scenario, with every mistake told at its line."""
+"""Scenario files: parsing with every mistake reported at its line."""
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
@@ -24,7 +24,7 @@ def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
             what the scenario says of it.
 
     Raises:
-        ScenarioError: it cannot be read or has faults; it tells all of them.
+        ScenarioError: it cannot be read or has faults; it lists all of them.
     """
     text = read_text(path)
     if trace is not None and not trace.is_file():
@@ -49,7 +49,7 @@ def _with_trace(scenario: Scenario, path: Path, trace: Path | None) -> Scenario:
 def _told_together(
     text: ScenarioText, valid: ValidPart, scenario: Scenario
 ) -> Iterator[tuple[TomlPath, str]]:
-    """Yield the faults of values together, but for those that may come of a faulty value."""
+    """Yield the faults across values, but for those that a faulty value may cause."""
     doubtful = {name_of(at) for at in valid.doubtful}
     for one in contradictions(scenario):
         at = valid.as_written(one.at)

@@ -1,4 +1,4 @@
-"""The text of a scenario file: its values, and how a message names one of them."""
+"""The text of a scenario file: its values, and their places for messages."""
 
 import json
 import re
@@ -19,20 +19,20 @@ _MAX_SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class ScenarioText:
-    """What a file says, before anything of it is checked but that it is TOML."""
+    """The values of a TOML file before they are checked."""
 
     path: Path
     content: dict[str, Any]
     lines: TomlLines
 
     def place(self, at: TomlPath) -> str:
-        """Return ``file:line: key = value`` of what is there, or is missing there."""
+        """Return ``file:line: key = value`` of a value that is set or missing."""
         found, value = self._value(at)
         shown = f"= {_shortened(value)}" if found else "is not set"
         return f"{self.path}:{self.lines.line(at)}: {dotted(at)} {shown}"
 
     def place_of_default(self, at: TomlPath, value: object, with_keys: Sequence[TomlPath]) -> str:
-        """Return the place of the keys that a default does not go with, and the default."""
+        """Return the place of the keys that contradict a default, and the default."""
         line = next((self.lines.line(one) for one in with_keys if self.has(one)), None)
         shown = f"{dotted(at)} = {_shortened(value)} by default"
         return f"{self.path}:{line or self.lines.line(at)}: {shown}"
@@ -70,7 +70,7 @@ def read_text(path: Path) -> ScenarioText:
     except RecursionError:
         raise ScenarioError([f"{path}:1: lists in lists without end; expected TOML"]) from None
     except ValueError as error:
-        # Besides its own error, the library lets out those of numbers and of paths.
+        # Besides its own error, the library raises those of numbers and of paths.
         raise ScenarioError([_no_toml(path, text.count("\n") + 1, str(error))]) from None
 
 

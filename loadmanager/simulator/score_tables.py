@@ -12,7 +12,7 @@ FIRST: Final = (
     "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",
     "moves", "returned", "moved_ratio", "interrupted_client_s", "thrash_per_broker_percent",
 )  # fmt: skip
-"""The scores that are shown at once; the others are folded away."""
+"""The scores that are shown at first; the others are folded."""
 
 _REFERRING: Final = ("The same", "How much of that", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
@@ -28,7 +28,7 @@ def score_table(caption: str, found: Mapping[str, Compared], names: Sequence[str
 
 
 def legend() -> Html:
-    """Return what every score says."""
+    """Return the descriptions of all scores."""
     parts: list[Html] = []
     for doc in SCORE_DOCS:
         unit = f" ({doc.unit})" if doc.unit else ""
@@ -43,7 +43,7 @@ def _column(doc: ScoreDoc) -> Column:
 
 
 def _before(doc: ScoreDoc) -> list[str]:
-    """Return what a score says whose words refer to the one before it in the list of all."""
+    """Return the description of a score that refers to the one before it in the list of all."""
     if not doc.what.startswith(_REFERRING):
         return []
     before = SCORE_DOCS[SCORE_DOCS.index(doc) - 1]
@@ -64,12 +64,12 @@ def _cell(found: Compared, doc: ScoreDoc) -> Cell:
 
 
 def never(value: float | None) -> float:
-    """Return a score such that what never came about, or is unknown, is above any number."""
+    """Return a score such that "never", or unknown, is above any number."""
     return math.inf if value is None or math.isnan(value) else value
 
 
 def written(value: float) -> str:
-    """Return a score as people read it: about three digits, whole from a hundred on."""
+    """Return a score as text: about three digits, whole from a hundred on."""
     if math.isinf(value):
         return "never"
     if value == int(value) or abs(value) >= 100:  # noqa: PLR2004 - where fractions say nothing

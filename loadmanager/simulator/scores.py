@@ -1,4 +1,4 @@
-"""What a run is judged by: each score with its unit and what it says."""
+"""The scores of a run: each with its unit and description."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,21 +11,21 @@ from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Why
 from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 HOT: Final = 0.85
-"""A broker above this is busy enough for Pulsar's own limits of overload."""
+"""A broker above this exceeds Pulsar's own overload thresholds."""
 
 _LEAST_H: Final = 1 / 3600
 
 RETURN_S: Final = 3600.0
-"""A bundle that is back at a former owner so soon was moved in vain."""
+"""A move back to a former owner within this time counts as a return."""
 
 
 _PRICE_H: Final[Mapping[str, float]] = {"": 0.3, "_even": 0.1, "_quiet": 1.0}
-"""For how long a gap of 1 is worth moving everything, by the endings of the scores' names."""
+"""How long a gap of 1 costs as much as moving everything, by the scores' suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreDoc:
-    """What a score says, for people. ``unit`` is empty for plain numbers."""
+    """The description of a score. ``unit`` is empty for plain numbers."""
 
     name: str
     title: str
@@ -41,9 +41,9 @@ def _score(title: str, unit: str, what: str) -> Any:
 class Scores:
     """The scores of one run after its warm-up; for all of them less is better.
 
-    Moves and what they cost are counted from the beginning: what was moved in the warm-up
-    is not moved after it. Demand is what the load asks of a broker, background included, as
-    a fraction of its capacity: the truth, which no strategy sees. "Largest" is over all
+    Moves and their costs are counted from the beginning: a bundle moved in the warm-up
+    is not moved after it. Demand is the load on a broker, background included, as a
+    fraction of its capacity: the truth, which no strategy sees. "Largest" is over all
     brokers that are present and all resources: CPU, memory, network in, network out.
     """
 
@@ -174,7 +174,7 @@ def values_of(scores: Scores) -> dict[str, float | None]:
 
 
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
-    """Return the scores that say how evenly the load lay."""
+    """Return the scores of the load's evenness."""
     cpu = RESOURCES.index("cpu")
     by_moves_percent = curves.thrash_by_moves_percent(cpu)
     thrash_percent = curves.thrash_percent(cpu) if by_moves_percent is None else by_moves_percent
@@ -205,7 +205,7 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
 
 
 def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, Any]:
-    """Return the scores that say what balance cost."""
+    """Return the scores of the costs of balancing."""
     shed = [move for move in moves if move.why is Why.SHED]
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
     traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
@@ -234,8 +234,7 @@ def _over_by(move: MoveRecord, at_s: float) -> bool:
 def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gap with the price of the moves, by the names of the scores.
 
-    Nobody gains by trading one for the other: a gap is paid for as long as it lasts, a
-    move once, by its traffic and by being one.
+    A gap is paid for as long as it lasts, a move once, by its traffic and as a move.
     """
     bundles = int(run.timeline.bundles.sum(axis=1).max())
     moved = found["moved_ratio"] + (found["moves"] / bundles if bundles else 0.0)

@@ -1,4 +1,4 @@
-"""Charts that hold strategies side by side: over time, and over scenarios."""
+"""Charts that compare strategies: over time, and over scenarios."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
 
 
 def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapping[str, Json]:
-    """Return the menu that puts one score's look in place of another's."""
+    """Return the menu that chooses a score."""
     buttons: list[Json] = [
         {
             "label": f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(),
@@ -148,7 +148,7 @@ def _look(medians: Sequence[Sequence[float]]) -> dict[str, Json]:
 
 
 def _placed(column: Sequence[float]) -> list[float]:
-    """Return where each value lies from the least, 0, to the most, 1; what never came is 1."""
+    """Return each value's position from the least, 0, to the most, 1; "never" is 1."""
     finite = [value for value in column if math.isfinite(value)]
     least, most = (min(finite), max(finite)) if finite else (0.0, 0.0)
     width = most - least or 1.0

@@ -12,7 +12,7 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reading:
-    """What the rules look at, one row a broker: of a sample, or of the report that stands.
+    """The inputs of the rules, one row a broker: of a sample, or of the last report.
 
     ``usage`` has a column for each resource, a fraction. ``at_s`` is when it was taken.
     """
@@ -26,7 +26,7 @@ class Reading:
 
     @classmethod
     def nothing(cls, count: int, resources: int = len(RESOURCES)) -> "Reading":
-        """Return what stands before any report: times long ago, the rest 0."""
+        """Return the state before any report: times long ago, the rest 0."""
         return cls(
             at_s=np.full(count, -np.inf),
             usage=np.zeros((count, resources)),
@@ -55,7 +55,7 @@ def due(
     *,
     other_bundles: Mask,
 ) -> Mask:
-    """Return which brokers' samples are to be published: what `core.report.due` says.
+    """Return the brokers whose samples are to be published, by `core.report.due`.
 
     ``stands`` are those that have a report. ``other_bundles`` are those whose report
     lists other bundles than the sample.

@@ -1,4 +1,4 @@
-"""The loads of a run as few points as a picture needs, without losing a peak."""
+"""The loads of a run, downsampled for a picture without losing a peak."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from loadmanager.simulator.run import Timeline
 
 POINTS: Final = 240
-"""A picture has at most so many points of time; what lies between two is one interval."""
+"""The most points of time in a picture; each stands for one interval."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Thinned:
     """The loads of N intervals and B brokers: the highest of each interval.
 
-    A broker's load is its demand as a fraction of capacity, of the resource that it has
-    least of; NaN while it is absent. ``resource`` (N, B) says which that is, as a place in
+    A broker's load is its demand on its scarcest resource, as a fraction of capacity; NaN
+    while it is absent. ``resource`` (N, B) is that resource, as an index of
     `run.RESOURCES`. ``bound`` is the highest lower bound of an interval. ``time_s`` is
     when each interval begins, ``every`` how many recorded moments it has.
     """

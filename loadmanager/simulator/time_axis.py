@@ -12,7 +12,7 @@ from loadmanager.charts import Json, numbers, shown
 _IN_MINUTES_UP_TO_S: Final = 3 * 3600.0
 
 EVENTS: Final = 60
-"""At most so many moments with events get a line; all of them are told on hover."""
+"""The most moments with events that get a line; all of them show on hover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TimeAxis:
 
     @property
     def range(self) -> list[float]:
-        """From where to where the axis goes."""
+        """The range of the axis."""
         return [0.0, self.duration_s / self.unit_s]
 
     def shown(self, time_s: float | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -40,7 +40,7 @@ class TimeAxis:
         return np.asarray(time_s, dtype=np.float64) / self.unit_s
 
     def at(self, time_s: float) -> str:
-        """Return a time in words: ``minute 5.2``."""
+        """Return a time as text: ``minute 5.2``."""
         return f"{self.unit.removesuffix('s')} {time_s / self.unit_s:.3g}"
 
     def line(
@@ -66,7 +66,7 @@ class TimeAxis:
     def events(
         self, happened: Sequence[tuple[float, str]], height: float
     ) -> tuple[list[Mapping[str, Json]], list[Mapping[str, Json]]]:
-        """Return marks at ``height`` that say what happened on hover, and vertical lines."""
+        """Return marks at ``height`` that show the events on hover, and vertical lines."""
         texts: dict[float, list[str]] = {}
         for at_s, text in happened:
             texts.setdefault(at_s, []).append(shown(text))

@@ -1,4 +1,4 @@
-"""On which line of a TOML text each value stands, which the standard library does not tell."""
+"""The line of each value of a TOML text, which `tomllib` does not report."""
 
 import re
 import tomllib
@@ -44,7 +44,7 @@ def toml_lines(text: str) -> TomlLines:
 
 
 class _Scan:
-    """Goes once through a valid text. Where a table is named twice, its own header counts."""
+    """Scans a valid text once. Where a table is named twice, its own header counts."""
 
     def __init__(self, text: str) -> None:
         self.lines: dict[TomlPath, int] = {(): 1}

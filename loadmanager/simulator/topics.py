@@ -1,4 +1,4 @@
-"""The topics of a scenario: their names, the bundles they fall into, and their base rates.
+"""The topics of a scenario: their names, their bundles, and their base rates.
 
 Topics have real names, hashed as a broker hashes them, into real bundle ranges: how
 many topics a bundle gets, and which, is as uneven here as in a cluster.
@@ -39,9 +39,9 @@ class Share:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topics:
-    """All bundles of a scenario and what they consist of; K bundles.
+    """All K bundles of a scenario and their topics.
 
-    ``namespaces`` has the rows of each namespace's bundles, which lie together in the
+    ``namespaces`` has the rows of each namespace's bundles, which are contiguous in the
     order of their ranges. ``traced`` is the bundle row of each topic of the trace.
     """
 
@@ -61,7 +61,7 @@ class Topics:
         traced_bundles: int,
         rng: np.random.Generator,
     ) -> "Topics":
-        """Return the topics of some loads and of a trace; ``rng`` draws who is large.
+        """Return the topics of some loads and of a trace; ``rng`` draws which are large.
 
         Namespaces that only the trace has get ``traced_bundles`` each. A topic of the
         trace counts as one producer and one consumer.

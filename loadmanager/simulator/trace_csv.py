@@ -21,7 +21,7 @@ _MAX_LINE_CHARACTERS: Final = 1 << 16
 
 
 def csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
-    """Yield the rows of a CSV file, by parts, with what tells the names of topics.
+    """Yield the rows of a CSV file, by parts, with the table of topic names.
 
     Raises:
         ScenarioError: it cannot be read at all, or has too many faults to go on.
@@ -37,7 +37,7 @@ def csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, T
 
 
 def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator[str]:
-    """Yield the lines of a file, up to one that is no text."""
+    """Yield the lines of a file, up to one that is not UTF-8."""
     number = 1
     for block in _blocks(opened):
         good, fault = _decoded(block)
@@ -53,7 +53,7 @@ def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator
 
 
 def _decoded(block: bytes) -> tuple[str, str]:
-    """Return the text of a block, or of its lines before the one that is none, and the fault."""
+    """Return the text of a block, or of its lines before one that is not UTF-8, and the fault."""
     try:
         return block.decode("utf-8"), ""
     except UnicodeDecodeError as error:
@@ -63,7 +63,7 @@ def _decoded(block: bytes) -> tuple[str, str]:
 
 
 def _blocks(opened: "IO[bytes] | gzip.GzipFile") -> Iterator[bytes]:
-    """Yield a file in blocks that end where a line ends, if it is one of bearable length."""
+    """Yield a file in blocks that end with a line, unless a line is too long."""
     while block := opened.read(_BLOCK_BYTES):
         yield block + opened.readline(2 * _MAX_LINE_CHARACTERS)
 

@@ -15,7 +15,7 @@ _PART_ROWS: Final = 65_536
 
 
 def parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
-    """Yield the rows of a Parquet file, by parts, with what tells the names of topics.
+    """Yield the rows of a Parquet file, by parts, with the table of topic names.
 
     Raises:
         ScenarioError: it cannot be read at all, has too many faults to go on, or the
@@ -32,7 +32,7 @@ def parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumn
             yield from _parquet_parts(opened, faults)
     except OSError as error:
         faults.add(None, f"{error.strerror or error}; expected a readable Parquet file")
-    # What is broken inside, the library tells in as many ways as it can break.
+    # The library raises many different errors for a broken file.
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
         faults.add(None, f"{str(error).splitlines()[0]}; expected a Parquet file")
 

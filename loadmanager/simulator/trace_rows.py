@@ -1,4 +1,4 @@
-"""Rows of recorded traffic as columns of numbers, whatever file they stand in."""
+"""Rows of recorded traffic as columns of numbers, for every file format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ RATES: Final = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_through
 """The columns of traffic, in the order of `core.averages`."""
 
 MESSAGE_BYTES: Final = 1024.0
-"""How large a message is taken to be where a file has rates alone, or throughputs alone."""
+"""The assumed message size where a file has rates alone, or throughputs alone."""
 
 MAX_ROWS: Final = 50_000_000
-"""What a file may have at most: about 4 GiB of memory while it is read."""
+"""The most rows of a file: about 4 GiB of memory while it is read."""
 
 _ROW_BYTES: Final = 80
 _MAX_FAULTS: Final = 20
@@ -63,17 +63,17 @@ _SOURCES: Final[Mapping[str, Sequence[tuple[str, float]]]] = {
 
 @dataclass(slots=True)
 class TraceFaults:
-    """What is wrong with a file so far; its rows are lines of text, or numbered from 1."""
+    """The faults of a file so far; its rows are lines of text, or numbered from 1."""
 
     path: Path
     rows_are_lines: bool
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, row: int | None, fault: str) -> None:
-        """Tell of a row, or of the whole file.
+        """Add a fault of a row, or of the whole file.
 
         Raises:
-            ScenarioError: there are so many faults that the file is not read on.
+            ScenarioError: there are too many faults to read on.
         """
         self.found.append((row or 0, f"{self._place(row)}: {fault}"))
         if len(self.found) >= _MAX_FAULTS:
@@ -81,10 +81,10 @@ class TraceFaults:
             raise ScenarioError([*self._in_order(), more])
 
     def check(self) -> None:
-        """Raise what was told.
+        """Raise the faults.
 
         Raises:
-            ScenarioError: there is a fault.
+            ScenarioError: there is any.
         """
         if self.found:
             raise ScenarioError(self._in_order())
@@ -109,7 +109,7 @@ class TraceRows:
 
 
 class TraceColumns:
-    """Turns the texts and numbers of a file's columns into rows, and tells their faults."""
+    """Turns the texts and numbers of a file's columns into rows, and reports their faults."""
 
     def __init__(self, columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
         """Check the names of the columns, which stand in ``line``.
@@ -143,7 +143,7 @@ class TraceColumns:
         topics: NDArray[np.int64],
         values: Mapping[str, FloatArray],
     ) -> TraceRows:
-        """Return rows whose values are numbers, telling those that cannot be."""
+        """Return rows whose values are numbers, and report values that are not."""
         self._rows += len(numbers)
         if self._rows > MAX_ROWS:
             gib = self._rows * _ROW_BYTES / 2**30
@@ -156,7 +156,7 @@ class TraceColumns:
         return TraceRows(numbers, values[TIME], topics, rates)
 
     def _possible(self, name: str, column: FloatArray, numbers: NDArray[np.int64]) -> FloatArray:
-        """Return a column with 0 in place of what cannot be, and report it."""
+        """Return a column with 0 in place of invalid values, and report them."""
         limit = _LIMITS[name]
         bad = ~((column >= 0) & (column <= limit))
         for at in np.flatnonzero(bad).tolist():

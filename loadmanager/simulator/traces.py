@@ -27,9 +27,9 @@ class Trace:
     """The recorded rates of N topics at T times.
 
     ``times_s`` ascend from 0: the first time in the file is the scenario's beginning.
-    From each time on the rates hold until the next one, the last ones for ever.
+    From each time on the rates hold until the next one, the last ones until the end.
     ``topics`` are full names. ``rates`` (T, N, 4) are messages and bytes per second in the
-    order of `core.averages`. The arrays cannot be written to: many runs share them.
+    order of `core.averages`. The arrays are read-only: many runs share them.
     """
 
     times_s: FloatArray
@@ -38,13 +38,13 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """Return what a CSV or Parquet file has recorded; `docs/scenario-format.md` has the rules.
+    """Return the trace of a CSV or Parquet file; `docs/scenario-format.md` has the rules.
 
     The last one is kept until its file changes: strategies are compared on the same trace.
 
     Raises:
-        ScenarioError: it cannot be read or has faults. It tells those of single rows; and,
-            if there are none, rows that are twice there or missing.
+        ScenarioError: it cannot be read or has faults: those of single rows; and, if there
+            are none, duplicate or missing rows.
     """
     try:
         stat = path.stat()
@@ -72,7 +72,7 @@ def _read(path: Path, _version: tuple[int, int, int]) -> Trace:
 def _gathered(
     parts: Iterator[tuple[TraceColumns, TraceRows]], faults: TraceFaults
 ) -> tuple[TraceRows, tuple[str, ...]]:
-    """Return all rows as one, telling times that go back."""
+    """Return all rows as one, and report times that go back."""
     found: list[TraceRows] = []
     topics: dict[str, int] = {}
     latest_s = -np.inf
@@ -105,7 +105,7 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
     """Return the rows as times by topics, each cell once.
 
     Raises:
-        ScenarioError: a cell is there twice, or not at all.
+        ScenarioError: a cell is duplicate or missing.
     """
     is_new = np.diff(rows.times_s, prepend=-np.inf) > 0
     times_s = rows.times_s[is_new]
@@ -130,7 +130,7 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
 def _tell_gaps(
     cells: NDArray[np.int64], rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults
 ) -> None:
-    """Tell of each time at which topics have no row: one that has no traffic has rows of 0."""
+    """Report each time at which topics have no row: one without traffic needs rows of 0."""
     times = np.unique(rows.times_s)
     ends = np.searchsorted(cells, np.arange(len(times) + 1) * len(topics))
     for at in np.flatnonzero(np.diff(ends) < len(topics)).tolist():

@@ -1,6 +1,6 @@
-"""Single values of a scenario: what is wrong with each, and what is left without the faulty ones.
+"""Validation of a scenario's single values, and the scenario without the faulty ones.
 
-Values are checked together only when each alone is right. So faulty ones are set aside,
+Only valid values are checked together. So faulty ones are set aside,
 with the table around them where they are required, and the rest is checked without them.
 """
 
@@ -30,10 +30,10 @@ _SCENARIO = Table(Scenario)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidPart:
-    """The scenario that sound values make, None if they make none.
+    """The scenario of the valid values, None if they do not make one.
 
-    ``faults`` are told by the path of the faulty value; ``doubtful`` are the paths of all
-    values that are not what their writer meant.
+    ``faults`` are by the path of the faulty value; ``doubtful`` are the paths of all
+    values that may differ from what was intended.
     ``kept`` are, for each list, the positions that its elements had in the file.
     """
 
@@ -52,13 +52,13 @@ class ValidPart:
 
 
 def valid_part(text: ScenarioText) -> ValidPart:
-    """Return the scenario of a file, or what its sound values make, and the others' faults."""
+    """Return the scenario of a file, or of its valid values, and the faults of the others."""
     scenario, errors = _validated(text.content)
     faults = _deepest([_fault(text, error) for error in errors])
     kept: dict[TomlPath, Sequence[int]] = {}
     if faults:
         rest = _without(text.content, (), {fault.aside for fault in faults}, kept)
-        # It is only needed to speak of, and so cannot be what makes the rest unsound.
+        # Only messages use it, so it cannot make the rest invalid.
         scenario, _ = _validated({"title": "untitled", **rest})
     return ValidPart(
         scenario=scenario,
@@ -108,7 +108,7 @@ class _Fault:
 
 
 def _deepest(faults: Sequence[_Fault]) -> Sequence[_Fault]:
-    """Return one fault of each value, and none of what is only faulty by what is in it.
+    """Return one fault of each value, none for a table that is faulty only by its contents.
 
     A value that is none of several types has a fault for each of them; and a list whose
     elements are all faulty is one without elements, too.
@@ -134,7 +134,7 @@ def _fault(text: ScenarioText, error: ErrorDetails) -> _Fault:
 
 
 def _path(loc: tuple[int | str, ...]) -> tuple[TomlPath, list[Shape]]:
-    """Return the path in the file of where pydantic found a fault, and the shapes on it.
+    """Return the path in the file of a fault that pydantic found, and the shapes on it.
 
     Pydantic also names the kind of a table that is one of several, and the type of a
     plain value.
@@ -156,7 +156,7 @@ def _path(loc: tuple[int | str, ...]) -> tuple[TomlPath, list[Shape]]:
 
 
 def _expected(at: TomlPath, shapes: Sequence[Shape]) -> str:
-    """Return what is accepted at a path, by the shape around it."""
+    """Return the values accepted at a path, by the shape around it."""
     around, last = shapes[len(at) - 1], at[-1]
     if isinstance(around, Kinds):
         return "one of " + ", ".join(f'"{kind}"' for kind in around.models)
@@ -168,7 +168,7 @@ def _expected(at: TomlPath, shapes: Sequence[Shape]) -> str:
 
 
 def _optional_part(at: TomlPath, shapes: Sequence[Shape]) -> TomlPath:
-    """Return the smallest part around a value that a scenario can be without."""
+    """Return the smallest optional part of a scenario around a value."""
     for end in range(len(at), 1, -1):
         around, last = shapes[end - 1], at[end - 1]
         if isinstance(around, Several) and not isinstance(around.of, Plain):
@@ -179,7 +179,7 @@ def _optional_part(at: TomlPath, shapes: Sequence[Shape]) -> TomlPath:
 
 
 def _closest(key: str, around: Shape) -> tuple[str, str]:
-    """Return a hint and, if it is likely, the key that was meant by an unknown one."""
+    """Return a hint and, if it is likely, the key meant by an unknown one."""
     known = keys_of(around.model) if isinstance(around, Table) else {}
     if close := difflib.get_close_matches(key, known, 1, 0.6):
         return f"did you mean {close[0]}?", close[0]

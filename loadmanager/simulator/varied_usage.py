@@ -1,4 +1,4 @@
-"""How the usage of all brokers varied lately, as `core.usage_samples` has it for one broker."""
+"""The recent variance of usage of all brokers, as `core.usage_samples` has it for one."""
 
 from collections import deque
 from typing import Final
@@ -27,12 +27,12 @@ class VariedUsage:
         self._taken: deque[tuple[float, FloatArray, Mask]] = deque(maxlen=MOST_SAMPLES)
 
     def begin(self, rows: Indices) -> None:
-        """Begin anew with some brokers."""
+        """Reset some brokers."""
         for _, _, sampled in self._taken:
             sampled[rows] = False
 
     def add(self, now_s: float, usage: FloatArray, sampled: Mask) -> None:
-        """Take a sample of those brokers that were ``sampled``."""
+        """Add a sample of the ``sampled`` brokers."""
         self._taken.append((now_s, usage, sampled.copy()))
         while self._taken[0][0] <= now_s - self._kept_s:
             self._taken.popleft()

@@ -1,4 +1,4 @@
-"""What a scenario is, and what of it is allowed and yet may be a mistake."""
+"""The summary of a scenario, and warnings on values that are valid but may be mistakes."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from loadmanager.simulator.traces import Trace, read_trace
 
 
 def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
-    """Yield a line that says what a sound scenario is, and one for each warning on it.
+    """Yield a summary of a valid scenario, and a line for each warning on it.
 
     Args:
         path: the scenario.
@@ -35,7 +35,7 @@ def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
 
 
 def _absent_from_trace(path: Path, scenario: Scenario, trace: Trace) -> list[str]:
-    """Tell of events that shift a namespace which the trace does not have."""
+    """Report events that shift a namespace which is not in the trace."""
     namespaces = sorted({parse_full_topic(topic).namespace for topic in trace.topics})
     expected = f"expected a namespace of the trace: {', '.join(namespaces)}"
     text = read_text(path)

@@ -1,4 +1,4 @@
-"""What is asked for at each moment: base rates times patterns, and recorded rates."""
+"""The demand at each moment: base rates times patterns, and recorded rates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Workload:
         topics: the bundles and their base rates.
         trace: recorded rates that are added, each row until the next one; None for none.
         rng: for the patterns; each pattern of each load gets a generator of its own.
-        interpolated: whether traced rates go evenly from one row to the next.
-        trace_patterns: how they change besides.
+        interpolated: whether traced rates are interpolated between rows.
+        trace_patterns: patterns on top of the trace.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Workload:
         self._trace_processes = _processes(trace_patterns, len(topics.bundles), rng)
 
     def shift(self, namespace: Namespace, factor: float) -> None:
-        """Multiply all of a namespace by ``factor`` from now on."""
+        """Multiply the rates of a namespace by ``factor`` from now on."""
         self._shift[self._topics.namespaces[namespace]] *= factor
 
     def at(self, now_s: float) -> FloatArray:
@@ -78,7 +78,7 @@ class Workload:
         times_s = self._trace.times_s
         number = int(np.searchsorted(times_s, now_s, side="right")) - 1
         if number != self._rows[0].number:
-            # What came next is most often what holds now.
+            # The row read last as the next one usually holds now.
             known = {row.number: row for row in self._rows}
             self._rows = (
                 known.get(number) or self._row(number),

@@ -1,4 +1,4 @@
-"""The truth: brokers that cost what they cost, and clients that want what they want."""
+"""The modelled truth: the brokers' capacity and costs, and the clients' demand."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,9 @@ from loadmanager.simulator.world_events import WorldEvents
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moment:
-    """The truth of one step, as no part of the cluster sees it.
+    """The truth of one step, which no part of the cluster sees.
 
-    ``wanted`` (K, 4) are the demanded rates; ``use`` is what that makes of brokers.
+    ``wanted`` (K, 4) are the demanded rates; ``use`` is the brokers' resulting use.
     """
 
     wanted: FloatArray
@@ -103,22 +103,22 @@ class World:
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
-        """All brokers, there or not; their order is that of the rows."""
+        """All brokers, present or not, in the order of the rows."""
         return self.fleet.brokers
 
     @property
     def bundles(self) -> tuple[BundleId, ...]:
-        """All bundles; their order is that of the rows."""
+        """All bundles, in the order of the rows."""
         return self.topics.bundles
 
     @property
     def in_flight(self) -> Mapping[BundleId, BrokerId]:
-        """What was ordered and is not with its target yet."""
+        """The bundles that were ordered and are not with their target yet."""
         return self.hand_overs.under_way
 
     @property
     def unowned(self) -> list[BundleId]:
-        """What clients ask for, no broker has or is to have."""
+        """The bundles with waiting clients that no broker has or is ordered to own."""
         return self.hand_overs.unowned()
 
     def order(
@@ -145,7 +145,7 @@ class World:
             )
 
     def advance(self, now_s: float) -> Moment:
-        """Let happen what is due until ``now_s`` and return how things are then."""
+        """Advance to ``now_s`` and return the state then."""
         self.world_events.advance(now_s)
         self._assignable_then = None
         self._wanted = self.workload.at(now_s)
@@ -163,7 +163,7 @@ class World:
         )
 
     def bound(self) -> float:
-        """Return what the largest demand is at least, however the bundles lie; NaN for none."""
+        """Return a lower bound of the largest demand for any assignment; NaN for none."""
         bound = self._assignable.bound(self._confined)
         growth = self.fleet.cpu_growth
         if not growth:
@@ -173,7 +173,7 @@ class World:
         return max(bound, float(grown_cpu(np.array(cpu), growth)))
 
     def excess(self, demand: FloatArray) -> float | None:
-        """Return how far above their level brokers stand, None in model 1; see `Timeline`."""
+        """Return how far brokers are above their level, None in model 1; see `Timeline`."""
         alive = self.members.alive
         if self._hidden is None or not alive.any():
             return None if self._hidden is None else float("nan")
@@ -193,7 +193,7 @@ class World:
 
     @property
     def _assignable(self) -> Assignable:
-        """Bundles and brokers as they are, apart from which has what."""
+        """Bundles and brokers, without ownership."""
         if self._assignable_then is None:
             cpu_work = None
             if self._hidden is not None:
@@ -213,9 +213,9 @@ class World:
         return background
 
     def _serve(self, owner: Indices) -> tuple[Use, FloatArray]:
-        """Return what is made of brokers, and how much of each bundle's traffic is served.
+        """Return the brokers' use, and how much of each bundle's traffic is served.
 
-        The latter is a multiple of what clients want now: above 1 while they catch up.
+        The latter is a multiple of the present demand: above 1 while clients catch up.
         """
         hidden, count = self._hidden, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
@@ -229,7 +229,7 @@ class World:
         if catch_up.any():
             waiting = self._variable(owner, self._wanted * catch_up[:, np.newaxis], factor)
         use = self.fleet.use(fixed, variable, waiting)
-        # One more for what no broker serves: row -1.
+        # One more for bundles that no broker serves: row -1.
         caught_up = catch_up * np.append(use.caught_up_fraction, 0.0)[owner]
         hidden.served(np.append(use.served_fraction, np.nan)[owner], caught_up)
         return use, np.append(use.served_fraction, 0.0)[owner] + caught_up
@@ -256,7 +256,7 @@ class World:
 
 
 def sums(owner: Indices, columns: Sequence[FloatArray] | FloatArray, brokers: int) -> FloatArray:
-    """Return (brokers, columns): what each broker's bundles come to; row -1 owns nothing."""
+    """Return (brokers, columns): the sum over each broker's bundles; row -1 owns nothing."""
     shifted = owner + 1
     found = [np.bincount(shifted, each, minlength=brokers + 1)[1:] for each in columns]
     return np.stack(found, axis=1)
@@ -287,9 +287,9 @@ def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:
-    """Return who has each bundle at the beginning; a namespace's first load says.
+    """Return the owner of each bundle at the beginning, by the namespace's first load.
 
-    Where it says nothing, brokers have what isolation allows them.
+    Without brokers there, all that isolation allows are used.
     """
 
     def allowed(namespace: Namespace) -> Mask:

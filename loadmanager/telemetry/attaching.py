@@ -1,4 +1,4 @@
-"""The metrics of ``loadmanager attach``, which are there only where it serves them."""
+"""The metrics of ``loadmanager attach``, present only where it serves them."""
 
 from math import nan
 from typing import Final

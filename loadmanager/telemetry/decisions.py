@@ -1,4 +1,4 @@
-"""The metrics of decisions: how far from the best possible, and what is taken from the pipeline."""
+"""The metrics of decisions: distance from the best possible, and inputs from the pipeline."""
 
 from collections.abc import Mapping
 from math import nan
@@ -27,7 +27,7 @@ _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class OptimalityMetrics:
-    """What the leader computed after a round; NaN while it has not, or this sidecar follows."""
+    """Figures of the leader after a round; NaN before the first, or on a follower."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {
@@ -43,7 +43,7 @@ class OptimalityMetrics:
 
 
 class ShadowMetrics:
-    """What strategies beside the active one would have had; nothing where none is configured."""
+    """Figures of shadow strategies; none where none is configured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gap = Gauge(
@@ -68,14 +68,14 @@ class ShadowMetrics:
         )
 
     def after_round(self, strategy: str, shadow: Shadow) -> None:
-        """Show what a strategy would have had at its last round."""
+        """Show a shadow strategy's figures of its last round."""
         last = shadow.rounds[-1]
         self._gap.labels(strategy).set(last.gap)
         self._regret.labels(strategy).set(shadow.regret)
         self._moves.labels(strategy).inc(last.moves)
 
     def forget(self, strategy: str) -> None:
-        """Show nothing of a strategy any more."""
+        """Remove the series of a strategy."""
         self._gap.remove(strategy)
         self._regret.remove(strategy)
 
@@ -85,7 +85,7 @@ SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
 
 
 class LearningMetrics:
-    """Which cost model decides, whether the published one can be read, and what seeds brought."""
+    """The cost model in use, whether the published one can be read, and the results of seeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -121,7 +121,7 @@ class LearningMetrics:
         self._unusable.set(unusable)
 
     def seeded(self, result: str, bundles: int = 0) -> None:
-        """Count what became of a seed, and show how many bundles it was used for."""
+        """Count the result of a seed, and show how many bundles it was used for."""
         self._seeds.labels(result).inc()
         self._seeded.set(bundles)
 

@@ -1,4 +1,4 @@
-"""The metrics of the writer of history, which are there only where history is written."""
+"""The metrics of the history writer, present only where history is written."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ STREAMS: Final = ("reports", "rounds")
 
 
 class HistoryMetrics:
-    """What was written, what waits, and what was lost."""
+    """Written, waiting and lost records."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:

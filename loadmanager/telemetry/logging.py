@@ -1,4 +1,4 @@
-"""Logging: one line an event, the same form for our events and for those of libraries."""
+"""Logging: one line an event, in the same form for our events and those of libraries."""
 
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -25,7 +25,7 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa: A002 - the key's name
-    """Log from now on to ``stream``, one event a line.
+    """Log to ``stream``, one event a line.
 
     Times are ISO 8601 in UTC. Tracebacks are plain text without the values of local
     variables: those would carry passwords.
@@ -58,16 +58,16 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
 
 
 def change_level(level: str) -> None:
-    """Log from now on what is at least as severe as ``level``, in the form it has."""
+    """Set the level to ``level``, with the present format."""
     least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(least))
     _set_levels(least)
 
 
 class _LossyStream:
-    """A stream whose lines are lost where they cannot be written, on a full disk say.
+    """A stream whose lines are lost where they cannot be written, as on a full disk.
 
-    A sidecar that ended for want of a log line would take its broker's bundles along.
+    A sidecar that ended for lack of a log line would take its broker's bundles along.
     """
 
     def __init__(self, stream: TextIO, processors: Sequence[structlog.typing.Processor]) -> None:
@@ -95,7 +95,7 @@ class _LossyStream:
         return f"{event}\n"
 
     def flush(self) -> None:
-        """Do nothing: each line is flushed as it is written."""
+        """Each line is flushed as it is written."""
 
 
 def _install(handler: _OurHandler, least: int) -> None:

@@ -1,4 +1,4 @@
-"""Counting lookups: the one place where a counter of the usual kind is too dear."""
+"""Counting lookups: the one place where the library's counters are too expensive."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _PULSAR_NAMES: Final = {"answered": "answers", "redirected": "redirects", "faile
 
 
 class LookupMetrics(Collector):
-    """What became of lookups, and how long they took.
+    """The results of lookups, and their durations.
 
     A sidecar answers tens of thousands a second, and one locked counter costs as much
     as the rest of the answer. These are plain numbers, turned into samples when they
@@ -41,7 +41,7 @@ class LookupMetrics(Collector):
         self._count("answered", seconds)
 
     def redirected(self, seconds: float) -> None:
-        """Count a lookup sent on to another sidecar."""
+        """Count a lookup redirected to another sidecar."""
         self._count("redirected", seconds)
 
     def failed(self, seconds: float) -> None:

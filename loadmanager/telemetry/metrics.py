@@ -310,14 +310,14 @@ class Metrics:
         self._report_age.labels(broker).set(age_s)
 
     def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
-        """Drop what is shown of brokers that left, so that no alarm waits for them."""
+        """Remove the series of brokers that left, so that no alert waits for them."""
         for broker in brokers:
             self._report_age.remove(broker)
             for gauge in self._usage.values():
                 gauge.remove(self._cluster, broker, "loadBalancing")
 
     def bundles_unloaded(self, bundles: int, brokers: int) -> None:
-        """Count what one round ordered to move, and from how many brokers."""
+        """Count the moves of one round, and the brokers that they left."""
         self._unloaded_bundles.inc(bundles)
         self._unloaded_brokers.inc(brokers)
 
@@ -362,7 +362,7 @@ class Metrics:
             self._balancing.labels(one).set(one == mode)
 
     def disagreements_found(self, counts: Mapping[str, int], kinds: Iterable[str]) -> None:
-        """Show how much one look found, of each of ``kinds``."""
+        """Show the number of findings of each of ``kinds``."""
         for kind in kinds:
             self._disagreements.labels(kind).set(counts.get(kind, 0))
 
@@ -404,7 +404,7 @@ class Metrics:
 
 
 def _show_all(metric: Counter | Gauge, labels: tuple[str, ...]) -> None:
-    """Start every series of a known set at zero, so that a first event is a rise and no birth."""
+    """Start every series of a known set at zero, so that `rate` sees a first event."""
     if len(labels) == 1:
         for value in LABEL_VALUES.get(labels[0], ()):
             metric.labels(value)

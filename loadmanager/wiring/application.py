@@ -203,7 +203,7 @@ def join(
 
 
 def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
-    """Return the bundles of this broker: none yet; ``commands`` runs what it is told."""
+    """Return the bundles of this broker: none yet; ``commands`` runs the broker's commands."""
     me, lists = context.identity.broker, context.cluster_state.lists
 
     def claimed_elsewhere(bundle: BundleId) -> bool:

@@ -129,7 +129,7 @@ class Sidecar:
                 tasks.create_task(self._key.run(), name="cluster key")
 
     async def _agree_again(self, conditions: Conditions) -> None:
-        """Agree anew in each further session: it may be one with another, or an empty service.
+        """Agree again in each further session: it may be one with another, or an empty service.
 
         Raises:
             ClusterDisagrees: the cluster that is recorded there hashes topics in another way.

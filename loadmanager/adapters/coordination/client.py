@@ -249,7 +249,7 @@ class LinkedCoordination:
         """Return the stat of a node that this session created with this content.
 
         Raises:
-            NodeExists: it is somebody else's.
+            NodeExists: another session has it.
             NodeMissing: there is none.
         """
         node = await self._link.get(where)

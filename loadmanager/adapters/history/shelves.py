@@ -53,7 +53,7 @@ class LocalShelf:
         return (one for one in found if not one.name.is_open)
 
     def delete(self, found: Found) -> None:
-        """Delete it, unless somebody did already."""
+        """Delete it, if it still exists."""
         try:
             self._disk.remove(found.path)
         except FileNotFoundError:

@@ -27,7 +27,7 @@ _LOOK_AGAIN_S: Final = 0.5
 class Pace:
     """How often lines are flushed, and how many offers may wait.
 
-    With ``wait`` who offers waits for room, for those who may: simulations. They are told
+    With ``wait`` callers wait for room where they may: simulations. They are notified
     that nothing can be written by a `HistoryUnavailable`.
     """
 

@@ -205,7 +205,7 @@ class StreamWriter:
         return file.size >= self._rolling.roll_bytes or age_s >= self._rolling.roll_s
 
     def _vanished(self, file: _OpenFile) -> bool:
-        """Return whether somebody deleted the open file; then the next lines go to a new one."""
+        """Return whether the open file was deleted; then the next lines go to a new one."""
         if self._disk.is_there(file.fd, file.path):
             return False
         log.error("history.file.vanished", path=str(file.path), lines=file.lines)

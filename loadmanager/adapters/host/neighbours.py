@@ -21,7 +21,7 @@ class Listener:
 def listener_on(port: int) -> Listener | None:
     """Return the process that listens on a TCP port; None if there is none, or that is not known.
 
-    Of other users' processes only root is told.
+    Other users' processes are visible to root alone.
     """
     try:
         for one in psutil.net_connections(kind="tcp"):

@@ -19,7 +19,7 @@ def allow_connections(
         resource.RLIMIT_NOFILE, limits
     ),
 ) -> None:
-    """Raise the limit of open files until it allows so many connections.
+    """Raise the limit of open files until it allows this many connections.
 
     Where it cannot be raised that far, it becomes as high as it can, and the log says
     which ``[http] max_connections`` fits.

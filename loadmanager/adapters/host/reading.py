@@ -6,7 +6,7 @@ from loadmanager.core.errors import LoadManagerError
 
 
 class Unreadable(LoadManagerError):
-    """A counter or limit cannot be told. The resource it belongs to is unknown for now.
+    """A counter or limit cannot be read. The resource it belongs to is unknown for now.
 
     Args:
         where: the file, or what else was asked.

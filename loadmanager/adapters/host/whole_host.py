@@ -22,7 +22,7 @@ class WholeHost:
         """Return how many CPUs are online.
 
         Raises:
-            Unreadable: procfs does not tell.
+            Unreadable: procfs does not report it.
         """
         with procfs(self._proc_root):
             try:
@@ -40,7 +40,7 @@ class WholeHost:
         took away is not: it could not. Guests' time is part of user time already.
 
         Raises:
-            Unreadable: procfs does not tell.
+            Unreadable: procfs does not report it.
         """
         with procfs(self._proc_root):
             try:
@@ -54,7 +54,7 @@ class WholeHost:
         """Return the memory that is not available for new work, and all there is.
 
         Raises:
-            Unreadable: procfs does not tell.
+            Unreadable: procfs does not report it.
         """
         with procfs(self._proc_root):
             try:

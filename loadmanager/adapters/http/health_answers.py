@@ -1,4 +1,4 @@
-"""What probes are told, from the last tick of the event loop."""
+"""Answers to health probes, from the last tick of the event loop."""
 
 import json
 from collections.abc import Mapping

@@ -77,7 +77,7 @@ class HttpServer:
         settings: see `HttpServerSettings`.
         more_routes: routes of others, such as a dashboard's; the server's own come first.
         operations: what ``/openapi.json`` and ``/docs`` describe.
-        guard: says who may do what; without it everybody may do everything.
+        guard: authorizes requests; without it every caller may do everything.
         tls: the files to speak TLS with; without them it is plain HTTP.
         tls_refresh_s: how often those are looked at for changes.
         health: answers probes beside the server, for as long as it listens.

@@ -42,7 +42,7 @@ class Refused(LoadManagerError):
 
     Args:
         status: the HTTP status.
-        reason: what the client is told.
+        reason: the text for the client.
         headers: sent along, such as ``Allow`` or ``Retry-After``.
     """
 

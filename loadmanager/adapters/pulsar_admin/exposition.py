@@ -40,7 +40,7 @@ class Exposition:
             (``exposeTopicLevelMetricsInPrometheus=false``).
         usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
             ``bandwidth_out``, as the broker's load manager measured them last.
-        cpu_seconds: CPU time of the broker's process since its start, None if it is not told.
+        cpu_seconds: CPU time of the broker's process since its start, None if not reported.
         started_s: when that was, in seconds since 1970 by the broker's clock, None likewise.
         malformed: lines that should have had a number and did not.
     """

@@ -24,7 +24,7 @@ MOST_CALM_S: Final = 3.0
 
 A modular broker answers what is sent to a topic that it is closing with an error, upon which
 several clients (those in C++ and Python, older ones in Java) close their connection to it. They
-look up all topics anew that they have there, and once more if the next move comes before they
+look up all topics again that they have there, and once more if the next move comes before they
 are back.
 """
 

@@ -56,10 +56,10 @@ def _vague(costs: ClassCosts, resource: str, fraction: float | None) -> str:
 
 
 def _in_quadrature(costs: ClassCosts, resource: str) -> float:
-    """Return half the interval of what typical traffic costs, as far as terms tell.
+    """Return half the interval of the cost of typical traffic, as far as terms have intervals.
 
     Terms that are mistaken for each other are wrong in opposite directions, which they do
-    not tell.
+    not have one.
     """
     terms = costs.resources.get(resource, {})
     amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])

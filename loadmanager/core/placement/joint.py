@@ -24,7 +24,7 @@ class JointPlacement:
     """Prefer the broker whose part of the joint strategy's potential would rise least.
 
     What was placed before and is not reported yet counts, by what it is predicted to use.
-    A bundle that was never measured, or any where usage cannot be told from noise, goes to
+    A bundle that was never measured, or any where usage is within the noise, goes to
     the broker with the fewest messages per core. It belongs to the joint shedder, from
     which it has the learned costs.
     """

@@ -38,7 +38,7 @@ class LeastResourceUsageWithWeight:
 
     Of brokers at 0.1, 0.3 and 0.8 the mean is 0.4, and the first two are best. If none
     is that low, all candidates are. Usage is a running one, which takes a step each
-    round; a broker without bundles or without any message starts afresh. Between two
+    round; a broker without bundles or without any message starts at 0. Between two
     rounds the present usage counts as it will in the next step, so that a broker that
     was just given bundles is seen to have them.
 

@@ -18,9 +18,9 @@ _TURNS: Final = 2**31 - 1
 class RoundRobin:
     """Take the candidates in turn. Pulsar places namespaces that are never shed like this.
 
-    The order is remembered and made anew when the candidates are others.
+    The order is remembered and made again when the candidates are others.
 
-    Pulsar's accident `stale-turns`: there the order is made anew when their number
+    Pulsar's accident `stale-turns`: there the order is made again when their number
     changes or the broker whose turn it is has left. Where one broker replaced another,
     the old order stays until the missing one's turn, and the new one gets none.
     """

@@ -58,7 +58,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def in_force(planner: Planner) -> InForce:
-    """Return what a planner decides with, by our short names, every setting told."""
+    """Return a planner's strategies, by our short names, with every setting."""
     return InForce(
         shedder=_choice(SHEDDERS, planner.shedder),
         placement=_choice(PLACEMENTS, planner.placement),

@@ -6,7 +6,7 @@ from typing import Any, Final
 from loadmanager.core.errors import MalformedContent
 
 SHOWN: Final = 80
-"""So many characters of something unexpected are told."""
+"""The most characters of an unexpected value that are shown."""
 
 
 def parsed(where: str, data: bytes) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class SplitAsk:
     """A bundle to cut: its range, and the topics of the namespace, of which it holds some.
 
     ``positions`` and ``force`` (cut even with fewer than two topics) are for the
-    algorithm that cuts where it is told.
+    algorithm that cuts at given positions.
     """
 
     lower: int

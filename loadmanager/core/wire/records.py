@@ -41,7 +41,7 @@ class LeaderRecord:
     """What the election node says.
 
     ``instance`` is unique to one candidacy: two processes with the same broker id are
-    still told apart. It is empty, and the epoch 0, in a node that Pulsar wrote.
+    still distinguished. It is empty, and the epoch 0, in a node that Pulsar wrote.
     """
 
     broker: BrokerId
@@ -177,7 +177,7 @@ def decode_balancing(where: str, data: bytes) -> Balancing:
 class AgentRecord:
     """One run of a sidecar, as it registered its broker.
 
-    ``instance`` is drawn anew at each start. ``host`` and ``process_id`` say where it
+    ``instance`` is drawn at each start. ``host`` and ``process_id`` say where it
     runs; an older version leaves everything empty. ``registered_at_ms`` is its wall
     clock. ``take_overs`` counts the agents in a row that registered soon after one
     another, each while the one before was still there.

@@ -19,7 +19,7 @@ _MOST_TIMES: Final = 10.0
 class Drift:
     """How much a cost changed, as a fraction of what it was; ``sure`` if not by chance.
 
-    10 is the most that is told: what costs nothing at first grows by no fraction.
+    10 is the largest value: a cost of nothing at first has no growth as a fraction.
     """
 
     fraction: float

@@ -11,7 +11,7 @@ moves at once are as good an experiment as one.
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.core.cost.document import RATES

@@ -7,7 +7,7 @@ bundles move. For each moment every broker's load before and after is taken.
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.pipeline.moving.windows import USED, Windows, buckets, means, union
 

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import ClassCosts, CostDocument
 from loadmanager.pipeline.moving.windows import USED, Windows, bucket_of, buckets, union

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.scores import RESOURCES, ResourceWeights
 
@@ -21,7 +21,7 @@ LEAST_COVERED: Final = 0.05
 """A mean over less of a window than this fraction says nothing."""
 
 _REPORTS: Final = 5
-"""A window is to have about so many reports of a broker."""
+"""About how many reports of a broker a window should have."""
 
 _SCORED: Final = tuple(name for name in RESOURCES if name != "memory")
 

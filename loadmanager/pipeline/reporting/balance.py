@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.core.bounds import HOUR_MS, MINUTE_MS
@@ -24,7 +24,7 @@ from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain
 TITLE: Final = "Balance over time"
 POINTS: Final = 400
 BROKERS: Final = 60
-"""A map has at most so many brokers: those that differ most from the mean."""
+"""The most brokers of a map: those that differ most from the mean."""
 
 EVEN: Final = 1.15
 """Max/mean of a balanced cluster, as the simulator has it."""

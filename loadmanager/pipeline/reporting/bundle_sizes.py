@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
@@ -14,7 +14,7 @@ from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, s
 from loadmanager.pipeline.rolling.weights import stands_s
 
 LATELY_H: Final = 1
-"""Clients and topics are those of the last reports, of so many hours."""
+"""Clients and topics are those of the reports of this many last hours."""
 
 CANDIDATES: Final = 200
 """So many of the largest bundles, by each limit, are looked at closely."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.reporting.bundle_sizes import Sizes
@@ -18,7 +18,7 @@ TITLE: Final = "Namespaces with too few bundles"
 LISTED: Final = 50
 
 BUNDLES_PER_BROKER: Final = 2
-"""A namespace as large as the cluster should have so many bundles for each broker."""
+"""Bundles for each broker that a namespace as large as the cluster should have."""
 
 FAIR: Final = 0.5
 """A bundle should not have more than this of what a broker has on the mean."""

@@ -4,7 +4,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import RATES
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table, tag
 from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
@@ -141,7 +141,7 @@ def _chart(found: Replayed) -> Chart:
 
 
 def _listed(found: Replayed) -> list[Row]:
-    """Return the rows that are told: the best, the default, what is in force and recorded."""
+    """Return the rows that are shown: the best, the default, the configured and the recorded."""
     tried = [row for row in found.scores if row["shedder"]]
     default = [row for row in tried if (row["shedder"], row["placement"]) == default_pair()]
     chosen = [*tried[:BEST], *default[:1]]

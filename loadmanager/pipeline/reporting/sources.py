@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.store import Store

@@ -6,7 +6,7 @@ from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
 from loadmanager.pipeline.contract import Table

@@ -8,7 +8,7 @@ messages. Brokers that are being emptied are left out: they are to be uneven.
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.pipeline.rolling.minutes import together
 

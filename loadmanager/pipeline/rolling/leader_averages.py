@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.pipeline.rolling.average_rows import (
     AVERAGES,
@@ -31,7 +31,7 @@ from loadmanager.pipeline.rolling.stretches import STRETCH, TERM, cut_within, st
 from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000
-"""About so many bundles of one stretch are computed by one task at a time."""
+"""About how many bundles of one stretch a task computes at a time."""
 
 _DAYS_BEFORE: Final = 2
 """How far back a report may be that stood at a base: in a healthy cluster a minute."""

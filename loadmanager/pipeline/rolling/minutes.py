@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.rolling.measures import FRACTIONS, RATES, percentiles, weighted_mean

@@ -4,7 +4,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 TERM: Final = ("cluster", "writer", "instance", "epoch")
 STRETCH: Final = (*TERM, "round")

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import MINUTE_MS
 
 CAP_S: Final = 300.0
-"""Five times what lies between two reports of an agent with nothing new to report."""
+"""Five times the interval of reports of an agent with nothing new to report."""
 
 UNKNOWN_S: Final = 1.0
 """What a report stands for of which neither the interval nor the window is known."""

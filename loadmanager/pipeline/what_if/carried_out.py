@@ -49,7 +49,7 @@ class CarriedOutMoves:
             self._moves.append((body["epoch"], _carried_out(body["bundle"], body)))
 
     def taken(self) -> tuple[CarriedOut, ...]:
-        """Return what was collected, and begin anew."""
+        """Return what was collected, and start over."""
         moves = (move for epoch, move in self._moves if epoch != self._epoch)
         found = (*self._tasks, *moves)
         self._tasks, self._moves = [], []

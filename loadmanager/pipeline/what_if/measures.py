@@ -12,7 +12,7 @@ from loadmanager.pipeline.what_if.frames import Frame
 from loadmanager.pipeline.what_if.standing import CONNECTIONS, TOPICS
 
 RETURN_S: Final = 3600.0
-"""A bundle that is back at a former owner so soon was moved in vain."""
+"""A bundle that is back at a former owner so soon was moved for nothing."""
 
 FOR_LOAD: Final = frozenset({Cause.OVERLOADED, Cause.UNDERLOADED, Cause.IMBALANCE, Cause.SWAP})
 """Causes of moves that no client requests."""

@@ -62,7 +62,7 @@ def plain_weights(planner: Planner) -> ResourceWeights:
 class Followed:
     """A placement that takes what was recorded, wherever it is indifferent.
 
-    The leader's choice among equals is not in the history; everything else is decided anew.
+    The leader's choice among equals is not in the history; everything else is decided again.
     """
 
     placement: Placement

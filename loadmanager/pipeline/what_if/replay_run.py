@@ -52,7 +52,7 @@ class ReplayRun:
     recorded traffic of every bundle on the owner that the bundle has here, computes the
     brokers' usage from that, and carries out what the planner decides on it. What is new
     starts where it was recorded; a part of a bundle stays with the whole's owner; what was
-    on a broker that is gone is placed anew; what people ordered is carried out.
+    on a broker that is gone is placed again; what people ordered is carried out.
     """
 
     number: int

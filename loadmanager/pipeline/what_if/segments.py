@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.history.schema import Columns
 from loadmanager.pipeline.history_schema import columns_of

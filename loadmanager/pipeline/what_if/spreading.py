@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -33,7 +33,7 @@ TASKS_PER_CORE: Final = 4
 """So many that the last ones to end leave no core idle for long."""
 
 _BUNDLES_A_ROUND_COSTS: Final = 500
-"""A round takes as long as if there were so many bundles more, by measurement."""
+"""The fixed time of a round, in bundles, by measurement."""
 
 _LINES_PER_BATCH: Final = 1000
 """Rows that leave a task at once."""

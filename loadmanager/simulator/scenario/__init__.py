@@ -1,4 +1,4 @@
-"""What is simulated: brokers with hidden costs, loads over time, events, and expectations."""
+"""Scenarios: brokers with hidden costs, loads over time, events, and expectations."""
 
 from loadmanager.simulator.scenario.brokers import Background, BrokerClass, HiddenCost
 from loadmanager.simulator.scenario.events import Event

@@ -71,7 +71,7 @@ class Daily(Section):
 class Jitter(Section):
     """Noise of the demand itself: log-normal, of ``fraction``, that lasts ``memory_s``.
 
-    Its mean is 1. A ``memory_s`` of 0 draws anew at each step.
+    Its mean is 1. A ``memory_s`` of 0 draws again at each step.
     """
 
     kind: Literal["jitter"]

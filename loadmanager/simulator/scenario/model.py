@@ -21,13 +21,12 @@ from loadmanager.simulator.scenario.policies import Isolation
 
 
 class HiddenSettings(Section):
-    """What work costs beyond its rates; no strategy is told, and model 1 has none of it.
+    """The costs of work beyond its rates, hidden from strategies; not used by model 1.
 
     The defaults are assumptions, not measurements. A bundle at a new owner has cold caches
     for ``cold_s``. Its clients connect again, which takes CPU of the new owner within
-    ``reconnect_spread_s``. What was not served waits and is sent later, with what room
-    there is: at most what came in ``backlog_s``, at most ``catch_up_factor`` times as fast
-    as it came.
+    ``reconnect_spread_s``. Traffic that was not served is sent later, as room allows: at
+    most that of ``backlog_s``, and at most ``catch_up_factor`` times as fast as it came.
     """
 
     bundle_cpu_spread: float = Field(
@@ -73,7 +72,7 @@ Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 
 
 class Expectation(Section):
-    """A score that lies within bounds, the median over the seeds.
+    """A score within bounds, the median over the seeds.
 
     ``strategies`` are pairs ``shedder+placement`` by our short names; ``*`` stands for
     anything. Without ``mode`` it holds for both. With ``known_failure`` it states how an
@@ -95,7 +94,7 @@ class Expectation(Section):
 
 
 FORMER_MODEL: Final = 1
-"""The model of 0.1, kept to compare figures with: what it left out could be exploited."""
+"""The model of 0.1, kept to compare figures: strategies could exploit what it leaves out."""
 
 
 class NoiseSettings(Section):

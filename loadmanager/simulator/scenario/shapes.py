@@ -1,4 +1,4 @@
-"""What the parts of a scenario accept, read from their models: for messages and documents."""
+"""The values that the parts of a scenario accept, from their models: for messages and documents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ class MemoryBroker:
 
     Args:
         broker: ``host:port``, for the record.
-        incarnation: drawn anew at each start.
+        incarnation: drawn at each start.
         hash_name: must be the cluster's, or topics are looked for in the wrong bundle.
         window_s: how far back rates look, above zero.
         record: is handed each change at once; what it raises ends the command.

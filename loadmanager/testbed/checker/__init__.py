@@ -1,6 +1,6 @@
-"""Whether a run kept its promises, judged from what its brokers and clients wrote down. Pure.
+"""Checks of a run's invariants by the records of its brokers and clients. Pure.
 
-Nothing here asks the sidecars, ZooKeeper or the brokers: a checker that believed the
-ones it checks would find what they find. It reads when which broker process served
-which bundle, and which message was acknowledged when, by which broker and under which grant.
+The checker does not ask the sidecars, ZooKeeper or the brokers, which are what it checks.
+It reads when which broker process served which bundle, and which message was acknowledged
+when, by which broker and under which grant.
 """

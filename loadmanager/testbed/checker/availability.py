@@ -39,7 +39,7 @@ class Gap:
     """A part of the hash circle that no broker served from ``start_s`` to ``end_s``.
 
     ``left_by`` is the broker that served it last, "" for none. ``handed_over`` says that it was
-    told to stop, and lost nothing.
+    ordered to stop, and lost nothing.
     """
 
     start_s: float
@@ -84,7 +84,7 @@ def gaps(
 def beyond_hand_overs(found: Iterable[Gap], hand_over_s: float) -> list[Gap]:
     """Return the gaps that are more than a hand-over of up to ``hand_over_s``.
 
-    A hand-over is known by the record of the broker that let go: it was told to. What a
+    A hand-over is known by the record of the broker that let go: it was ordered to. What a
     broker lost, by a lease that ran out or as its process died, is none, however short.
     """
     return [gap for gap in found if not (gap.handed_over and gap.lasted_s <= hand_over_s)]

@@ -84,7 +84,7 @@ class TrafficCounts:
         self._note_wait(bundle, waited_s)
 
     def report(self, kind: Kind, at_s: float) -> TrafficReport:
-        """Return the counts so far, and begin anew to look for slow messages."""
+        """Return the counts so far, and start over to look for slow messages."""
         slowest_s, self._slowest_s = self._slowest_s, {}
         return TrafficReport(
             kind=kind,

@@ -58,7 +58,7 @@ class ClusterLook:
 
     @property
     def loads(self) -> dict[BrokerId, float]:
-        """The load of each broker that lives and told it."""
+        """The load of each live broker that reported it."""
         return {
             b.broker: b.cpu_fraction
             for b in self.brokers

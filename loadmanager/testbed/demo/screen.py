@@ -25,7 +25,7 @@ POOR_IMBALANCE: Final = 1.6
 
 
 class LiveShow:
-    """A table that is drawn anew in place."""
+    """A table that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -43,9 +43,9 @@ LOOKUPS_AT_ONCE: Final = 8
 class TrafficSettings:
     """What a traffic generator gets from its parent, in a JSON file.
 
-    ``lookups_per_s`` are made beside the publishing, as by clients that come anew:
+    ``lookups_per_s`` are made beside the publishing, as by clients that connect again:
     producers ask only when an owner changes, and lookups must work at all times.
-    ``attempt_timeout_s`` is how long one request may take before it is made anew.
+    ``attempt_timeout_s`` is how long one request may take before it is made again.
     ``record`` names a file that gets a line for each attempt to publish; "" is none.
     """
 

@@ -156,7 +156,7 @@ class AnswersWatch:
 
 
 def _ephemeral(was: Znode | None, now: Znode | None) -> bool:
-    """Return whether it is a lock that came, went or was made anew: folders are none."""
+    """Return whether it is a lock that came, went or was made again: folders are none."""
     before = was.node.stat if was else None
     after = now.node.stat if now else None
     known = after or before

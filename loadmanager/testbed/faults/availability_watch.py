@@ -85,7 +85,7 @@ class AvailabilityWatch:
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
     def disturbed(self, at_s: float) -> None:
-        """Begin to count anew: something has just been broken."""
+        """Begin to count from zero: something has just been broken."""
         self._undisturbed_since_s = at_s
 
     def look(

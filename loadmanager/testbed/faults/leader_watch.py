@@ -39,7 +39,7 @@ class LeaderWatch:
     _led_at_s: float = 0.0
 
     def disturbed(self, at_s: float) -> None:
-        """Begin to count anew: something has just been broken."""
+        """Begin to count from zero: something has just been broken."""
         self._undisturbed_since_s = at_s
 
     def look(self, at_s: float, *, led: bool, healthy: bool, lag_s: float = 0.0) -> None:

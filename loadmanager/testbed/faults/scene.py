@@ -87,7 +87,7 @@ Do = Callable[[Scene], Awaitable[str]]
 class Happening:
     """Something that may happen at a step, as often as its weight compared to others.
 
-    ``harms`` says that something is broken by it: the clock of the bound begins anew.
+    ``harms`` says that something is broken by it: the clock of the bound starts over.
     """
 
     name: str

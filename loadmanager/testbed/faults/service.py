@@ -71,7 +71,7 @@ class TimedService(MemoryService):
         self._down = True
 
     def come_up(self) -> None:
-        """Have a majority again, with a new leader: each session's time begins anew."""
+        """Have a majority again, with a new leader: each session's time starts over."""
         self._down = False
         self._zxid = ((self._zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         now_s = self._clock()

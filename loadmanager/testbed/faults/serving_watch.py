@@ -37,7 +37,7 @@ class ServingWatch:
             self._trace.add("end", f"{host.name} {change.bundle} {change.why.value}")
 
     def restored(self) -> None:
-        """Begin anew: tokens are of a service whose data were replaced by older ones."""
+        """Start over: tokens are of a service whose data were replaced by older ones."""
         self._tokens.clear()
 
     def _look_at(self, host: Host, load: BundleLoaded) -> None:

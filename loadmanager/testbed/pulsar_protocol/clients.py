@@ -43,7 +43,7 @@ class Producer:
     epoch: int = 0
 
     def close(self, broker_url: str | None = None) -> None:
-        """Tell the client to create it anew: at ``broker_url``, or wherever a lookup says."""
+        """Have the client recreate it: at ``broker_url``, or after a lookup."""
         ids = {"producer_id": self.producer_id, "request_id": UNASKED}
         self.line.drop_producer(self.producer_id)
         self.line.send(encode(Command.CLOSE_PRODUCER, **ids, **_assigned(broker_url)))
@@ -65,7 +65,7 @@ class Consumer:
     unacked: dict[int, None] = field(default_factory=dict)
 
     def close(self, broker_url: str | None = None) -> None:
-        """Tell the client to subscribe anew: at ``broker_url``, or wherever a lookup says."""
+        """Have the client subscribe again: at ``broker_url``, or after a lookup."""
         ids = {"consumer_id": self.consumer_id, "request_id": UNASKED}
         self.line.drop_consumer(self.consumer_id)
         self.line.send(encode(Command.CLOSE_CONSUMER, **ids, **_assigned(broker_url)))

@@ -60,7 +60,7 @@ class Connection:
 
     Args:
         reader, writer: the socket's.
-        server_version: what the client is told.
+        server_version: the version reported to the client.
         ping_every_s: how often a client is pinged; one that says nothing from one ping
             to the next is cut off.
     """

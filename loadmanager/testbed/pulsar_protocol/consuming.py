@@ -105,7 +105,7 @@ class Consuming:
         """Set a subscription to a message or a time.
 
         All its consumers are closed first and come back: what they hold is out of date, and
-        how many more messages they want is computed anew.
+        how many more messages they want is recomputed.
 
         Raises:
             Refused: the consumer is not here.

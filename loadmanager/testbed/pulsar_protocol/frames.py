@@ -20,7 +20,7 @@ MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 10 * 1024
 """What a message may have and what its frame may have around it are Pulsar's defaults."""
 
 MAX_BATCH_MESSAGES: Final = 10_000
-"""A batch of more is passed on, and counts as so many."""
+"""A batch of more is passed on, and counts as this many."""
 
 _LENGTH: Final = Struct(">I")
 _LENGTHS: Final = Struct(">II")

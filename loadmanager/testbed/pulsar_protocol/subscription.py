@@ -29,7 +29,7 @@ class Subscription:
         log: the topic's.
         cursor: what is acknowledged already.
         durable: it stays when its last consumer goes.
-        delivered: is told messages and payload bytes of what was sent.
+        delivered: is called with messages and payload bytes that were sent.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Subscription:
         self.consumers.append(consumer)
 
     def settle(self) -> None:
-        """Choose the active consumer anew, notify consumers that support it, and deliver."""
+        """Choose the active consumer again, notify consumers that support it, and deliver."""
         if self.kind is not SubscriptionType.SHARED:
             active = min(self.consumers, key=lambda one: one.priority, default=None)
             if active is not self._active:
@@ -114,7 +114,7 @@ class Subscription:
         self.dispatch()
 
     def seek(self, number: int) -> None:
-        """Begin anew at this entry: all before is acknowledged, nothing from it on."""
+        """Start over at this entry: all before is acknowledged, nothing from it on."""
         self.cursor.reset(number)
         self.dirty = self.durable
         self._rewind()

@@ -37,7 +37,7 @@ class ServedTopic:
         at: its position on the hash circle.
         bundle: the bundle it is in now; a split changes that.
         log: its log, opened under the bundle's token.
-        delivered: is told messages and payload bytes of what was sent to consumers.
+        delivered: is called with messages and payload bytes that were sent to consumers.
     """
 
     def __init__(

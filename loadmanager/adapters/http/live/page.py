@@ -43,7 +43,7 @@ class LivePage:
     feed: Feed
 
     def routes(self) -> list[Route]:
-        """Return its routes: the files are for everybody, the events for readers."""
+        """Return its routes: the files are public, the events are for readers."""
         return [*page_routes(), Route("GET", EVENTS_PATH, self._events, Role.READ)]
 
     async def _events(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:

@@ -68,7 +68,7 @@ class Rights:
     anonymous: Role = Role.NOBODY
 
     def of(self, name: str) -> Role:
-        """Return the highest role of a caller; anybody has at least that of the anonymous."""
+        """Return the highest role of a caller, at least that of anonymous callers."""
         granted = Role.NOBODY
         if name != ANONYMOUS:
             if name in self.admins or _EVERYONE in self.admins:
@@ -233,7 +233,7 @@ def _told_path(path: str, status: int) -> str:
 
 
 def unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
-    """Return a refusal for want of a proof."""
+    """Return a refusal for missing credentials."""
     return Refused(401, reason, {"WWW-Authenticate": challenge})
 
 

@@ -84,7 +84,7 @@ def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
 
 
 def is_forwarded(request: web.BaseRequest) -> bool:
-    """Return whether a proxy says that it passes on somebody else's request."""
+    """Return whether the headers of a proxy show that the request was forwarded."""
     names = "\n".join(request.headers).lower()
     if not any(part in names for part in _IN_FORWARDED):
         return False

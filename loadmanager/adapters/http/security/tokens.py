@@ -43,7 +43,7 @@ class KeyUnusable(LoadManagerError):
 
 
 class TokenRefused(LoadManagerError):
-    """A token that proves nothing: malformed, signed by somebody else, or expired."""
+    """An invalid token: malformed, signed with another key, or expired."""
 
 
 @dataclass(frozen=True, slots=True)
