@@ -22,7 +22,7 @@ from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
-from loadmanager.ports import BrokerStats
+from loadmanager.ports import BrokerStats, Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.wiring.application import Application, join
@@ -109,7 +109,6 @@ class LiveSidecar:
     port: int
     application: Application
     context: Context
-    coordination: MemoryCoordination
     key: ClusterKey
     broker: BusyBroker
     stopping: asyncio.Event
@@ -127,10 +126,68 @@ class LiveSidecar:
 
     async def crash(self) -> None:
         """End it without a last word, its session at once."""
-        self.coordination.suspend()
+        coordination = self.context.coordination
+        assert isinstance(coordination, MemoryCoordination)
+        coordination.suspend()
         self.task.cancel()
-        self.coordination.expire()
+        coordination.expire()
         await asyncio.wait({self.task})
+
+
+async def start_sidecar(
+    config: Config,
+    coordination: Coordination,
+    metrics: Metrics,
+    broker: BusyBroker,
+    rng: np.random.Generator,
+) -> LiveSidecar:
+    """Start a sidecar beside ``broker``; returns when its parts are joined."""
+    port, clock = config.sidecar.listen_port, SystemClock()
+    context = Context(
+        identity=make_identity(config, port, clock),
+        coordination=coordination,
+        cluster_state=ClusterState(coordination, clock, metrics),
+        broker=broker,
+        clock=clock,
+        metrics=metrics,
+    )
+    key = ClusterKey(coordination, clock)
+    line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
+    ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
+    stopping = asyncio.Event()
+
+    async def live() -> None:
+        async with asyncio.TaskGroup() as commands:
+            application = join(
+                config,
+                context,
+                probe=BusyProbe(broker),
+                leader_line=line,
+                commands=commands,
+                rng=rng,
+            )
+            sidecar = Sidecar(
+                context,
+                make_server(config, context, application, line, lambda: key.value),
+                application.member,
+                application.election,
+                application.readiness,
+                dynamic=application.dynamic,
+                reachability=application.reachability,
+                key=key,
+                close=line.close,
+            )
+            ready.set_result(application)
+            await sidecar.run(
+                stopping,
+                host=config.sidecar.listen_host,
+                port=port,
+                conditions=conditions_of(config),
+                leave_s=5.0,
+            )
+
+    task = asyncio.create_task(live())
+    return LiveSidecar(config.broker.id, port, await ready, context, key, broker, stopping, task)
 
 
 @dataclass
@@ -157,54 +214,12 @@ class LiveSidecars:
             }
         )
         coordination = MemoryCoordination(self.service, timeout_s=6.0, chroot="/lm")
-        clock, metrics = SystemClock(), Metrics(CollectorRegistry())
-        broker = BusyBroker(name, self.traffic)
-        context = Context(
-            identity=make_identity(config, port, clock),
-            coordination=coordination,
-            cluster_state=ClusterState(coordination, clock, metrics),
-            broker=broker,
-            clock=clock,
-            metrics=metrics,
-        )
-        key = ClusterKey(coordination, clock)
-        line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
-        ready: asyncio.Future[Application] = asyncio.get_running_loop().create_future()
-        stopping = asyncio.Event()
-
-        async def live() -> None:
-            async with asyncio.TaskGroup() as commands:
-                application = join(
-                    config,
-                    context,
-                    probe=BusyProbe(broker),
-                    leader_line=line,
-                    commands=commands,
-                    rng=np.random.default_rng(7),
-                )
-                sidecar = Sidecar(
-                    context,
-                    make_server(config, context, application, line, lambda: key.value),
-                    application.member,
-                    application.election,
-                    application.readiness,
-                    dynamic=application.dynamic,
-                    reachability=application.reachability,
-                    key=key,
-                    close=line.close,
-                )
-                ready.set_result(application)
-                await sidecar.run(
-                    stopping,
-                    host="127.0.0.1",
-                    port=port,
-                    conditions=conditions_of(config),
-                    leave_s=5.0,
-                )
-
-        task = asyncio.create_task(live())
-        one = LiveSidecar(
-            name, port, await ready, context, coordination, key, broker, stopping, task
+        one = await start_sidecar(
+            config,
+            coordination,
+            Metrics(CollectorRegistry()),
+            BusyBroker(name, self.traffic),
+            np.random.default_rng(7),
         )
         self.living.append(one)
         return one
