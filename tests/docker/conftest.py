@@ -13,6 +13,9 @@ import pytest
 T = TypeVar("T")
 PROJECT = Path(__file__).parents[2]
 IMAGE = "loadmanager-under-test"
+VERSION = "7.8.9"
+"""The images are built for it; no file of the project names it."""
+BUILD = ("deploy/build-image", "--network", "host")
 PUBLIC_IMAGES = {
     "PYTHON_IMAGE": "python:3.12-slim",
     "ZOOKEEPER_IMAGE": "zookeeper:3.9",
@@ -50,32 +53,25 @@ def present(variable: str) -> str:
     return name
 
 
-@pytest.fixture(scope="session")
-def image_version() -> str:
-    """Return the version that the image is built for, which no file of the project names."""
-    return "7.8.9"
+def built(extras: str = "") -> str:
+    """Return the name of an image built from the present sources by what `make image` calls."""
+    name = f"{IMAGE}-{extras}" if extras else IMAGE
+    given = {"IMAGE": name, "EXTRAS": extras, "LOADMANAGER_VERSION": VERSION}
+    given["PYTHON_IMAGE"] = present("PYTHON_IMAGE")
+    run("env", *(f"{key}={value}" for key, value in given.items()), *BUILD)
+    return name
 
 
 @pytest.fixture(scope="session")
-def image(docker: Callable[..., str], image_version: str) -> str:
-    """Return the name of an image built from the present sources."""
-    docker(
-        *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
-        *("--build-arg", f"VERSION={image_version}", "--tag", IMAGE),
-        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "."),
-    )
-    return IMAGE
+def image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
+    """Return the name of the sidecar's image."""
+    return built()
 
 
 @pytest.fixture(scope="session")
-def pipeline_image(docker: Callable[..., str]) -> str:
-    """Return the name of an image built from the present sources with Spark and a Java."""
-    docker(
-        *("build", "--quiet", "--network", "host", "--file", "deploy/Dockerfile"),
-        *("--build-arg", "EXTRAS=pipeline", "--tag", f"{IMAGE}-pipeline"),
-        *("--build-arg", f"PYTHON_IMAGE={present('PYTHON_IMAGE')}", "."),
-    )
-    return f"{IMAGE}-pipeline"
+def pipeline_image(docker: Callable[..., str]) -> str:  # noqa: ARG001 - skips without Docker
+    """Return the name of the image with Spark and a Java."""
+    return built("pipeline")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parents[2]
 
 def test_all_files_that_name_the_version_name_the_one_that_is_being_made() -> None:
     found = list(stated_versions(PROJECT))
-    assert len({place for place, _ in found}) == 5
+    assert len({place for place, _ in found}) == 6
     assert {version for _, version in found} == {fallback_version(PROJECT)}
 
 

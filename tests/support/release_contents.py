@@ -28,6 +28,7 @@ def stated_versions(project: Path) -> Iterator[tuple[str, str]]:
         "CHANGELOG.md": r"^## (\d+\.\d+\.\d+)",
         "deploy/helm/loadmanager/Chart.yaml": r"^(?:version|appVersion): (\S+)",
         "deploy/kubernetes/loadmanager.yaml": r"image: loadmanager:(\S+)",
+        "deploy/kubernetes/pulsar-sidecar.yaml": r"image: loadmanager:(\S+)",
         "deploy/Dockerfile": r"^ARG VERSION=(\S+)\.dev0$",
         "docker-compose.yml": r"LOADMANAGER_VERSION:-(\S+)\.dev0}",
     }
