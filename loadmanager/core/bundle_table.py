@@ -1,6 +1,7 @@
 """One row a bundle: averages of a hundred thousand bundles, updated in one step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from loadmanager.core.averages import (
 )
 from loadmanager.core.columns import BundleColumns, Indices, Listing
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.rates import Rates
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, Rates
 from loadmanager.core.scores import FloatArray
 
 Number = TypeVar("Number", bound=np.generic)
@@ -58,7 +59,7 @@ class BundleTable:
     def list_bundles(self, listing: Listing, rows: Indices | None = None) -> Indices:
         """Note the newest statistics of one broker's bundles; return their rows by name.
 
-        ``rows`` are theirs if somebody knows them already.
+        ``rows`` are theirs if already known.
         """
         if rows is None:
             rows = self._rows(listing.names)
@@ -126,18 +127,19 @@ class BundleTable:
         row = self._index.get(bundle)
         return row is not None and bool(self._short_counts[row])
 
-    def averages(self) -> dict[BundleId, BundleAverages]:
+    def averages(self) -> "TableAverages":
         """Return the averages of every bundle with a sample that is not long gone."""
         count = len(self._names)
         known = (self._short_counts[:count] > 0) & (self._idle[:count] <= _KEPT_SAMPLES)
-        rows = np.flatnonzero(known)
-        return {self._names[row]: self._average(row) for row in rows.tolist()}
-
-    def _average(self, row: int) -> BundleAverages:
-        return BundleAverages(
-            Average(SHORT_SAMPLES, int(self._short_counts[row]), Rates(*self._short[row].tolist())),
-            Average(LONG_SAMPLES, int(self._long_counts[row]), Rates(*self._long[row].tolist())),
-            int(self._topics[row]),
+        return TableAverages(
+            names=self._names,
+            index=self._index,
+            known=known,
+            short=self._short,
+            long=self._long,
+            short_counts=self._short_counts,
+            long_counts=self._long_counts,
+            topics=self._topics,
         )
 
     def columns(self) -> BundleColumns:
@@ -152,7 +154,8 @@ class BundleTable:
             system=self._system[:count],
             topics=self._topics[:count],
             connections=self._connections[:count].copy(),  # Reports write into it.
-            namespaces=self._namespaces,
+            # A copy: it is gone through in other threads while reports name more.
+            namespaces=dict(self._namespaces),
         )
 
     def _rows(self, names: Iterable[BundleId]) -> Indices:
@@ -219,6 +222,63 @@ class BundleTable:
         self._listed[:] = 0
         self._admitted = len(kept)
         return True
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class TableAverages(Mapping[BundleId, BundleAverages]):
+    """The averages of all bundles at one moment; stays as it is, and may go to another thread.
+
+    One bundle's are made when they are asked for: a hundred thousand take most of a second.
+    ``known`` says which rows count; rows beyond it came later.
+    """
+
+    names: Sequence[BundleId]
+    index: Mapping[BundleId, int]
+    known: NDArray[np.bool_]
+    short: FloatArray
+    long: FloatArray
+    short_counts: NDArray[np.int64]
+    long_counts: NDArray[np.int64]
+    topics: NDArray[np.int64]
+
+    def heaviest(self, count: int) -> dict[BundleId, BundleAverages]:
+        """Return those of the bundles with the most bytes per second of late, descending."""
+        rows = np.flatnonzero(self.known)
+        bytes_per_s = self.short[rows, BYTES_IN] + self.short[rows, BYTES_OUT]
+        # Of equal ones the first, as `heapq.nlargest` has it.
+        first = rows[np.argsort(-bytes_per_s, kind="stable")[:count]]
+        return {self.names[row]: self._average(row) for row in first.tolist()}
+
+    def long_rates(self, bundle: BundleId) -> Rates | None:
+        """Return the long-term traffic of one bundle, None if it has none."""
+        row = self._row(bundle)
+        return None if row is None else Rates(*self.long[row].tolist())
+
+    def __getitem__(self, bundle: BundleId) -> BundleAverages:
+        """Return the averages of one bundle."""
+        row = self._row(bundle)
+        if row is None:
+            raise KeyError(bundle)
+        return self._average(row)
+
+    def _row(self, bundle: BundleId) -> int | None:
+        row = self.index.get(bundle)
+        return row if row is not None and row < len(self.known) and self.known[row] else None
+
+    def __iter__(self) -> Iterator[BundleId]:
+        """Yield the bundles."""
+        return (self.names[row] for row in np.flatnonzero(self.known).tolist())
+
+    def __len__(self) -> int:
+        """Return how many bundles there are."""
+        return int(self.known.sum())
+
+    def _average(self, row: int) -> BundleAverages:
+        return BundleAverages(
+            Average(SHORT_SAMPLES, int(self.short_counts[row]), Rates(*self.short[row].tolist())),
+            Average(LONG_SAMPLES, int(self.long_counts[row]), Rates(*self.long[row].tolist())),
+            int(self.topics[row]),
+        )
 
 
 def _with_rows(array: NDArray[Number], rows: Indices, values: Sequence[Any]) -> NDArray[Number]:

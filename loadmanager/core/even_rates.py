@@ -99,7 +99,7 @@ def plan_even_rates(
         kind: (K,) the place of each bundle's kind in ``takes``.
         gives: (B,) which brokers bundles may leave.
         takes: (C, B) which brokers may take bundles of each kind.
-        most_moves: no more than so many.
+        most_moves: the limit of moves.
     """
     sizes = _over_mean(rates, brokers)
     loads = np.zeros((brokers, sizes.shape[1]))
@@ -126,7 +126,7 @@ def plan_even_rates(
 def rate_plan(
     rates: Floats, owner: Places, brokers: int, moves: Iterable[tuple[int, int]]
 ) -> RatePlan:
-    """Return the plan of moves that somebody else chose: places of bundles and targets, in order.
+    """Return the plan of moves that were chosen elsewhere: places of bundles and targets, in order.
 
     The other arguments are those of `plan_even_rates`.
     """
@@ -134,14 +134,14 @@ def rate_plan(
     loads = np.zeros((brokers, sizes.shape[1]))
     np.add.at(loads, owner, sizes)
     before, owner = _largest(loads), owner.copy()
-    told: list[RateMove] = []
+    found: list[RateMove] = []
     for bundle, target in moves:
         source = int(owner[bundle])
         loads[source] -= sizes[bundle]
         loads[target] += sizes[bundle]
         owner[bundle] = target
-        told.append(RateMove(bundle, source, target, _largest(loads)))
-    return RatePlan(tuple(told), before, _least(sizes, brokers))
+        found.append(RateMove(bundle, source, target, _largest(loads)))
+    return RatePlan(tuple(found), before, _least(sizes, brokers))
 
 
 def _over_mean(rates: Floats, brokers: int) -> Floats:

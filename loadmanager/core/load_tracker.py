@@ -6,14 +6,16 @@ as it was when it was made, whatever is reported later.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.averages import BundleAverages, Running
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
-from loadmanager.core.bundle_table import BundleTable
+from loadmanager.core.bundle_table import BundleTable, TableAverages
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import BundleColumns
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.policies import NO_POLICIES, Policies
@@ -25,6 +27,66 @@ _NAN: Final = float("nan")
 _NO_TRAFFIC: Final = Rates()
 _DEPARTURES_KEPT_S: Final = 3600.0
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a `LoadTracker` knew at one moment: a value, made in a millisecond or two.
+
+    The view takes longer where very many bundles are ordered, and may be made in another thread.
+    """
+
+    entries: list[BrokerEntry]
+    bundles: BundleColumns
+    top_k: int
+    like_java: bool
+    membership_changed_s: float
+    departures_s: tuple[float, ...]
+
+    @property
+    def started_at_ms(self) -> Mapping[BrokerId, int]:
+        """Which life each broker that has a report is in, by name."""
+        return {entry.load.broker: entry.load.started_at_ms for entry in self.entries}
+
+    def view(
+        self,
+        now_s: float,
+        *,
+        in_flight: Mapping[BundleId, BrokerId] = _NO_MOVES,
+        recently_moved: Iterable[BundleId] = (),
+        policies: Policies = NO_POLICIES,
+    ) -> ClusterView:
+        """Return the cluster as it was known then.
+
+        ``in_flight`` are the bundles ordered to a broker; those that the broker's
+        report lists already have arrived and count as any other.
+        """
+        owned = owned_rows(self.entries, len(self.bundles.known))
+        listed = {entry.load.broker: entry.load.listing.members for entry in self.entries}
+        moved = {
+            bundle: target
+            for bundle, target in in_flight.items()
+            if target in listed and bundle not in listed[target]
+        }
+        return ClusterView(
+            now_s=now_s,
+            brokers=broker_columns(self.entries, self.bundles, owned, moved),
+            bundles=self.bundles,
+            owned=owned,
+            recently_moved=frozenset(recently_moved),
+            moved=moved,
+            policies=policies,
+            top_bundles=self._tops(),
+            membership_changed_s=self.membership_changed_s,
+            departures_s=self.departures_s,
+        )
+
+    def _tops(self) -> TopBundles:
+        reported = {
+            entry.load.broker: entry.load.listing if entry.load.top is None else entry.load.top
+            for entry in self.entries
+        }
+        return TopBundles(reported, self.top_k, like_java=self.like_java)
 
 
 class LoadTracker:
@@ -165,7 +227,7 @@ class LoadTracker:
         """When brokers left lately that are not back, on the leader's clock."""
         return self._departed_at_s
 
-    def averages(self) -> Mapping[BundleId, BundleAverages]:
+    def averages(self) -> TableAverages:
         """Return the averages of every bundle that has a sample, for the next leader."""
         return self._table.averages()
 
@@ -177,38 +239,21 @@ class LoadTracker:
         recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
-        """Return the cluster as known now.
+        """Return the cluster as known now; see `Tally.view`."""
+        return self.tally().view(
+            now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
+        )
 
-        ``in_flight`` are the bundles ordered to a broker; those that the broker's
-        report lists already have arrived and count as any other.
-        """
-        entries = [self._entries[broker] for broker in sorted(self._entries)]
-        bundles = self._table.columns()
-        owned = owned_rows(entries, len(bundles.known))
-        moved = {
-            bundle: target
-            for bundle, target in in_flight.items()
-            if target in self._entries and bundle not in self._entries[target].load.listing.members
-        }
-        return ClusterView(
-            now_s=now_s,
-            brokers=broker_columns(entries, bundles, owned, moved),
-            bundles=bundles,
-            owned=owned,
-            recently_moved=frozenset(recently_moved),
-            moved=moved,
-            policies=policies,
-            top_bundles=self._tops(entries),
+    def tally(self) -> Tally:
+        """Return all that is known now, which stays as it is whatever is reported later."""
+        return Tally(
+            entries=[replace(self._entries[broker]) for broker in sorted(self._entries)],
+            bundles=self._table.columns(),
+            top_k=self._top_k,
+            like_java=self._weights.like_java,
             membership_changed_s=self._membership_changed_s,
             departures_s=tuple(self._departed_at_s.values()),
         )
-
-    def _tops(self, entries: list[BrokerEntry]) -> TopBundles:
-        reported = {
-            entry.load.broker: entry.load.listing if entry.load.top is None else entry.load.top
-            for entry in entries
-        }
-        return TopBundles(reported, self._top_k, like_java=self._weights.like_java)
 
 
 def ema(past: float, value: float, kept_fraction: float) -> float:

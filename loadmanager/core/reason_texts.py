@@ -190,7 +190,7 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
         ),
         Reason.OUT_OF_STEP: Telling(
             "Orders, locks, lists, reports or boundaries did not agree about it.",
-            "What the detail says to be put right; what the leader can mend, it has mended.",
+            "What the detail says to be corrected; what the leader can correct, it has corrected.",
         ),
     }
 )

@@ -55,6 +55,21 @@ class RoundMemory:
             started_at_ms=started,
         )
 
+    def with_changes(self, former: "RoundMemory", now: "RoundMemory") -> "RoundMemory":
+        """Return what a round left that began with ``former``, which is ``now`` meanwhile.
+
+        What was ordered or placed while the round was computed is remembered, too.
+        """
+        if now is former:
+            return self
+        moved = {b: at_s for b, at_s in now.moved_at_s.items() if former.moved_at_s.get(b) != at_s}
+        return replace(
+            self,
+            shedder=self.shedder if now.shedder is former.shedder else now.shedder,
+            placement=self.placement if now.placement is former.placement else now.placement,
+            moved_at_s={**self.moved_at_s, **moved},
+        )
+
     def resting(self, now_s: float, cool_down_s: float) -> frozenset[BundleId]:
         """Return the bundles that moved less than ``cool_down_s`` ago."""
         return frozenset(

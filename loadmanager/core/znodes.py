@@ -32,6 +32,8 @@ ATTACH_PRIOR: Final = "/loadbalance/attach/prior"
 ATTACH_PAUSED: Final = "/loadbalance/attach/paused"
 ATTACH_MOVES: Final = "/loadbalance/attach/moves"
 """How many moves ``loadmanager attach`` began within the last hour, for its budgets."""
+ATTACH_COURSE: Final = "/loadbalance/attach/course"
+"""How the balance went over the last hour, for the live page of the next controller."""
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 QUOTAS: Final = "/loadbalance/resource-quota"
 
@@ -55,7 +57,7 @@ def agent(broker: BrokerId, session_id: int) -> str:
     """Return the mark of the agent of ``broker`` in this session (ephemeral).
 
     A new agent deletes it as it registers, and every commit of an agent checks it. The
-    version of a node that each agent makes anew would not do: it begins at 0 again.
+    version of a node that each agent recreates would not do: it begins at 0 again.
     """
     return f"{agents(broker)}/{session_id:x}"
 

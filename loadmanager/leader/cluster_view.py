@@ -1,9 +1,7 @@
 """The leader's view of the cluster: what was reported, and what is ordered."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from loadmanager.common.cluster_loads import KnownLoads
 from loadmanager.common.constraints import Constraints
@@ -14,11 +12,13 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.harmful_reports import HarmfulReports
 from loadmanager.leader.history_recorder import HistoryRecorder
+from loadmanager.leader.sight import Sight
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.untaken_orders import UntakenOrders
 
@@ -83,22 +83,38 @@ class ViewBuilder:
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
         """Return the cluster now; what is to be placed ``afresh`` counts as unowned."""
-        self.take_reports()
-        ordered = self.tasks.assigned
+        sight = self.sight()
+        ordered = sight.assigned
         if afresh:
             ordered = {bundle: to for bundle, to in ordered.items() if bundle not in afresh}
-        view = self.tracker.view(
-            self.context.clock.monotonic_s(),
-            in_flight=ordered,
-            policies=self.constraints.policies,
-        )
-        return self._without_passed_over(view)
+        return replace(sight, assigned=ordered).view()
 
-    def _without_passed_over(self, view: ClusterView) -> ClusterView:
-        """Return the view in which brokers that take no lock are given none, as draining ones."""
-        passed_over = self.untaken.passed_over
-        if not passed_over:
-            return view
-        brokers = view.brokers
-        out = np.array([name in passed_over for name in brokers.names], dtype=np.bool_)
-        return replace(view, brokers=brokers.having(draining=brokers.draining | out))
+    def sight(self) -> Sight:
+        """Return what a view of now is made of."""
+        self.take_reports()
+        return Sight(
+            now_s=self.context.clock.monotonic_s(),
+            tally=self.tracker.tally(),
+            assigned=dict(self.tasks.assigned),
+            policies=self.constraints.policies,
+            passed_over=self.untaken.passed_over,
+        )
+
+    def outdated(self, sight: Sight, moves: Iterable[Move]) -> Mapping[BundleId, str]:
+        """Return which moves decided on ``sight`` their target cannot be given any more, and why.
+
+        What became of the bundles themselves the task controller finds.
+        """
+        brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
+        given_nothing = {*self.untaken.passed_over, *self.harmful.brokers}
+        found: dict[BundleId, str] = {}
+        for bundle, target in ((move.bundle, move.target) for move in moves):
+            if target not in brokers:
+                found[bundle] = f"{target} left meanwhile"
+            elif brokers[target].registration.started_at_ms != began.get(target):
+                found[bundle] = f"{target} began anew meanwhile"
+            elif brokers[target].registration.draining:
+                found[bundle] = f"{target} is draining now"
+            elif target in given_nothing:
+                found[bundle] = f"{target} is given nothing now"
+        return found

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+import structlog
 
 from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.cost_model_watch import CostModelWatch
@@ -21,8 +22,11 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decision_log import DecisionLog
 from loadmanager.leader.history_recorder import HistoryRecorder
+from loadmanager.leader.sight import Sight
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports import SetData
+from loadmanager.ports import Computing, SetData
+
+log = structlog.get_logger()
 
 _MUSTS: Final = frozenset(
     {Reason.DRAINING, Reason.REPORT_STALE, Reason.DOMAIN_UNSUPPORTED, Reason.ISOLATED}
@@ -32,11 +36,25 @@ _NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The move of each bundle to its next owner, and why the others have none."""
+    """The move of each bundle to its next owner, and why the others have none.
+
+    ``assigned`` are the orders that stood.
+    """
 
     moves: tuple[Move, ...]
     refusals: Mapping[BundleId, tuple[Refusal, ...]]
     view: ClusterView
+    assigned: Mapping[BundleId, BrokerId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a round decided, by what, and on what."""
+
+    planner: Planner
+    sight: Sight
+    view: ClusterView
+    plan: Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +68,14 @@ class Decider:
     steering: BalancingModeWatch
     rng: np.random.Generator
     recorder: HistoryRecorder
+    computing: Computing
     memory: RoundMemory = field(default_factory=RoundMemory, init=False)
+    round_rng: np.random.Generator = field(init=False)
+    """For rounds alone: placements draw from the other meanwhile."""
+
+    def __post_init__(self) -> None:
+        """Make the generator of the rounds."""
+        (self.round_rng,) = self.rng.spawn(1)
 
     @property
     def planner(self) -> Planner:
@@ -62,36 +87,47 @@ class Decider:
         """The planner as far as it may go by itself now."""
         return steered(self.planner, self.steering.balancing.mode)
 
-    def round(self, view: ClusterView, *, session_doubtful: bool) -> Plan:
-        """Return what one round would do; its moves are remembered by `order_round`."""
-        former, planner = self.memory, self.steered
-        plan = planner.round(
-            view, former, self.rng, session_doubtful=session_doubtful, draining=False
-        )
-        self.recorder.decided(
-            view,
+    async def round(self, *, session_doubtful: bool) -> Decided:
+        """Return what one round would do; its moves are remembered by `order_round`.
+
+        It is computed beside the event loop, from values: whatever comes meanwhile is found by
+        `order_round`.
+        """
+        sight, former, planner = self.view_builder.sight(), self.memory, self.steered
+        self.recorder.began_round(
+            sight,
             former,
-            plan,
             planner=planner,
             steering=self.steering.balancing.mode.value,
             doubtful=session_doubtful,
         )
-        self.memory = plan.memory_before_orders(former)
+        view, plan = await self.computing.compute(
+            decide_round, planner, sight, former, self.round_rng, session_doubtful
+        )
+        plan = replace(plan, memory=plan.memory.with_changes(former, self.memory))
+        self.recorder.decided(view, plan)
+        self.memory = plan.memory_before_orders(self.memory)
         self.decision_log.round_done(plan, view.brokers.names)
-        return plan
+        return Decided(planner=planner, sight=sight, view=view, plan=plan)
 
-    async def order_round(self, plan: Plan, view: ClusterView, rider: SetData) -> Dispatched:
+    async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
         """Have the moves of a round ordered; raises as `TaskController.dispatch`.
 
-        What was ordered is remembered as soon as it is known, which may be after a lost reply.
+        Not those that would not be decided any more. What was ordered is remembered as soon as it
+        is known, which may be after a lost reply.
         """
+        plan, outdated = decided.plan, self._outdated(decided)
+        for bundle, why in outdated.items():
+            log.info("bundle.move.outdated", bundle=bundle, why=why)
+        moves = [move for move in plan.moves if move.bundle not in outdated]
 
         def known(found: Dispatched) -> None:
             self.memory = plan.memory_after_orders(self.memory, found.ordered)
             self.decision_log.moved(move for move in plan.moves if move.bundle in found.ordered)
             self.recorder.orders_known(found.ordered)
 
-        proposals = self._proposals(plan.moves, view, AskedBy.BALANCING)
+        standing = decided.sight.assigned
+        proposals = _proposals(moves, decided.view, standing, AskedBy.BALANCING)
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
 
     async def order(
@@ -109,27 +145,19 @@ class Decider:
             self.decision_log.placed(stand)
             self.recorder.placed(stand, choices.view, self.planner)
 
-        proposals = self._proposals(choices.moves, choices.view, asked_by)
+        proposals = _proposals(choices.moves, choices.view, choices.assigned, asked_by)
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
 
-    def _proposals(
-        self, moves: Iterable[Move], view: ClusterView, asked_by: AskedBy
-    ) -> list[BundleTask]:
-        """Return moves as proposals to the task controller, decided on the orders as they are."""
-        assigned = self.tasks.assigned
-        return [
-            BundleTask(
-                kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
-                bundles=(move.bundle,),
-                source=move.source,
-                target=move.target,
-                cause=move.cause,
-                asked_by=asked_by,
-                planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
-                influence=Rates(*view.short_rates(move.bundle).tolist()),
-            )
-            for move in moves
-        ]
+    def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
+        """Return which moves are not to be ordered any more, and why."""
+        why = ""
+        if decided.planner != self.steered:
+            why = "settings, costs or the balancing mode changed meanwhile"
+        elif decided.sight.policies is not self.view_builder.policies:
+            why = "policies changed meanwhile"
+        if why:
+            return dict.fromkeys((move.bundle for move in decided.plan.moves), why)
+        return self.view_builder.outdated(decided.sight, decided.plan.moves)
 
     def choose(
         self,
@@ -142,6 +170,7 @@ class Decider:
         None goes to the broker that it is ``leaving`` for ``cause``.
         """
         view = seen = self.view_builder.view(afresh=bundles)
+        assigned = self.tasks.assigned
         moves: list[Move] = []
         refusals: dict[BundleId, tuple[Refusal, ...]] = {}
         for bundle in bundles:
@@ -159,7 +188,7 @@ class Decider:
                 self.decision_log.unplaced(answer.refusals)
             else:
                 moves.append(answer.move)
-        return Choices(tuple(moves), refusals, seen)
+        return Choices(tuple(moves), refusals, seen, assigned)
 
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
@@ -180,3 +209,37 @@ class Decider:
         """Return the memory with these left alone from ``now_s`` on, as after a round."""
         moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
         return replace(self.memory, moved_at_s=moved_at_s)
+
+
+def decide_round(
+    planner: Planner,
+    sight: Sight,
+    memory: RoundMemory,
+    rng: np.random.Generator,
+    session_doubtful: bool,
+) -> tuple[ClusterView, Plan]:
+    """Return the view of a round, and its plan; draining brokers are emptied between the rounds."""
+    view = sight.view()
+    return view, planner.round(view, memory, rng, session_doubtful=session_doubtful, draining=False)
+
+
+def _proposals(
+    moves: Iterable[Move],
+    view: ClusterView,
+    assigned: Mapping[BundleId, BrokerId],
+    asked_by: AskedBy,
+) -> list[BundleTask]:
+    """Return moves as proposals to the task controller, decided on the orders ``assigned``."""
+    return [
+        BundleTask(
+            kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,
+            bundles=(move.bundle,),
+            source=move.source,
+            target=move.target,
+            cause=move.cause,
+            asked_by=asked_by,
+            planned={b: assigned[b] for b in (move.bundle,) if b in assigned},
+            influence=Rates(*view.short_rates(move.bundle).tolist()),
+        )
+        for move in moves
+    ]

@@ -6,7 +6,6 @@ The leader tries decisions on parts of the reports, finds those that fail, and d
 without their brokers until they report something else.
 """
 
-import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Final
 import numpy as np
 import structlog
 
+from loadmanager.common.cluster_loads import KnownLoads
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
@@ -60,7 +60,7 @@ class HarmfulReports:
         return {broker: one.why for broker, one in self._left_out.items()}
 
     def current(self) -> frozenset[BrokerId]:
-        """Return the brokers left out now: not those that reported anew, or are gone."""
+        """Return the brokers left out now: not those that reported again, or are gone."""
         known = self.context.cluster_state.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
@@ -100,12 +100,12 @@ class HarmfulReports:
         brokers = sorted(
             broker for broker in self.context.cluster_state.loads.reports if broker not in left_out
         )
-        if not brokers or self._fails(trial, ()) is not None:
+        if not brokers or await self._fails(trial, ()) is not None:
             return False
         most = min(MOST_LEFT_OUT, max(1, len(brokers) // 4))
         found: dict[BrokerId, Exception] = {}
         trials = iter(range(MOST_TRIALS))
-        while brokers and (error := self._fails(trial, brokers)) is not None:
+        while brokers and (error := await self._fails(trial, brokers)) is not None:
             culprit = await self._last_of_shortest(trial, brokers, trials)
             if culprit is None or len(found) == most:
                 log.error("broker.report.not_found", brokers=len(brokers), error=repr(error))
@@ -128,28 +128,34 @@ class HarmfulReports:
         while failing - sound > 1:
             if next(trials, None) is None:
                 return None
-            await asyncio.sleep(0)  # Others work between two trials.
             middle = (sound + failing) // 2
-            if self._fails(trial, brokers[:middle]) is None:
+            if await self._fails(trial, brokers[:middle]) is None:
                 sound = middle
             else:
                 failing = middle
         return brokers[failing - 1]
 
-    def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
+    async def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
         """Return what a decision on the reports of these brokers raises."""
         known, now_s = self.context.cluster_state.loads.reports, self.context.clock.monotonic_s()
-        tracker = LoadTracker(weights=trial.planner.weights)
+        reports = [known[broker] for broker in brokers if broker in known]
         try:
-            for broker in brokers:
-                if broker in known:
-                    tracker.report(known[broker].report, known[broker].seen_at_s)
-            tracker.sample()
-            view = tracker.view(now_s, in_flight=trial.assigned, policies=trial.policies)
-            # All brokers are new to this tally, which would close the gate before the shedder.
-            view = replace(view, membership_changed_s=-math.inf, departures_s=())
-            plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
-            encode_standby(Standby(plan.memory, tracker.averages(), tracker.running()))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+            return await self.context.computing.compute(_raised, trial, reports, now_s)
+        except TimeoutError as error:
             return error
-        return None
+
+
+def _raised(trial: Trial, reports: Sequence[KnownLoads], now_s: float) -> Exception | None:
+    tracker = LoadTracker(weights=trial.planner.weights)
+    try:
+        for known in reports:
+            tracker.report(known.report, known.seen_at_s)
+        tracker.sample()
+        view = tracker.view(now_s, in_flight=trial.assigned, policies=trial.policies)
+        # All brokers are new to this tally, which would close the gate before the shedder.
+        view = replace(view, membership_changed_s=-math.inf, departures_s=())
+        plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
+        encode_standby(Standby(plan.memory, tracker.averages(), tracker.running()))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return error
+    return None

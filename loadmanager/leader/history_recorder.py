@@ -28,6 +28,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.shadow import Shadowed
+from loadmanager.leader.sight import Sight
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class HistoryRecorder:
         self._moves = 0
         self._taken: dict[BrokerId, int] = {}
         self._left: set[BrokerId] = set()
+        self._facts: RoundFacts | None = None
         self._decided: _Decided | None = None
         self._based_on: tuple[Planner, Policies] | None = None
 
@@ -69,14 +71,14 @@ class HistoryRecorder:
         """Record that the term begins."""
         if self.on:
             self._began = True
-            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+            self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
 
     def ended(self) -> None:
         """Record that it is over, and a round of which it is not known what was ordered."""
         if self._began:
             self._began = False
             self._write_round()
-            self._tell(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
+            self._record(lambda at_ms: [term_record(at_ms, self._epoch, "ended")])
 
     # --- reports and samples -----------------------------------------------------------
 
@@ -100,7 +102,7 @@ class HistoryRecorder:
         taken, self._taken = self._taken, {}
         left, self._left = self._left, set()
         tick, number = self._ticks, self._rounds
-        self._tell(
+        self._record(
             lambda at_ms: [
                 tick_record(
                     at_ms,
@@ -116,20 +118,25 @@ class HistoryRecorder:
 
     # --- decisions -----------------------------------------------------------------------
 
-    def decided(
+    def began_round(
         self,
-        view: ClusterView,
+        sight: Sight,
         memory: RoundMemory,
-        plan: Plan,
         *,
         planner: Planner,
         steering: str,
         doubtful: bool,
     ) -> None:
-        """Take note of a round's plan, made with ``memory``; `round_over` records it."""
+        """Take note of what a round is decided on, and with which ``memory``.
+
+        Before it is decided: ticks that come meanwhile count on top of these averages.
+        """
         if not self.on:
             return
         self._write_round()
+        if self._facts is not None:
+            # The round before was never decided, so that nothing can be replayed from it.
+            self._based_on = None
         if self._taken or self._left:
             self._tell_taken(sampled=False)
         self._rounds += 1
@@ -143,18 +150,24 @@ class HistoryRecorder:
             planner=planner,
             steering=steering,
             session_doubtful=doubtful,
-            reported_at_ms=self._reported_at_ms(view),
+            reported_at_ms=self._reported_at_ms(sight),
         )
-        if self._is_base(view, planner):
-            offset_s = facts.at_ms / 1000 - view.now_s
+        if self._is_base(sight.policies, planner):
+            offset_s = facts.at_ms / 1000 - sight.now_s
             memory = shifted(memory, offset_s)
             facts = replace(facts, memory=memory, averages=self._tracker.averages())
-            # Told at once: ticks that come before the round is over count on top of these.
+            # Recorded at once: ticks before the end of the round count on top of these.
             bundles = facts
             self._context.history.offer(
-                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view)
+                Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, sight.view())
             )
-        self._decided = _Decided(facts, view, plan)
+        self._facts = facts
+
+    def decided(self, view: ClusterView, plan: Plan) -> None:
+        """Take note of the plan of the round that began; `round_over` records it."""
+        facts, self._facts = self._facts, None
+        if facts is not None:
+            self._decided = _Decided(facts, view, plan)
 
     def orders_known(self, ordered: Collection[BundleId]) -> None:
         """Take note of which moves of the round that was decided last stand as orders."""
@@ -210,13 +223,13 @@ class HistoryRecorder:
         """Record how far the cluster was from the best possible at the round decided last."""
         if self.on:
             epoch, number = self._epoch, self._rounds
-            self._tell(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+            self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
     def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
         """Record what a strategy beside the active one would have had at that round."""
         if self.on:
             epoch, number = self._epoch, self._rounds
-            self._tell(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
+            self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         """Record moves that were decided on this view between two rounds, and ordered."""
@@ -224,7 +237,7 @@ class HistoryRecorder:
             return
         first_move = self._moves + 1
         self._moves += len(moves)
-        self._tell(
+        self._record(
             lambda at_ms: [
                 move_record(
                     move,
@@ -245,15 +258,15 @@ class HistoryRecorder:
         if not self._began:
             return
         now_s = self._context.clock.monotonic_s()
-        self._tell(lambda at_ms: task_records(at_ms, task, now_s))
+        self._record(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
         """Record that a bundle was split into parts, or made of them."""
         if not self.on:
             return
-        # Averages were shared out or added up: a replay has to begin anew.
+        # Averages were shared out or added up: a replay has to start over.
         self._based_on = None
-        self._tell(
+        self._record(
             lambda at_ms: [
                 cut_record(at_ms, epoch=self._epoch, action=action, whole=whole, parts=parts)
             ]
@@ -261,17 +274,16 @@ class HistoryRecorder:
 
     # --- within ----------------------------------------------------------------------------
 
-    def _is_base(self, view: ClusterView, planner: Planner) -> bool:
-        former, self._based_on = self._based_on, (planner, view.policies)
-        changed = former is None or former[0] != planner or former[1] is not view.policies
+    def _is_base(self, policies: Policies, planner: Planner) -> bool:
+        former, self._based_on = self._based_on, (planner, policies)
+        changed = former is None or former[0] != planner or former[1] is not policies
         return changed or (self._rounds - 1) % self._base_every_rounds == 0
 
-    def _reported_at_ms(self, view: ClusterView) -> dict[BrokerId, int]:
+    def _reported_at_ms(self, sight: Sight) -> dict[BrokerId, int]:
         known = self._context.cluster_state.loads.reports
-        return {
-            name: known[name].report.reported_at_ms for name in view.brokers.names if name in known
-        }
+        names = sight.tally.started_at_ms
+        return {name: known[name].report.reported_at_ms for name in names if name in known}
 
-    def _tell(self, make: Callable[[int], Iterable[Record]]) -> None:
+    def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
         at_ms = self._context.clock.wall_ms()
         self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))

@@ -14,6 +14,7 @@ import structlog
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.balance_course import last_hour
+from loadmanager.core.bundle_table import TableAverages
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker
@@ -27,6 +28,8 @@ from loadmanager.ports import Check, CommitRejected, SetData, TooLarge
 log = structlog.get_logger()
 
 _LARGEST_BYTES = 900_000
+_KEPT_BUNDLES: Final = 5000
+_KEPT_BUNDLES_AT_LEAST: Final = 500
 _MOST_POINTS: Final = 120
 """Of the course of the balance: one in half a minute."""
 
@@ -71,7 +74,7 @@ class LeaderState:
         """
         epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
-            await self.context.coordination.commit((epoch, self.write(memory)))
+            await self.context.coordination.commit((epoch, await self.write(memory)))
         except TooLarge as error:
             self.context.oversized.refused("state", znodes.STATE, error)
         except CommitRejected as rejected:
@@ -80,21 +83,20 @@ class LeaderState:
             # It was deleted by hand: the next round stores again.
             await self.context.coordination.ensure(znodes.STATE)
 
-    def write(self, memory: RoundMemory) -> SetData:
+    async def write(self, memory: RoundMemory) -> SetData:
         """Return the operation that stores this leader's state, with ``memory`` in it."""
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
-            self.tracker.averages(),
+            {},
             self.tracker.running(),
             {broker: at_s + offset_s for broker, at_s in self.tracker.departed_at_s.items()},
             {bundle: at_s + offset_s for bundle, at_s in self.splits.rests_s.items()},
-            b"" if memory.shedder.joint is None else encode_joint(memory.shedder.joint),
+            b"",
             last_hour(self.optimality_watch.course, self.context.clock.wall_ms(), _MOST_POINTS),
         )
-        content = encode_standby(standby)
-        if len(content) > _LARGEST_BYTES:
-            content = encode_standby(standby, most_bundles=500)
+        compute = self.context.computing.compute
+        content = await compute(_encoded, standby, self.tracker.averages())
         return SetData(znodes.STATE, content)
 
     async def _stored(self) -> Standby:
@@ -133,3 +135,15 @@ class LeaderState:
     def _wall_offset_s(self) -> float:
         """Return what turns a time on this leader's clock into one by the wall clock."""
         return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()
+
+
+def _encoded(standby: Standby, averages: TableAverages) -> bytes:
+    """Return the state with what its memory's joint strategy learned, and the averages."""
+    joint = standby.memory.shedder.joint
+    learned = b"" if joint is None else encode_joint(joint)
+
+    def content(bundles: int) -> bytes:
+        return encode_standby(replace(standby, averages=averages.heaviest(bundles), joint=learned))
+
+    most = content(_KEPT_BUNDLES)
+    return most if len(most) <= _LARGEST_BYTES else content(_KEPT_BUNDLES_AT_LEAST)

@@ -11,8 +11,9 @@ from typing import Final
 from loadmanager.common.context import Context
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.optimality import Optimality
-from loadmanager.core.planner import Plan
+from loadmanager.core.optimality import Divided, Optimality
+from loadmanager.core.planner import Plan, Planner
+from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.history_recorder import HistoryRecorder
@@ -57,17 +58,18 @@ class OptimalityWatch:
         began_s = self.context.clock.monotonic_s()
         if done is None or began_s < self._not_before_s:
             return
-        seen = self._seen(*done)
+        seen = await self._seen(*done)
         self._show(None if seen is None else seen.optimality)
         if seen is not None:
             await self.shadows.round_over(seen)
         ended_s = self.context.clock.monotonic_s()
         self._not_before_s = ended_s + (ended_s - began_s) / _SHARE_OF_TIME
 
-    def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
+    async def _seen(self, view: ClusterView, plan: Plan) -> Seen | None:
         planner, memory = self.decider.planner, self.decider.memory
         try:
-            found, parts = planner.optimality(view, memory), planner.divided(view, memory)
+            compute = self.context.computing.compute
+            found, parts = await compute(_assessed, planner, view, memory)
         except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
             self.context.unexpected.caught("round", error)
             return None
@@ -95,3 +97,9 @@ class OptimalityWatch:
         """Show nothing: the term is over."""
         self.shadows.end()
         self.context.metrics.optimality.found(None)
+
+
+def _assessed(
+    planner: Planner, view: ClusterView, memory: RoundMemory
+) -> tuple[Optimality | None, Divided | None]:
+    return planner.optimality(view, memory), planner.divided(view, memory)

@@ -6,7 +6,7 @@ unforeseen fault shows in a log, a metric and the accounts, and not as a bundle 
 nowhere.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -66,14 +66,19 @@ class Reconciler:
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
         """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
         found: list[Disagreement] = []
-        for namespace in sorted({namespace_of(bundle) for bundle in self.tasks.assigned}):
-            found += await self._no_bundles_of(namespace)
+        ordered: dict[Namespace, list[BundleId]] = {}
+        for bundle in self.tasks.assigned:
+            ordered.setdefault(namespace_of(bundle), []).append(bundle)
+        for namespace, bundles in sorted(ordered.items()):
+            found += await self._no_bundles_of(namespace, bundles)
         if found:
             gone = [BundleId(one.subject) for one in found]
             await self.tasks.change(lambda: OrderChanges(gone=gone))
         return found
 
-    async def _no_bundles_of(self, namespace: Namespace) -> list[Disagreement]:
+    async def _no_bundles_of(
+        self, namespace: Namespace, bundles: Sequence[BundleId]
+    ) -> list[Disagreement]:
         cluster_state = self.context.cluster_state
         try:
             boundaries = await cluster_state.boundaries(namespace)
@@ -84,7 +89,7 @@ class Reconciler:
                 boundaries = await cluster_state.reread_boundaries(namespace)
         except MalformedContent:
             return []
-        bundles = [b for b in self.tasks.assigned if namespace_of(b) == namespace]
+        bundles = [bundle for bundle in bundles if bundle in self.tasks.assigned]
         if boundaries is None:
             log.warning("namespace.bundles.vanished", namespace=namespace)
             kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"

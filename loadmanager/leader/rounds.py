@@ -155,7 +155,7 @@ class Rounds:
         trial = Trial(
             planner=self.decider.planner,
             memory=self.decider.memory,
-            assigned=self.tasks.assigned,
+            assigned=dict(self.tasks.assigned),
             policies=self.view_builder.policies,
         )
         found = await self.harmful.search(trial)
@@ -167,18 +167,18 @@ class Rounds:
         doubtful = self.context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
-        view = self.view_builder.view()
-        plan = self.decider.round(view, session_doubtful=doubtful)
-        self.optimality_watch.decided(view, plan)
+        decided = await self.decider.round(session_doubtful=doubtful)
+        plan = decided.plan
+        self.optimality_watch.decided(decided.view, plan)
         strategy = type(self.decider.planner.shedder).__name__
         report_plan(self.context.metrics, strategy, plan, self.term.epoch)
-        state = self.leader_state.write(plan.memory)
         cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not doubtful:
             await self.splits.look()
         found: Dispatched | None = None
         if plan.moves:
-            found = await self.decider.order_round(plan, view, state)
+            state = await self.leader_state.write(plan.memory)
+            found = await self.decider.order_round(decided, state)
         if found is None or not found.rode:
             await self.leader_state.leave(self.decider.memory)
         if not (doubtful or self.brokers_own):

@@ -1,6 +1,5 @@
 """Strategies beside the active one, on the leader's own views; nothing that they want is done."""
 
-import asyncio
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,10 +33,10 @@ class Shadows:
         """Have each strategy decide on the round that was done, one at a time."""
         self._follow_configuration()
         for strategy, planner in self._planners.items():
-            # Lookups and leases come between two of them.
-            await asyncio.sleep(0)
             try:
-                shadow = after_round(self.shadows[strategy], planner, seen, self._rng)
+                shadow = await self.context.computing.compute(
+                    after_round, self.shadows[strategy], planner, seen, self._rng
+                )
             except Exception as error:  # noqa: BLE001 - no shadow disturbs the leader
                 self.context.unexpected.caught("round", error)
                 continue
@@ -46,7 +45,7 @@ class Shadows:
             self.recorder.shadowed(strategy, shadow.rounds[-1])
 
     def _follow_configuration(self) -> None:
-        """Begin anew with strategies whose settings are others now."""
+        """Reset strategies whose settings changed."""
         wanted, document = self.settings.now.shadows, self.cost_model.document
         for strategy in self._planners.keys() - wanted.keys():
             self._forget(strategy)

@@ -10,7 +10,6 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import Merge, find_splits
 from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decisions import Decider
@@ -22,7 +21,7 @@ _REST_S = 600.0
 
 @dataclass(slots=True, eq=False)
 class Splits:
-    """Proposes splits and merges, and takes up what came of them, for one term.
+    """Proposes splits and merges, and follows their results, for one term.
 
     ``uncut`` are bundles that are left whole, because they could not be split.
     """
@@ -83,14 +82,10 @@ class Splits:
             broker: known.report.bundles
             for broker, known in self.context.cluster_state.loads.reports.items()
         }
-        averages = self.tracker.averages()
-
-        def long_rates(bundle: BundleId) -> Rates | None:
-            known = averages.get(bundle)
-            return known.long.rates if known else None
-
-        counts = await self._bundle_counts(b for bundles in reports.values() for b in bundles)
-        found = find_splits(self._policy.rules, reports, long_rates, counts)
+        compute, averages = self.context.computing.compute, self.tracker.averages()
+        counts = await self._bundle_counts(await compute(_namespaces_in, reports))
+        rules = self._policy.rules
+        found = await compute(find_splits, rules, reports, averages.long_rates, counts)
         due = [split.bundle for split in found.chosen if self._may_split(split.bundle)]
         order = SplitOrder(self._policy.algorithm)
         proposals = [
@@ -214,10 +209,14 @@ class Splits:
         until_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s |= dict.fromkeys(bundles, until_s)
 
-    async def _bundle_counts(self, bundles: Iterable[BundleId]) -> dict[Namespace, int]:
+    async def _bundle_counts(self, namespaces: Iterable[Namespace]) -> dict[Namespace, int]:
         counts: dict[Namespace, int] = {}
-        for namespace in {namespace_of(bundle) for bundle in bundles}:
+        for namespace in namespaces:
             boundaries = await self.adoption.boundaries(namespace)
             if boundaries is not None:
                 counts[namespace] = len(boundaries.bundles)
         return counts
+
+
+def _namespaces_in(reports: Mapping[BrokerId, Collection[BundleId]]) -> set[Namespace]:
+    return {namespace_of(bundle) for bundles in reports.values() for bundle in bundles}

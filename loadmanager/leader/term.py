@@ -135,6 +135,7 @@ class LeaderTerm:
             self._steering,
             rng,
             recorder=self._recorder,
+            computing=context.computing,
         )
         self.shadows = Shadows(context, settings, self._cost_model, self._recorder)
         self.optimality_watch = OptimalityWatch(
@@ -310,10 +311,11 @@ class LeaderTerm:
             choices = self._decider.choose(leaving, leaving, Cause.REQUESTED)
         else:
             moves = [Move(b, source, destination, Cause.REQUESTED) for b, source in leaving.items()]
-            choices = Choices(tuple(moves), {}, self._view_builder.view())
+            assigned = self.tasks.assigned
+            choices = Choices(tuple(moves), {}, self._view_builder.view(), assigned)
         # Under any leader: what will be remembered is written with the orders.
         rested = self._decider.rested([move.bundle for move in choices.moves], choices.view.now_s)
-        state = self._leader_state.write(rested)
+        state = await self._leader_state.write(rested)
         found = await self._decider.order(choices, AskedBy.PEOPLE, state)
         if found.ordered and not found.rode:
             try:

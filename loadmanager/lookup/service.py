@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Protocol
 
 import structlog
 
+from loadmanager.common.cluster_owners import ClusterOwners
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core import znodes
@@ -46,6 +48,22 @@ class Assigner(Protocol):
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """See `LookupService.assign`."""
+
+
+class _Following(ExitStack):
+    """The list that a lookup follows while it waits, or all of them; none at first."""
+
+    def __init__(self, lists: ClusterOwners) -> None:
+        super().__init__()
+        self._lists = lists
+        self._followed: tuple[BrokerId | None, ...] = ()
+
+    def follow(self, broker: BrokerId | None) -> None:
+        """Follow the list of ``broker``, or all, instead of what was followed before."""
+        if self._followed != (broker,):
+            self.close()
+            self._followed = (broker,)
+            self.enter_context(self._lists.followed(broker))
 
 
 class LookupService:
@@ -89,7 +107,7 @@ class LookupService:
     def readiness(self) -> Readiness:
         """Return ready once the picture is complete, the session stands and the broker is leased.
 
-        A broker that takes no lease or no order of this sidecar is no place to send anybody to.
+        No client is sent to a broker that takes no lease or no order of this sidecar.
         """
         reasons = [*self._unready()]
         connection = self._coordination.session.connection
@@ -119,7 +137,7 @@ class LookupService:
     async def find_owner_or_redirect(
         self, topic: TopicName, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Return the owner, or whom to ask instead; the client walks the chain."""
+        """Return the owner, or the sidecar to ask instead; the client follows redirects."""
         return await self._follow(topic, self._mode, authoritative=authoritative)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
@@ -203,42 +221,48 @@ class LookupService:
     ) -> Owner | Redirection:
         """Find the owner: in the list of the lock's broker, in all that changed, or by the chain.
 
-        A lookup that waits for an owner follows the lists: each change reaches it at once.
+        A lookup that waits follows the list of the broker that is to own the bundle, or all
+        lists while it is not known which one that is: each change of them reaches it at once.
         """
+        lists = self._cluster_state.lists
         if await self._read_again(bundle):
             owner = self._naming.owner(bundle)
             if owner is not None:
                 return owner
-        lists = self._cluster_state.lists
-        with lists.followed():
+        else:
             await lists.until_read(_READ_WITHIN_S)
-            return await self._walk(bundle, mode, authoritative=authoritative)
+        with _Following(lists) as following:
+            return await self._walk(bundle, mode, following, authoritative=authoritative)
 
     async def _read_again(self, bundle: BundleId) -> bool:
-        """Read the list that named the owner last, or else names it now, unless it was read.
+        """Read the list that named the owner last, or else the lock, and its broker's list.
 
-        Returns whether it was. Most bundles stay where they are, so no lock is read for them.
+        Returns whether the owner of the bundle is known by that, which may be none. Most bundles
+        stay where they are, so no lock is read for them.
         """
         lists, listed = self._cluster_state.lists, self._cluster_state.listed_owner(bundle)
-        if listed is None and not lists.all_read:
-            listed = await self._holder_of_lock(bundle)
-        if listed is None or lists.is_read(listed):
+        if listed is not None:
+            if not await lists.until_read(_READ_WITHIN_S, listed):
+                return False
+            listed = self._cluster_state.listed_owner(bundle)
+        if listed is not None or lists.all_read:
+            return True
+        try:
+            holder = await self._holder_of_lock(bundle)
+        except (TimeoutError, CoordinationError, MalformedContent) as error:
+            log.debug("lookup.lock.unread", bundle=bundle, why=str(error))
             return False
-        return await lists.until_read(_READ_WITHIN_S, listed)
+        return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
 
     async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that holds the lock, None where none does or that is not known."""
+        """Return the broker that holds the lock, None where none does; raises if it is unread."""
         path = znodes.lock(bundle)
-        try:
-            async with asyncio.timeout(_READ_WITHIN_S):
-                node = await self._coordination.get(path)
-            return None if node is None else decode_lock(path, node.data).broker
-        except (TimeoutError, CoordinationError, MalformedContent) as error:
-            log.debug("lookup.lock.unread", path=path, why=str(error))
-            return None
+        async with asyncio.timeout(_READ_WITHIN_S):
+            node = await self._coordination.get(path)
+        return None if node is None else decode_lock(path, node.data).broker
 
     async def _walk(
-        self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
+        self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
     ) -> Owner | Redirection:
         """Do one step of the chain after another, until an answer or the time is up.
 
@@ -262,12 +286,14 @@ class LookupService:
             if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
                 return onward
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
+                following.follow(coming)
                 why = self._what_is_awaited(coming, why)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
                 planned, why = await self._ask(bundle, step, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
                 if onward := self._onward(planned, mode):
                     return onward
+                following.follow(planned)
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")

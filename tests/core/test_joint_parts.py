@@ -329,6 +329,14 @@ def test_how_much_of_changes_lasts_survives_being_written() -> None:
     )
 
 
+def test_a_broker_with_impossible_usage_leaves_what_is_known_of_the_others_readable() -> None:
+    odd = Broker(bundles=range(5), changed={"usage": (1e15,) * 5, "limit": (0.001,) * 5})
+    state = learned(four(a=odd), minutes=3)
+    assert state.learned.brokers.names[0] == "a:1"
+    found = decode_joint("/m", encode_joint(state), 5.0).learned.brokers.names
+    assert found == state.learned.brokers.names[1:]
+
+
 def test_no_cluster_makes_it_too_large() -> None:
     rng, count = np.random.default_rng(1), MOST_BROKERS + 5
     names = tuple(BrokerId(f"broker-{k}.pulsar.example.org:8080") for k in range(count))

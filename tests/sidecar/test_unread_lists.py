@@ -12,7 +12,7 @@ from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.common.cluster_owners import ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
+from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
 from loadmanager.ports import CoordinationError, LookupRefused, Node
 from loadmanager.telemetry.metrics import Metrics
@@ -22,6 +22,7 @@ from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.virtual_time import run
 
 LISTS = "get /loadbalance/owned"
+MOST_LISTS_A_LOOKUP = 3
 WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
 Tell = Callable[[Cluster, CountingService, Boundaries], Awaitable[None]]
 
@@ -238,6 +239,22 @@ def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> 
         assert not lists.all_read
 
     _told(tell)
+
+
+def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone() -> None:
+    async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
+        boundaries = await cluster.make_namespace(64, Namespace("acme/cold"))
+        service.forget()
+        others = by_role(cluster)["other"]
+        asked = {bundle: others[n % len(others)] for n, bundle in enumerate(boundaries.bundles)}
+        owners = await asyncio.gather(
+            *(one.look_up(topic_in(boundaries, bundle)) for bundle, one in asked.items())
+        )
+        assert all(cluster.server(one.bundle).name == one.broker for one in owners)
+        # It reads two changes of the list that it waits for; before, it read each change of all.
+        assert service.asked_by(others)[LISTS] <= MOST_LISTS_A_LOOKUP * len(owners)
+
+    _told(tell, sidecars=16)
 
 
 @story(1)

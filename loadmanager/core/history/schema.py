@@ -34,7 +34,7 @@ class Type(StrEnum):
 BOUNDS: Final[Mapping[Type, Bound]] = MappingProxyType(
     {Type.COUNT: TOTAL_COUNT, Type.TIME: TIME_MS, Type.RATE: TOTAL}
 )
-"""The bounds of each type of number: sums over bundles are told as well as single figures."""
+"""The bounds of each type of number: sums over bundles are recorded as well as single figures."""
 
 
 class Stream(StrEnum):
@@ -115,7 +115,7 @@ ENVELOPE: Final = (
     text("kind", "Which kind of line."),
     text("cluster", "Name of the cluster."),
     text("writer", "Broker id of the sidecar that wrote the line; attach-HOST:0 of attach."),
-    text("instance", "Drawn anew at each start of the writer."),
+    text("instance", "Drawn at each start of the writer."),
     count("seq", "From 1 and without a gap for each writer, instance and stream."),
     time("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
 )

@@ -25,11 +25,13 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 FORMAT: Final = 1
 MOST_BYTES: Final = 256 * 1024
 MOST_BROKERS: Final = 2000
-"""So many always fit; the others of a larger cluster are learned again."""
+"""So many always fit; the others of a larger cluster are learned again, and those whose figures
+are beyond what is read, as where a broker reported a usage of 1e18 times its limit."""
 
 _MOST_RESTARTS: Final = 500
 _MOST_UNPACKED: Final = 4 * 1024 * 1024
-_FIGURE: Final = Bound(-1e30, 1e30, "a finite number")
+_MOST: Final = 1e30
+_FIGURE: Final = Bound(-_MOST, _MOST, "a finite number")
 _DIGITS: Final = 4
 _ROUNDED: Final = 1.0 + 1e-6
 _R: Final = len(RESOURCES)
@@ -44,7 +46,8 @@ def encode_joint(state: JointState) -> bytes:
     rows = np.concatenate(
         [brokers.background, brokers.speed, brokers.covariance.reshape(len(brokers.names), 3 * _R)],
         axis=1,
-    )[:MOST_BROKERS]
+    )
+    kept = np.flatnonzero((np.abs(rows) <= _MOST).all(axis=1))[:MOST_BROKERS].tolist()
     found = {
         "format": FORMAT,
         "costs": _listed(learned.unit_costs),
@@ -65,13 +68,8 @@ def encode_joint(state: JointState) -> bytes:
             persistence.lasting_new,
         ],
         "brokers": {
-            name: [began, *_listed(row, _DIGITS)]
-            for name, began, row in zip(
-                brokers.names[:MOST_BROKERS],
-                brokers.started_at_ms[:MOST_BROKERS],
-                rows,
-                strict=True,
-            )
+            brokers.names[row]: [brokers.started_at_ms[row], *_listed(rows[row], _DIGITS)]
+            for row in kept
         },
     }
     return packed(json.dumps(found, separators=(",", ":"), allow_nan=False).encode())

@@ -50,11 +50,12 @@ PER_CONNECTIONS: Final = 0.25
 class Standing:
     """Brokers and bundles of one round; B brokers, K bundle rows, R resources that count.
 
-    Use is in units of the ``level``: 1 is even. A broker gives by ``low`` and takes by
-    ``high`` (B, R), which differ where its background did lately. ``unit`` (B, R) is what a
-    unit of ``cost`` (K, R) adds to a broker, ``share`` (B, R) a broker's capacity over the
-    mean. ``weight`` (K,) is a bundle's part of the cluster's present traffic, ``effort``
-    (K,) what moving it costs, in weights of a mean broker. ``resources`` names the columns.
+    Use is in units of the ``level``: 1 is even, or what the heaviest bundle takes alone. A
+    broker gives by ``low`` and takes by ``high`` (B, R), which differ where its background did
+    lately. ``unit`` (B, R) is what a unit of ``cost`` (K, R) adds to a broker, ``share``
+    (B, R) a broker's capacity over the mean. ``weight`` (K,) is a bundle's part of the
+    cluster's present traffic, ``effort`` (K,) what moving it costs, in weights of a mean
+    broker. ``resources`` names the columns.
     """
 
     level: float
@@ -108,7 +109,7 @@ def standing(
     if level < QUIET:
         use = _by_rates(view, state, owner)
         level = _level(use, counted)
-    level = max(level, 1e-12)
+    level = max(level, _heaviest(use, counted, owner), 1e-12)
     capacity = 1.0 / use.unit
     weight, effort = _weights(view, owner, int(counted.sum()))
     return Standing(
@@ -207,6 +208,17 @@ def _level(use: _Use, counted: Mask) -> float:
         for row in range(len(use.resources))
     )
     return max(levels, default=0.0)
+
+
+def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
+    """Return the use of the broker that suits the heaviest bundle best, were it alone there.
+
+    No assignment is below it. Without it such a bundle would move for any small difference
+    of speeds, because the potential rises so steeply above the level.
+    """
+    cost = use.cost[owner >= 0].max(axis=0, initial=0.0)
+    alone = np.maximum(use.background, 0.0)[counted] + cost * use.unit[counted]
+    return float(alone.min(axis=0).max(initial=0.0))
 
 
 def _weights(view: ClusterView, owner: Indices, brokers: int) -> tuple[FloatArray, FloatArray]:

@@ -159,7 +159,7 @@ class AvgShedder:
             hits.high.get(name, 0) >= self.high_hits or hits.low.get(name, 0) >= self.low_hits
             for name in pair
         ):
-            refusals.append(Refusal(pair[1], Reason.HITS_PENDING, hits.told(pair)))
+            refusals.append(Refusal(pair[1], Reason.HITS_PENDING, hits.progress(pair)))
             return []
         if self.like_java:  # hits-spent
             hits.clear(*pair)
@@ -225,7 +225,7 @@ class _Counters:
             for name in [name for name in hits if name not in brokers]:
                 del hits[name]
 
-    def told(self, pair: Sequence[BrokerId]) -> str:
+    def progress(self, pair: Sequence[BrokerId]) -> str:
         """Return the counters of a pair for people."""
         return f"{_most(self.low, pair)} low hits, {_most(self.high, pair)} high hits"
 

@@ -31,7 +31,7 @@ class MovePrice(StrEnum):
 
 _PRICES: Final[Mapping[MovePrice, float]] = {
     MovePrice.QUIET: 2.0,
-    MovePrice.NORMAL: 0.7,
+    MovePrice.NORMAL: 1.0,
     MovePrice.EVEN: 0.35,
 }
 """What the potential must fall by for each weight of a mean broker that is interrupted.
@@ -50,7 +50,7 @@ class JointShedder:
     where that brings brokers closer to this level by more than the move's price, which
     falls the longer a broker has stood above it. How much of a change of traffic lasts is
     learned, too: what is gone in a minute moves nothing.
-    Where usage is too low to be told from noise, rates are balanced instead.
+    Where usage is within the noise, rates are balanced instead.
 
     It is its own placement, and refuses another beside it.
     """

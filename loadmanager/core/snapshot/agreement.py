@@ -26,7 +26,7 @@ def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool
     Raises:
         MalformedContent: two parts contradict each other, and not ``lenient``.
     """
-    faults = _Told(where, left_out, lenient=lenient)
+    faults = _Faults(where, left_out, lenient=lenient)
     known = snapshot.reports.keys()
     for name, entries in (("ageSeconds", snapshot.age_s), ("runningLoad", snapshot.running or {})):
         for broker in entries.keys() - known:
@@ -72,7 +72,7 @@ def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> boo
     return found is None or found.at(range_of(bundle)[0]) != bundle
 
 
-class _Told:
+class _Faults:
     """Raises the first fault, or lists each and leaves its entry out."""
 
     def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
@@ -112,7 +112,7 @@ class _Told:
     def without_rivals(
         self, reports: Mapping[BrokerId, LoadReport], in_flight: Mapping[BundleId, BrokerId]
     ) -> Mapping[BrokerId, LoadReport]:
-        """Return the reports with each range in one of them: where no owners are told.
+        """Return the reports with each range in one of them: where no owners are given.
 
         Of two brokers that list it, the one whose report is later keeps it. A bundle in
         flight may stand in two reports.

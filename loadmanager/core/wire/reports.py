@@ -187,12 +187,12 @@ def _usage_from(resource: Fields) -> ResourceUsage | None:
     return ResourceUsage(
         resource.rate("usage", bound=USAGE),
         resource.rate("limit", bound=LIMIT),
-        _told(resource, "mean", USAGE),
-        _told(resource, "variance", VARIANCE),
+        _figure(resource, "mean", USAGE),
+        _figure(resource, "variance", VARIANCE),
     )
 
 
-def _told(resource: Fields, name: str, bound: Bound) -> float | None:
+def _figure(resource: Fields, name: str, bound: Bound) -> float | None:
     """Return a figure that not every agent reports, None where it is not there."""
     if resource.values().get(name) is None:
         return None

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages, Running
-from loadmanager.core.balance_course import BalancePoint
+from loadmanager.core.balance_course import BalancePoint, course_from_fields, course_to_json
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, TIME_S, TOTAL
 from loadmanager.core.fields import Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
@@ -64,12 +64,7 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
         "departedAtS": dict(sorted(state.departed_at_s.items())),
         "splitRestsS": dict(sorted(state.split_rests_s.items())),
         "joint": b64encode(state.joint).decode("ascii"),
-        "course": {
-            "atMs": [one.at_ms for one in state.course],
-            "gap": [six_digits(one.gap) for one in state.course],
-            "largest": [six_digits(one.largest) for one in state.course],
-            "bound": [six_digits(one.bound) for one in state.course],
-        },
+        "course": course_to_json(state.course),
     }
     return packed(to_json(document))
 
@@ -92,7 +87,7 @@ def decode_standby(where: str, data: bytes) -> Standby:
         times("departedAtS", parse_broker),
         times("splitRestsS", parse_bundle),
         _bytes(fields, "joint"),
-        _course(fields.inner("course")),
+        course_from_fields(fields.inner("course")),
     )
 
 
@@ -101,17 +96,6 @@ def _bytes(fields: Fields, name: str) -> bytes:
         return b64decode(fields.text(name, ""), validate=True)
     except binascii.Error:
         fields.refuse(name, "bytes in base64")
-
-
-def _course(course: Fields) -> tuple[BalancePoint, ...]:
-    if not course.names():
-        return ()
-    at_ms = course.counts("atMs", bound=TIME_MS)
-    gap, largest, bound = (course.rates(name, len(at_ms)) for name in ("gap", "largest", "bound"))
-    return tuple(
-        BalancePoint(at_ms=at_ms[row], gap=gap[row], largest=largest[row], bound=bound[row])
-        for row in range(len(at_ms))
-    )
 
 
 def _running(running: Fields, name: str) -> Running:
