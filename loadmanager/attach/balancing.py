@@ -19,6 +19,7 @@ from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
 from loadmanager.attach.stored_budget import StoredBudget
+from loadmanager.attach.stored_course import Course
 from loadmanager.attach.strategy import Strategy
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
@@ -63,6 +64,7 @@ class Balancer:
         mandate: by what right it acts.
         now: the time of the week, as windows have it.
         strategy: what chooses the moves.
+        course: how the balance went, as ``log`` takes note of it; stored for the next controller.
     """
 
     admin: PulsarAdmin
@@ -77,6 +79,7 @@ class Balancer:
     mandate: Mandate = field(default_factory=Alone)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
     strategy: Strategy = GREEDY
+    course: Course = field(default_factory=Course)
     _urls: tuple[str, ...] = ()
     _brokers: tuple[BrokerId, ...] = ()
     _changed_s: float = float("-inf")
@@ -115,6 +118,7 @@ class Balancer:
         try:
             self._know(cluster)
             await StoredBudget(self.budget, self.quiet.state).resume()
+            self._note(await self.course.resume(self.quiet.state, self._now_ms()))
             await self.quiet.begin(self.url, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
@@ -158,9 +162,19 @@ class Balancer:
             return None
         held = await self._held(seen)
         self.log.round(seen, held)
+        # A controller that is not in office any more writes over nothing of its successor.
+        if not self.mandate.lapsed():
+            self._note(await self.course.store(self.quiet.state, self._now_ms()))
         if held or not (seen.placements or seen.proposals or seen.splits):
             return None
         return cluster if await self._carried_out(dispatcher, seen) else None
+
+    def _now_ms(self) -> int:
+        return round(self.now().timestamp() * 1000)
+
+    def _note(self, trouble: str) -> None:
+        if trouble:
+            self.log.event(trouble)
 
     async def _carried_out(self, dispatcher: Dispatcher, seen: Observation) -> bool:
         """Move, with the budget stored before and after; return whether anything could move."""
@@ -173,7 +187,6 @@ class Balancer:
         try:
             await dispatcher.carry_out(seen)
         finally:
-            # A controller that is not in office any more writes over nothing of its successor.
             if not self.mandate.lapsed():
                 try:
                     await stored.store()

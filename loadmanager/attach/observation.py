@@ -165,10 +165,10 @@ class Observation:
         whole = next((one for one in self.refusals if not one.subject), None)
         if whole is None:
             return f"{self.strategy} chooses no move"
-        return f"{self.strategy}: {told_refusal(whole)}"
+        return f"{self.strategy}: {refusal_text(whole)}"
 
 
-def told_refusal(refusal: Refusal) -> str:
+def refusal_text(refusal: Refusal) -> str:
     """Return a refusal in plain words."""
     detail = f" ({refusal.detail})" if refusal.detail else ""
     return f"{REASONS[refusal.reason].says.removesuffix('.')}{detail}"

@@ -64,7 +64,7 @@ class State(Protocol):
         """End a pause, if there is one."""
 
     async def paused(self) -> str:
-        """Return what `pause` was told, "" if nothing is paused."""
+        """Return the reason given to `pause`, "" if nothing is paused."""
 
     async def moves(self) -> str | None:
         """Return what `keep_moves` was given last, None for nothing."""
@@ -72,12 +72,22 @@ class State(Protocol):
     async def keep_moves(self, text: str) -> None:
         """Keep what was moved lately, which outlives a restored state."""
 
+    @property
+    def where_course(self) -> str:
+        """The place of how the balance went."""
+
+    async def course(self) -> str | None:
+        """Return what `keep_course` was given last, None for nothing."""
+
+    async def keep_course(self, text: str) -> None:
+        """Keep how the balance went, which outlives a restored state."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
     """The `State` of one cluster in a folder: a file, and others beside it.
 
-    One is there while it is paused, one has what was moved lately.
+    One is there while it is paused, one has what was moved lately, one how the balance went.
     """
 
     path: Path
@@ -138,7 +148,7 @@ class StateFile:
         _remove(self._pause)
 
     async def paused(self) -> str:
-        """Return what `pause` was told, "" if nothing is paused.
+        """Return the reason given to `pause`, "" if nothing is paused.
 
         Raises:
             StateUnusable: the file cannot be read.
@@ -161,6 +171,19 @@ class StateFile:
             StateUnusable: the file cannot be written.
         """
         _write(self._moves, text)
+
+    @property
+    def where_course(self) -> str:
+        """The file of how the balance went."""
+        return str(self.path.with_suffix(".course"))
+
+    async def course(self) -> str | None:
+        """Return what `keep_course` was given last, None for nothing; raises `StateUnusable`."""
+        return _read(Path(self.where_course))
+
+    async def keep_course(self, text: str) -> None:
+        """Keep how the balance went; raises `StateUnusable`."""
+        _write(Path(self.where_course), text)
 
 
 def state_file(folder: Path, cluster: str) -> StateFile:

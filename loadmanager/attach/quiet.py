@@ -101,12 +101,12 @@ class Quiet:
         for key, value in prior.dynamic.items():
             now = dynamic.get(key)
             if now == value:
-                done.append(f"{key}: {_told(value)}, as before")
+                done.append(f"{key}: {_shown(value)}, as before")
             elif now != _OFF:
-                done.append(f"{key}: {_told(now)}, as somebody else has set it; left so")
+                done.append(f"{key}: {_shown(now)}, as somebody else has set it; left so")
             else:
                 await self._put_back(url, key, value, prior.effective.get(key, ""))
-                done.append(f"{key}: {_told(value)} again")
+                done.append(f"{key}: {_shown(value)} again")
         await self.state.remove()
         return tuple(done)
 
@@ -153,5 +153,5 @@ def _alike(cluster: PulsarCluster, key: str) -> str:
     return next(iter(values)) if len(values) == 1 else ""
 
 
-def _told(value: str | None) -> str:
+def _shown(value: str | None) -> str:
     return "not overridden" if value is None else f"overridden with {value}"

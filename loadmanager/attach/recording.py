@@ -72,13 +72,13 @@ class AttachHistory:
     def began(self) -> None:
         """Write that the term begins."""
         at_ms = self.tallied.wall_ms()
-        self._tell(at_ms, [term_record(at_ms, self.epoch, "began")])
+        self._record(at_ms, [term_record(at_ms, self.epoch, "began")])
 
     def ended(self) -> None:
         """Write the last round, and that the term is over."""
         self._write_round()
         at_ms = self.tallied.wall_ms()
-        self._tell(at_ms, [term_record(at_ms, self.epoch, "ended")])
+        self._record(at_ms, [term_record(at_ms, self.epoch, "ended")])
 
     def round(self, seen: Observation, held: str) -> None:
         """Write the reports of one look, and keep what was decided on it."""
@@ -166,7 +166,7 @@ class AttachHistory:
             taken=dict.fromkeys(tallied.taken, tallied.at_ms),
             left=tallied.left,
         )
-        self._tell(tallied.at_ms, [tick])
+        self._record(tallied.at_ms, [tick])
 
     def task(self, task: BundleTask) -> None:
         """Write a task in its new state, and what a split has cut."""
@@ -177,12 +177,12 @@ class AttachHistory:
         if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
             (cut,) = task.splits[task.bundle].positions
             parts = parts_at(task.bundle, cut)
-            # Averages go on with the parts: a replay has to begin anew.
+            # Averages go on with the parts: a replay has to start over.
             self._based_on = None
             records.append(
                 cut_record(at_ms, epoch=self.epoch, action="split", whole=task.bundle, parts=parts)
             )
-        self._tell(at_ms, records)
+        self._record(at_ms, records)
 
     def _write_round(self) -> None:
         decided, self._decided = self._decided, None
@@ -205,7 +205,7 @@ class AttachHistory:
             lambda: round_records(facts, decided.view, plan, first_move),
         )
 
-    def _tell(self, at_ms: int, records: Iterable[Record]) -> None:
+    def _record(self, at_ms: int, records: Iterable[Record]) -> None:
         self.sink.offer(Stream.ROUNDS, at_ms, lambda: records)
 
 

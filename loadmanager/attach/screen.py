@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadmanager.attach.doctor import Finding
-from loadmanager.attach.observation import Observation, told_refusal
+from loadmanager.attach.observation import Observation, refusal_text
 from loadmanager.core.ids import BrokerId
 
 _MOST_SHOWN = 10
@@ -66,7 +66,7 @@ def summary(seen: Observation) -> Iterator[str]:
         yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
     others = [one for one in seen.refusals if one.subject]
     for refusal in others[:_MOST_SHOWN]:
-        yield f"  {refusal.subject}: {told_refusal(refusal)}"
+        yield f"  {refusal.subject}: {refusal_text(refusal)}"
     if len(others) > _MOST_SHOWN:
         yield f"  and {len(others) - _MOST_SHOWN} more (--json has all)"
 

@@ -66,6 +66,19 @@ class SharedState:
         """Keep what was moved lately; raises `StateUnusable`."""
         await self._write(znodes.ATTACH_MOVES, text)
 
+    @property
+    def where_course(self) -> str:
+        """The node of how the balance went."""
+        return znodes.ATTACH_COURSE
+
+    async def course(self) -> str | None:
+        """Return what `keep_course` was given last, None for nothing; raises `StateUnusable`."""
+        return await self._text(znodes.ATTACH_COURSE)
+
+    async def keep_course(self, text: str) -> None:
+        """Keep how the balance went; raises `StateUnusable`."""
+        await self._write(znodes.ATTACH_COURSE, text)
+
     async def _text(self, path: str) -> str | None:
         with _usable(path, "read"):
             node = await self.coordination.get(path)

@@ -61,7 +61,7 @@ def _parsed(text: str, now_ms: int, where: str) -> list[Begun]:
     except (KeyError, TypeError, ValueError, RecursionError, InvalidName):
         raise StateUnusable(
             f"{where}: expected the moves of the last hour as attach --balance stored them; "
-            "remove it, and budgets begin anew"
+            "remove it, and budgets start over"
         ) from None
 
 

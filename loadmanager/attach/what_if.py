@@ -219,14 +219,14 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
 def document(now: Outlook, then: Outlook) -> dict[str, Any]:
     """Return the cluster as it is, and as it would be, as JSON."""
     return {
-        "now": _told(now),
-        "changed": _told(then),
+        "now": _document(now),
+        "changed": _document(then),
         "placed": then.placed,
         "unserved": list(then.unserved),
     }
 
 
-def _told(one: Outlook) -> dict[str, Any]:
+def _document(one: Outlook) -> dict[str, Any]:
     return {
         "maxOverMean": one.plan.max_over_mean,
         "plannedMaxOverMean": one.plan.planned_max_over_mean,

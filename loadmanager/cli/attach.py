@@ -1,4 +1,4 @@
-"""``loadmanager attach``: a Pulsar cluster as it runs today, observed and balanced from outside."""
+"""``loadmanager attach``: observe and balance a running Pulsar cluster from outside."""
 
 import os
 from pathlib import Path
@@ -70,8 +70,8 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option(
     "--balance",
     is_flag=True,
-    help="Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, and set as "
-    "they were at the end.",
+    help="Make the moves. Pulsar's own shedding and automatic splits are off meanwhile, restored "
+    "at the end.",
 )
 @option(
     "--restore",
@@ -89,14 +89,14 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option(
     "--split",
     is_flag=True,
-    help="Cut bundles that are too large to even out by moves, from Pulsar 3.0 on. There is no way "
+    help="Split bundles that are too large to even out by moves, from Pulsar 3.0 on. No way "
     "back: Pulsar merges no bundles.",
 )
 @option(
     "--place-new",
     is_flag=True,
     help="With --balance, spread the bundles of each new namespace over the brokers before their "
-    "first lookup. On the modular manager alone: the extensible one cannot be told.",
+    "first lookup. On the modular manager alone: the extensible one has no call for it.",
 )
 @option(
     "--take-over",
@@ -137,25 +137,25 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "--moves-per-minute",
     default=_LIMITS.per_minute,
     type=_COUNT,
-    help="Begin at most so many moves within any minute.",
+    help="Begin at most this many moves within any minute.",
 )
 @option(
     "--moves-per-hour",
     default=_LIMITS.per_hour,
     type=_COUNT,
-    help="Begin at most so many moves within any hour.",
+    help="Begin at most this many moves within any hour.",
 )
 @option(
     "--moves-per-namespace",
     default=_LIMITS.per_namespace,
     type=_COUNT,
-    help="Begin at most so many moves of one namespace within any minute.",
+    help="Begin at most this many moves of one namespace within any minute.",
 )
 @option(
     "--moves-at-once",
     default=_LIMITS.at_once,
     type=_COUNT,
-    help="Have at most so many moves under way.",
+    help="Have at most this many moves in flight.",
 )
 @option(
     "--window",
@@ -188,7 +188,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "--most-moves",
     default=20,
     type=click.IntRange(0, 10_000),
-    help="Propose at most so many moves in a round.",
+    help="Propose at most this many moves in a round.",
 )
 @option(
     "--strategy",

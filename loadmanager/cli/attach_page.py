@@ -16,6 +16,7 @@ from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_h
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
+from loadmanager.attach.stored_course import Course
 from loadmanager.cli.attach_steering import PageSteering
 from loadmanager.common.overview import (
     MOST_BROKERS,
@@ -24,7 +25,6 @@ from loadmanager.common.overview import (
     most_refused,
     scarcest_first,
 )
-from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
@@ -37,18 +37,22 @@ from loadmanager.ports import (
 )
 
 _NAME: Final = "attach"
-_MOST_POINTS: Final = 360
 
 
 class PagePortUnusable(LoadManagerError):
-    """The page cannot be served where it is asked for."""
+    """The page cannot be served on the given port."""
 
 
 @dataclass(slots=True)
 class AttachOverviews:
-    """Keeps what the page shows; ``balances`` says whether moves are made."""
+    """Keeps what the page shows.
+
+    ``balances`` says whether moves are made, ``waits`` who makes them instead, "" for nobody else.
+    """
 
     balances: bool
+    waits: Callable[[], str] = lambda: ""
+    course: Course = field(default_factory=Course)
     steering: PageSteering = field(init=False)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
@@ -56,28 +60,23 @@ class AttachOverviews:
     _held: str = ""
     _rounds: int = 0
     _epoch: int = 0
-    _course: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_POINTS))
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Show the moves of the last look to those who pause."""
+        """The proposed moves of the last observation, for the page's pause button."""
         self.steering = PageSteering(
             balances=self.balances,
             proposals=lambda: () if self._seen is None else self._seen.proposals,
         )
 
     def round(self, seen: Observation, held: str) -> None:
-        """Take note of one look at the cluster."""
+        """Keep one observation of the cluster."""
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
         self._seen, self._held = seen, self.steering.held(held)
         self._rounds += 1
-        plan = seen.plan
-        if plan is not None and plan.least_max_over_mean > 0:
-            largest, bound = plan.max_over_mean, plan.least_max_over_mean
-            gap = max(largest / bound - 1.0, 0.0)
-            self._course.append(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
+        self.course.note(seen, at_ms)
         moves = self.balances and not held
         for one in seen.proposals:
             self._decisions.appendleft(
@@ -95,18 +94,24 @@ class AttachOverviews:
             )
 
     def task(self, task: BundleTask) -> None:
-        """Take note of a task in a new state."""
+        """Keep a task in a new state."""
         self._epoch = task.epoch
         self._tasks.pop(task.number, None)
         self._tasks[task.number] = task
         while len(self._tasks) > MOST_TASKS:
             del self._tasks[next(iter(self._tasks))]
 
+    def end(self) -> None:
+        """Show nothing but the course any more: another controller goes on."""
+        self._seen = None
+        self._decisions.clear()
+        self._tasks.clear()
+
     def overview(self) -> Overview:
         """Return the cluster at a glance; see `OverviewService`."""
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
-            raise Unavailable("no window of the cluster is over yet")
+            raise Unavailable(self.waits() or "no window of the cluster is over yet")
         brokers = scarcest_first(_brokers(seen))
         tasks = sorted(self._tasks.values(), key=lambda one: (one.state.ended, -one.number))
         return Overview(
@@ -117,7 +122,7 @@ class AttachOverviews:
             at_ms=at_ms,
             measure="rate",
             balancing=self.steering.balancing,
-            course=tuple(self._course),
+            course=self.course.points(at_ms),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
             resources=(),
@@ -154,7 +159,7 @@ def _brokers(seen: Observation) -> list[BrokerUse]:
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """Tells what a balancer sees, decides and does, and has the page show it."""
+    """Reports what a balancer sees, decides and does, and shows it on the page."""
 
     log: Log
     overviews: AttachOverviews
@@ -176,7 +181,7 @@ class ShownLog:
 
 @asynccontextmanager
 async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
-    """Give what the page shows, and serve it on loopback; None serves it to nobody.
+    """Yield the page's content, served on loopback; None does not serve it.
 
     Raises:
         PagePortUnusable: the port cannot be listened on.

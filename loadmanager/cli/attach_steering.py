@@ -33,16 +33,16 @@ class PageSteering:
         self._balances = balances
         self._proposals = proposals
         self._state: State | None = None
-        self._tell: Callable[[str], None] = lambda _: None
+        self._report: Callable[[str], None] = lambda _: None
         self._paused = ""
 
     @contextmanager
-    def open(self, state: State, tell: Callable[[str], None]) -> Iterator[None]:
-        """Let people pause the balancer whose state this is, as long as the context lasts.
+    def open(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
+        """Allow pausing the balancer of this state while the context lasts.
 
-        ``tell`` is called with what was changed.
+        ``report`` is called with what was changed.
         """
-        self._state, self._tell = state, tell
+        self._state, self._report = state, report
         try:
             yield
         finally:
@@ -50,7 +50,7 @@ class PageSteering:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """What people can ask for now."""
+        """The actions that are available now."""
         return () if self._state is None else ("pause", "resume")
 
     @property
@@ -61,7 +61,7 @@ class PageSteering:
         return Balancing(mode=BalancingMode.ACTIVE if self._balances else BalancingMode.OBSERVING)
 
     def held(self, why: str) -> str:
-        """Take note of why a round moves nothing; return it, "" where that is a pause."""
+        """Keep the reason why a round moves nothing; return it, "" for a pause."""
         self._paused = why if why.startswith(_BY) else ""
         return "" if self._paused else why
 
@@ -95,7 +95,7 @@ class PageSteering:
         except StateUnusable as error:
             raise unavailable(str(error), _RETRY_AFTER_S) from None
         self._paused = why
-        self._tell(f"{why}: nothing moves until it is resumed")
+        self._report(f"{why}: nothing moves until it is resumed")
         return empty_reply(204)
 
     async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
@@ -105,11 +105,11 @@ class PageSteering:
         except StateUnusable as error:
             raise unavailable(str(error), _RETRY_AFTER_S) from None
         self._paused = ""
-        self._tell("not paused any more: resumed by the live page")
+        self._report("not paused any more: resumed by the live page")
         return empty_reply(204)
 
     def _open_to(self, request: web.BaseRequest) -> State:
-        """Return the state to change; raises `Refused` for whom that is not open to."""
+        """Return the state to change; raises `Refused` for requests without that right."""
         refuse_foreign_page(request, OwnNames())
         if is_forwarded(request):
             raise Refused(403, "a proxy passes the request on; only this host may pause and resume")

@@ -81,16 +81,15 @@ def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> 
         short = sorted({one for one in known if one.islower()})
         every = [GREEDY_RATE, *short] if option == "strategy" else short
         raise click.UsageError(f"--{option} {name}; expected one of {', '.join(every)}")
-    same = known[name] is known[settings.strategy]
+    same = known[name] is known.get(settings.strategy)
     kept = settings.settings if same else {}
     return settings.model_copy(update={"strategy": name, "settings": kept})
 
 
 def _check_together(shedding: SheddingSettings, placement: PlacementSettings) -> None:
-    shedder = SHEDDERS[shedding.strategy]
-    given = "strategy" in placement.model_fields_set
-    if given and not go_together(shedder, PLACEMENTS[placement.strategy]):
-        text = f"strategy {shedding.strategy} with placement {placement.strategy}"
+    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
+    if named is not None and not go_together(shedder, PLACEMENTS[named]):
+        text = f"strategy {shedding.strategy} with placement {named}"
         raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
 
 

@@ -1,4 +1,4 @@
-"""What ``loadmanager attach`` does with a cluster once its options are understood."""
+"""The actions of ``loadmanager attach`` once its options are parsed."""
 
 import asyncio
 import signal
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
@@ -44,7 +45,7 @@ class Attached:
         self._overviews = AttachOverviews(balances=False)
 
     async def run(self) -> int:
-        """Do what the options ask for; return the exit code.
+        """Run the requested action; return the exit code.
 
         Raises:
             LoadManagerError: it cannot be done; the message says why.
@@ -175,6 +176,7 @@ class Attached:
                 if standing is None:
                     return
                 log.event(f"{standing.identity.broker} stands for election")
+                self._overviews.waits = partial(_waits_for, standing)
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
@@ -246,6 +248,7 @@ class Attached:
                 stopping=stopping,
                 mandate=mandate,
                 strategy=strategy,
+                course=self._overviews.course,
             )
             rounds = 1 if options["once"] else None
             metrics.balancing.set(1)
@@ -253,6 +256,7 @@ class Attached:
                 await balancer.run(cluster, rounds, take_over=options["take_over"])
             finally:
                 metrics.balancing.set(0)
+                self._overviews.end()
 
     def _limits(self) -> MoveLimits:
         return MoveLimits(
@@ -271,8 +275,15 @@ class _LeftBy:
     leader: "Incumbent | None"
 
 
+def _waits_for(standing: "Candidate") -> str:
+    leader = standing.cluster_state.incumbent
+    if leader is None or leader.broker == standing.identity.broker:
+        return ""
+    return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
+
+
 async def _left_by(standing: "Candidate", log: DecisionLog) -> _LeftBy | None:
-    """Return who left Pulsar's settings to another candidate, None if they are restored."""
+    """Return the candidate that left Pulsar's settings to another, None if they are restored."""
     try:
         if await standing.state.read() is None:
             return None

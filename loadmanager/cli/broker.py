@@ -94,8 +94,8 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     "--sidecar-url",
     metavar="URL",
     default="",
-    help="The sidecar's HTTP address: there the broker asks where a bundle went, so that "
-    "Pulsar's clients are told.",
+    help="The sidecar's HTTP address: there the broker looks up where a bundle went, for "
+    "Pulsar's clients.",
 )
 @option(
     "--sidecar-token-file",

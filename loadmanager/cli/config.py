@@ -1,4 +1,4 @@
-"""``loadmanager config``: look at settings without starting anything."""
+"""``loadmanager config``: check and print settings without starting a sidecar."""
 
 from pathlib import Path
 
@@ -170,7 +170,7 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
         click.echo(imported.toml(), nl=False)
     else:
         _write(out, imported.toml())
-    for line in imported.told():
+    for line in imported.summary():
         click.echo(f"{broker_conf}: {line}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""``loadmanager decide``: what the leader would do on a snapshot, without any cluster."""
+"""``loadmanager decide``: the leader's decision on a snapshot, without a cluster."""
 
 import sys
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--rounds",
     default=1,
     type=click.IntRange(1, 10_000),
-    help="So many rounds, a minute apart, each on what the last one left.",
+    help="Number of rounds, a minute apart, each on the result of the one before.",
 )
 @option("--lenient", is_flag=True, help="Leave out entries that cannot be read, and say so.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")

@@ -34,7 +34,7 @@ _INDENT: Final = " " * 12
     "--limit",
     default=50,
     type=click.IntRange(1, 10_000),
-    help="At most so many, the newest first.",
+    help="The most to list, newest first.",
 )
 @JSON_OPTION
 @reaching()
@@ -70,7 +70,7 @@ def decisions_command(
         return
     decisions = answer["decisions"]
     if not decisions:
-        click.echo("No decision of this leader's term fits.")
+        click.echo("No decision of this leader's term matches.")
         return
     click.echo("\n".join((*decision_lines(decisions), "", *_legend(decisions))))
     if answer["next"] is not None:
@@ -104,7 +104,7 @@ def task_of(one: Mapping[str, Any]) -> str:
 
 
 def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return from where to where, in two lines if the names are long."""
+    """Return source and target, in two lines if the names are long."""
     way = _way(one)
     source, arrow, target = way.partition(" -> ")
     return (way,) if len(_INDENT + way) <= _WIDTH else (source, arrow.lstrip() + target)
@@ -124,7 +124,7 @@ def _below(text: str) -> Iterator[str]:
 
 
 def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what each code among the decisions says, once."""
+    """Yield the meaning of each code among the decisions, once."""
     meanings = {one["code"]: one["meaning"] for one in decisions}
     for code, meaning in sorted(meanings.items()):
         yield from _hanging(f"{code}: {meaning}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loadmanager.testbed.faults.campaign import Totals
     from loadmanager.testbed.faults.seed_run import SeedOutcome
 
-_TOLD_LINES = 40
+_SHOWN_LINES = 40
 
 
 @click.command("faults")
@@ -125,7 +125,7 @@ def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
 def _print_failure(failure: "SeedOutcome", steps: int) -> None:
     click.echo(f"\nseed {failure.seed}: {failure.violation}")
     click.echo(f"the last of what happened, up to step {failure.steps}:")
-    for line in failure.last_lines[-_TOLD_LINES:]:
+    for line in failure.last_lines[-_SHOWN_LINES:]:
         click.echo(f"  {line}")
     click.echo(f"to repeat it: {_repeating(failure.seed, steps)}")
 

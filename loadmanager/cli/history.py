@@ -1,4 +1,4 @@
-"""``loadmanager history``: what stands in a directory of history, and in which form."""
+"""``loadmanager history``: check history files, and print their format."""
 
 import json
 from pathlib import Path
@@ -62,6 +62,6 @@ def check_command(*, directory: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        click.echo("\n".join(found.told()))
+        click.echo("\n".join(found.summary()))
     if found.faults:
         raise click.exceptions.Exit(1)

@@ -121,7 +121,7 @@ def pipeline_command(
     settings = _settings(master, driver_memory, conf)
     with _interruptible():
         try:
-            run_jobs(request, settings, _tell, _progress(progress))
+            run_jobs(request, settings, _print_line, _progress(progress))
         except LoadManagerError as error:
             raise click.ClickException(str(error)) from None
 
@@ -202,7 +202,7 @@ def _progress(asked: bool | None) -> "Progress":
     return progress_on(sys.stderr) if shown else no_progress
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How a command reaches Pulsar's brokers: a token, and files for TLS."""
+"""Options for access to Pulsar's brokers: a token, and files for TLS."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _OPTIONS: Final = (
         "--token-file",
         envvar="LOADMANAGER_PULSAR_TOKEN_FILE",
         type=_FILE,
-        help="A file with a token that Pulsar accepts; read again at each question.",
+        help="A file with a token that Pulsar accepts; read again for each request.",
     ),
     option("--ca-file", type=_FILE, help="Certificates of the authority that signs the brokers'."),
     option("--certificate-file", type=_FILE, help="A client certificate to show."),

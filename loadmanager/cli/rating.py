@@ -1,4 +1,4 @@
-"""``loadmanager rate-strategies``: PIP-364's table, measured anew."""
+"""``loadmanager rate-strategies``: PIP-364's table, measured."""
 
 import os
 import time
@@ -10,7 +10,7 @@ import click
 from loadmanager.cli.options import option
 
 if TYPE_CHECKING:
-    from loadmanager.simulator.pip_364 import Figures
+    from loadmanager.simulator.pip_364 import Cell, Figures
 
 
 @click.command("rate-strategies")
@@ -45,21 +45,36 @@ if TYPE_CHECKING:
     help="Measure only this problem, and keep what the file says of the others. May be given "
     "again.",
 )
+@option(
+    "--strategy",
+    "strategies",
+    metavar="A+B,...",
+    help="Measure only these pairs, as of `loadmanager simulate`, and write nothing of others.",
+)
 def rate_strategies_command(
-    *, out: Path, seeds: int | None, jobs: int | None, model: int, scenarios: tuple[str, ...]
+    *,
+    out: Path,
+    seeds: int | None,
+    jobs: int | None,
+    model: int,
+    scenarios: tuple[str, ...],
+    strategies: str | None,
 ) -> None:
-    """Measure every pair of strategies at the five problems of PIP-364, in both modes.
+    """Measure pairs of strategies at the five problems of PIP-364, in both modes, and rate them.
 
-    This takes many minutes. Afterwards `loadmanager config show-strategies` prints the
+    Every pair takes many minutes. Afterwards `loadmanager config show-strategies` prints the
     guide with the new figures, if they were written into the package.
 
     \b
     Examples:
       loadmanager rate-strategies --out loadmanager/simulator/pip_364_model_2.json
       loadmanager config show-strategies > docs/strategies.md
+      loadmanager rate-strategies --strategy joint+joint,avg+avg --seeds 20 --out rated.json
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
+    from loadmanager.config import ConfigError
     from loadmanager.simulator import pip_364
     from loadmanager.simulator.ratings import PROBLEMS
+    from loadmanager.simulator.strategies import parse_strategies
 
     if not out.parent.is_dir():
         raise click.UsageError(f"{out}: no such folder; expected a file to write to")
@@ -70,13 +85,25 @@ def rate_strategies_command(
         raise click.UsageError(text)
     figures = dict(_kept(out).cells) if scenarios else {}
     began_s = time.monotonic()
-    measuring = pip_364.measure(scenarios or known, seeds=seeds, model=model, processes=jobs)
+    try:
+        pairs = [pair.name for pair in parse_strategies(strategies)] if strategies else []
+    except ConfigError as error:
+        raise click.UsageError(f"--strategy {strategies}: {error}") from None
+    measuring = pip_364.measure(
+        scenarios or known, pairs=pairs, seeds=seeds, model=model, processes=jobs
+    )
     for found in measuring:
         figures |= found
-        last = list(found)[-1]
-        text = f"{last.scenario}, {last.mode}, {last.pair}"
-        click.echo(f"{time.monotonic() - began_s:.0f} s: {text}", err=True)
+        click.echo(f"{time.monotonic() - began_s:.0f} s", err=True)
+        for cell in found:
+            click.echo(_told(pip_364.Figures(found), cell))
     _write(out, pip_364.Figures(figures).to_json())
+
+
+def _told(figures: "Figures", cell: "Cell") -> str:
+    """Return a line with the rating of one pair at one problem, and the medians behind it."""
+    medians = ", ".join(f"{key} {figure:g}" for key, figure in figures.medians(cell).items())
+    return f"{cell.scenario}, {cell.mode}, {cell.pair}: {figures.rating(cell)} ({medians})"
 
 
 def _kept(path: Path) -> "Figures":

@@ -1,4 +1,4 @@
-"""``loadmanager simulate``: strategies side by side, in scenarios that are text files."""
+"""``loadmanager simulate``: strategies compared in scenarios."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,7 +119,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "add",
     default=0,
     type=click.IntRange(0, 10_000),
-    help="With --from: as if so many more brokers were there.",
+    help="With --from: as if there were this many more brokers.",
 )
 @click.option(
     "--lose-broker",
@@ -133,7 +133,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     metavar="TENANT/NAMESPACE=FACTOR",
     multiple=True,
     callback=_parse_times,
-    help="With --from: as if a namespace had so many times its traffic. May be given again.",
+    help="With --from: as if a namespace had this multiple of its traffic. May be given again.",
 )
 @access_options
 def simulate_command(
@@ -186,7 +186,7 @@ def simulate_command(
         print_all_that_is_there()
         return
     if bool(asked) == everything:
-        raise click.UsageError("expected one or more scenarios, or --all; --list tells their names")
+        raise click.UsageError("expected one or more scenarios, or --all; see --list")
     if table and (html is not None or history is not None):
         raise click.UsageError("--table is not given with --html or --history")
     wish = Wish(
@@ -205,7 +205,7 @@ def simulate_command(
     _print(findings, wish, as_json=as_json, table=table)
     if html is not None:
         write_page(html, findings, wish)
-    _end(findings, telling=as_json)
+    _end(findings, print_failed=as_json)
 
 
 def _print(findings: "Sequence[Finding]", wish: Wish, *, as_json: bool, table: bool) -> None:
@@ -218,10 +218,10 @@ def _print(findings: "Sequence[Finding]", wish: Wish, *, as_json: bool, table: b
         print_one_table(findings)
 
 
-def _end(findings: "Sequence[Finding]", *, telling: bool) -> None:
+def _end(findings: "Sequence[Finding]", *, print_failed: bool) -> None:
     """End with 1 if an expectation did not hold."""
     failed = [one for finding in findings for one in finding.judged if not one.holds]
-    for one in failed if telling else ():
+    for one in failed if print_failed else ():
         click.echo(str(one), err=True)
     if failed:
         raise click.exceptions.Exit(1)

@@ -21,18 +21,17 @@ from loadmanager.simulator.comparison import Comparison
 from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.run import Witness
 
-_MOST_TOLD: Final = 5
-"""Faults that are printed for each folder: of a thousand runs, a few are enough to see what is
-wrong."""
+_MOST_SHOWN: Final = 5
+"""The most faults that are printed: a few show what is wrong with a thousand runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHistory:
-    """Gives each run a witness that writes what agents and leader would have written.
+    """Creates a witness for each run that writes its history.
 
-    A run that is alone writes to the folder itself, as a cluster would. Of several, each
-    has a folder of its own in it: they are so many clusters. ``folders`` are then those of
-    the scenarios, by the names they were asked for by, and None for a run that is alone.
+    A single run writes to the folder itself, as a cluster would. Of several, each
+    has a folder of its own in it. ``folders`` are then those of the scenarios, by the
+    names they were requested by, and None for a single run.
     """
 
     folder: Path
@@ -48,7 +47,7 @@ class SimulatedHistory:
         """
         several = comparison.runs > 1
         history = cls(folder, _folders(folder, comparison.scenarios) if several else None)
-        taken = list(islice(history.taken(comparison.jobs()), _MOST_TOLD))
+        taken = list(islice(history.taken(comparison.jobs()), _MOST_SHOWN))
         if taken:
             raise ConfigError(taken)
         return history
@@ -98,7 +97,7 @@ def _origin(job: Job) -> Origin:
 
 
 def _folders(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Return a folder for each scenario, called as its file; a number tells equal ones apart."""
+    """Return a folder for each scenario, named after its file, numbered where equal."""
     stems = {name: Path(name).stem for name in names}
     taken: set[str] = set()
     found: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""What ``loadmanager simulate`` runs: what is asked for, the progress, and where results go."""
+"""The runs of ``loadmanager simulate``: the request, the progress, and the output."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def print_all_that_is_there() -> None:
 def simulated(
     wishes: Sequence[Wish], html: Path | None, history: Path | None, *, printing: bool
 ) -> list["Finding"]:
-    """Return what was found; everything that is wrong with a wish is told before any run."""
+    """Return the findings; all faults of a request are reported before any run."""
     with _bad_input():
         comparisons = [_kept(_comparison(wish), html, history) for wish in wishes]
     findings: list[Finding] = []
@@ -70,14 +70,14 @@ def simulated(
 
 
 def print_json(findings: Sequence["Finding"], wish: Wish) -> None:
-    """Print what was found as one JSON document."""
+    """Print the findings as one JSON document."""
     from loadmanager.cli.simulating import document_of
 
     click.echo(json.dumps(document_of(findings, wish.changes), indent=2))
 
 
 def _comparison(wish: Wish) -> "Comparison":
-    """Return what is to be compared; everything that is wrong with it is told now."""
+    """Return the comparison; all of its faults are reported now."""
     from loadmanager.simulator.catalogue import shipped
     from loadmanager.simulator.comparison import (
         Comparison,
@@ -122,7 +122,7 @@ def _bad_input() -> Iterator[None]:
 
 
 def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> "Comparison":
-    """Return it with what is to be written; what could not be is told before hours are spent."""
+    """Return it with its output; output that cannot be written is reported before any run."""
     if html is not None:
         _check_report(html)
         comparison = replace(comparison, pictured=True)
@@ -148,14 +148,14 @@ def _check_report(html: Path) -> None:
 
 
 def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
-    """Return what was found; print each scenario's tables as soon as they are known."""
+    """Return the findings; print each scenario's tables as soon as they are known."""
     from loadmanager.cli.simulating import print_notes, print_scenario
     from loadmanager.core.errors import LoadManagerError
 
     progress = _Progress(comparison.runs)
     findings = []
     try:
-        with _bad_input(), closing(comparison.findings(processes, progress.tell)) as arriving:
+        with _bad_input(), closing(comparison.findings(processes, progress.count)) as arriving:
             for finding in arriving:
                 findings.append(finding)
                 progress.clear()
@@ -190,7 +190,7 @@ def write_page(html: Path, findings: Sequence["Finding"], wish: Wish) -> None:
 
 
 class _Progress:
-    """A line on a terminal's standard error that says how far it is; nothing elsewhere."""
+    """A progress line on standard error if that is a terminal."""
 
     def __init__(self, runs: int) -> None:
         self.runs = runs
@@ -198,13 +198,13 @@ class _Progress:
         self._shown = sys.stderr.isatty()
         self._show(f"0 of {runs} runs")
 
-    def tell(self, job: "Job") -> None:
+    def count(self, job: "Job") -> None:
         """Count one run."""
         self.done += 1
         self._show(f"{self.done} of {self.runs} runs: {job}")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._show("")
 
     def _show(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""``loadmanager drain``, ``pause``, ``observe`` and ``resume``: what the leader may move."""
+"""``loadmanager drain``, ``pause``, ``observe`` and ``resume``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -59,7 +59,7 @@ def drain_command(
         after = _undone(broker, state)
         click.echo(json.dumps(after, indent=2) if as_json else _what_next(after, reach))
         return
-    reach.ask(path, method="PUT", by=somebody(), reason=reason)
+    reach.ask(path, method="PUT", by=user_name(), reason=reason)
     last = _follow(broker, state, timeout_s)
     if as_json:
         print_json(last)
@@ -112,7 +112,7 @@ def resume_command(*, reason: str, reach: Reach) -> None:
 
 
 def _steer(word: str, reason: str, reach: Reach) -> None:
-    reach.ask(f"{_BALANCING}/{word}", method="PUT", by=somebody(), reason=reason)
+    reach.ask(f"{_BALANCING}/{word}", method="PUT", by=user_name(), reason=reason)
     mode = reach.json(_BALANCING)["mode"]
     click.echo(f"balancing is {mode}: {_MODES[mode]}")
 
@@ -187,8 +187,8 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
     )
 
 
-def somebody() -> str:
-    """Return who asks, as far as the system knows."""
+def user_name() -> str:
+    """Return the user's name, as far as the system knows."""
     import getpass
     import socket
 

@@ -1,4 +1,4 @@
-"""``loadmanager top``: the cluster as it changes."""
+"""``loadmanager top``: a live view of the cluster."""
 
 import itertools
 import os
@@ -38,7 +38,7 @@ class Keys:
         return self
 
     def __exit__(self, *_reason: object) -> None:
-        """Give the terminal back as it was."""
+        """Restore the terminal."""
         if self._former is not None:
             import termios
 
@@ -106,7 +106,7 @@ _WIDTH: Final = 80
 @option(
     "--times",
     type=click.IntRange(min=1),
-    help="End after so many updates.  [default: until q or Ctrl-C]",
+    help="End after this many updates.  [default: until q or Ctrl-C]",
 )
 @option(
     "--bundles",

@@ -48,7 +48,7 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
     Raises:
         LoadManagerError: it cannot be read, or has not what is to be changed.
     """
-    seen = seen_in(_told(source, files), source)
+    seen = seen_in(_reported(source, files), source)
     now, then = outlook(seen, Change()), outlook(seen, change)
     if as_json:
         click.echo(json.dumps(document(now, then), allow_nan=False))
@@ -85,7 +85,7 @@ def _print_brokers(then: Outlook) -> None:
     print_table("changed", names, rows)
 
 
-def _told(source: str, files: AccessFiles) -> Any:
+def _reported(source: str, files: AccessFiles) -> Any:
     if source.startswith(("http://", "https://")):
         return asyncio.run(_look(source.rstrip("/"), files.access()))
     if files.given:

@@ -1,12 +1,17 @@
 """A small cluster of fake brokers with traffic on the first one alone."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
+from coordination_worlds import connected
 from fake_pulsar import FakeBroker, FakePulsar, running
 
+from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
+from loadmanager.attach.prior_settings import State, state_file
+from loadmanager.attach.shared_state import SharedState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
@@ -47,3 +52,15 @@ def pulsar() -> Iterator[FakePulsar]:
     )
     with running(FakePulsar([first, FakeBroker(), FakeBroker()])) as cluster:
         yield cluster
+
+
+@pytest.fixture(params=["file", "node"])
+async def state(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[State]:
+    """Yield both forms of a state, empty."""
+    if request.param == "file":
+        yield state_file(tmp_path, "research")
+        return
+    session = MemoryCoordination(MemoryService())
+    await connected(session)
+    yield SharedState(session)
+    await session.close()

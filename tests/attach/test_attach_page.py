@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -10,30 +9,11 @@ from typing import Any
 import pytest
 from attach_process import LIMIT_S, attached
 from fake_pulsar import FakePulsar
+from page_events import event, free_port
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"
 RESUME = f"{BALANCING}/resume"
-
-
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
-
-
-def event(port: int) -> tuple[str, dict[str, Any]]:
-    """Return the first event of a stream; nothing while nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
-    try:
-        connection.request("GET", "/live/events")
-        answer = connection.getresponse()
-        kind, data = answer.readline().decode(), answer.readline().decode()
-        return kind.strip(), json.loads(data.removeprefix("data: "))
-    except ConnectionError:
-        return "", {}
-    finally:
-        connection.close()
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
+from page_events import event, free_port
 
 from loadmanager.attach.quiet import SWITCHES
 
@@ -106,14 +107,16 @@ def test_another_candidate_goes_on_after_the_leader_was_killed(
     pulsar: FakePulsar, config: Path
 ) -> None:
     # Two of the five moves that are needed; the rest is left to the other one.
-    limit = ("--moves-per-hour", "2", "--most-moves", "1")
+    limit, port = ("--moves-per-hour", "2", "--most-moves", "1"), free_port()
     with candidate(pulsar, config, *limit, "--settle", "0") as first:
         until(lambda: first.says("leads term 1"), first)
-        with candidate(pulsar, config, "--settle", "0") as second:
+        with candidate(pulsar, config, "--settle", "0", "--page", str(port)) as second:
             until(lambda: second.says("stands for election"), second)
             until(lambda: bool(first.tasks("serving")), first)
+            until(lambda: "this candidate waits" in str(event(port)), second)
             os.kill(first.popen.pid, signal.SIGKILL)
             first.popen.wait()
+            killed_ms = time.time_ns() // 1_000_000
             assert pulsar.dynamic == OFF
             # A move may have been under way: a client's lookup has Pulsar place the bundle.
             for bundle in list(pulsar.unloaded):
@@ -122,6 +125,10 @@ def test_another_candidate_goes_on_after_the_leader_was_killed(
             until(lambda: second.says("no move that is allowed makes it better"), second)
             assert second.says("leads term 2")
             assert {one["epoch"] for one in second.tasks("ordered")} == {2}
+            kind, told = event(port)
+            assert kind == "event: overview", told
+            course = [at_ms for at_ms, *_ in told["overview"]["course"]]
+            assert course[0] < killed_ms < course[-1]
             assert not second.says("Pulsar's settings")
             second.popen.terminate()
             assert second.popen.wait(LIMIT_S) == 0

@@ -1,12 +1,19 @@
 """What a Pulsar broker answers about topics, and what is none of its answers."""
 
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 from fake_pulsar import FakePulsar, lies_in
 
-from loadmanager.adapters.pulsar_admin import Access, AnswerRefused, NotPulsar, PulsarAdmin
+from loadmanager.adapters.pulsar_admin import (
+    Access,
+    AnswerRefused,
+    NotPulsar,
+    PulsarAdmin,
+    Unanswered,
+)
 from loadmanager.adapters.pulsar_admin.lookups import (
     read_boundaries,
     read_lookup,
@@ -87,3 +94,15 @@ async def test_the_topics_of_a_bundle_are_those_that_lie_in_it(
         assert {str(one) for one in found} == expected
     told(pulsar, "/admin/v2/persistent/bench/skew", ["no topic", 7])
     assert await read_topics(admin, pulsar.url, parse_bundle(bundle)) == ()
+
+
+async def test_an_address_where_nothing_listens_is_named_in_one_sentence(
+    admin: PulsarAdmin,
+) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = "http://{}:{}".format(*bound.getsockname())
+        with pytest.raises(Unanswered) as refused:
+            await admin.json(url)
+    why = "cannot connect (Connection refused); expected a broker's web service there"
+    assert str(refused.value) == f"{url}: {why}"

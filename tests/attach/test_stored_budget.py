@@ -1,35 +1,19 @@
 """Budgets of moves outlive the controller that used them up."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.attach.prior_settings import State, StateUnusable, state_file
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.prior_settings import State, StateUnusable
 from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 
 BUNDLE = BundleId("t/n/0x00000000_0xffffffff")
-
-
-@pytest.fixture(params=["file", "node"])
-async def state(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[State]:
-    """Yield both forms of a state, empty."""
-    if request.param == "file":
-        yield state_file(tmp_path, "research")
-        return
-    session = MemoryCoordination(MemoryService())
-    await connected(session)
-    yield SharedState(session)
-    await session.close()
 
 
 def stored(state: State, *, at_s: float, per_hour: int = 2) -> StoredBudget:

@@ -260,7 +260,7 @@ def test_decisions_are_filtered_and_a_full_page_says_so(serve: Serve) -> None:
     assert last.endswith("\nThese are the newest 1; --limit shows more.\n")
     for wish in (("--since", "1m"), ("--namespace", "t/other"), ("--bundle", "t/ns/x")):
         none = run("decisions", *wish, "--url", url)
-        assert (none.exit_code, none.output) == (0, "No decision of this leader's term fits.\n")
+        assert (none.exit_code, none.output) == (0, "No decision of this leader's term matches.\n")
     told = json.loads(run("decisions", "--kind", "left-alone", "--json", "--url", url).output)
     assert [one["kind"] for one in told["decisions"]] == ["left_alone"]
     assert run("decisions", "--kind", "moves", "--url", url).exit_code == 2

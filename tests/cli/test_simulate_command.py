@@ -290,7 +290,7 @@ def test_on_a_terminal_a_line_tells_how_far_it_is_and_goes_away(
     monkeypatch.setattr(sys, "stderr", terminal)
     progress = _Progress(2)
     for job in small_jobs(2, ["avg+avg"]):
-        progress.tell(job)
+        progress.count(job)
     progress.clear()
     assert terminal.getvalue().split("\r\x1b[K") == [
         "",

@@ -1,0 +1,85 @@
+"""How the balance went over the last hour, kept beside the prior settings for the next controller.
+
+Only the live page shows it: a course that cannot be stored or read keeps nothing from moving.
+"""
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from loadmanager.attach.observation import Observation
+from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.core.balance_course import (
+    BalancePoint,
+    course_from_fields,
+    course_to_json,
+    last_hour,
+)
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import Fields, unpacked_object
+
+_FORMAT: Final = 1
+_MOST_KEPT: Final = 720
+_MOST_POINTS: Final = 120
+_STORE_MS: Final = 30_000
+_LARGEST_BYTES: Final = 1_048_576
+
+
+@dataclass(slots=True)
+class Course:
+    """The balance of each look at the cluster, thinned out to the last hour."""
+
+    _points: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    _stored_ms: int = 0
+
+    def note(self, seen: Observation, at_ms: int) -> None:
+        """Take note of one look; one whose balance is unknown is left out."""
+        plan = seen.plan
+        if plan is not None and plan.least_max_over_mean > 0:
+            largest, bound = plan.max_over_mean, plan.least_max_over_mean
+            gap = max(largest / bound - 1.0, 0.0)
+            self.add(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
+
+    def add(self, point: BalancePoint) -> None:
+        """Take note of the balance at one time, later than all others."""
+        self._points.append(point)
+
+    def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
+        """Return the last hour."""
+        return last_hour(self._points, now_ms, _MOST_POINTS)
+
+    async def resume(self, state: State, now_ms: int) -> str:
+        """Go on with what the last controller stored; return why that cannot be, "" if it can."""
+        try:
+            text = await state.course()
+            stored = () if text is None else _parsed(text, state.where_course)
+        except StateUnusable as error:
+            return f"the course of the balance starts over: {error}"
+        # One that led before has points of its own.
+        known = {one.at_ms: one for one in (*self._points, *last_hour(stored, now_ms, _MOST_KEPT))}
+        self._points.clear()
+        self._points.extend(known[at_ms] for at_ms in sorted(known))
+        return ""
+
+    async def store(self, state: State, now_ms: int) -> str:
+        """Store it, once in a while; return why that cannot be, "" if it can."""
+        if 0 <= now_ms - self._stored_ms < _STORE_MS:
+            return ""
+        self._stored_ms = now_ms
+        document = {"format": _FORMAT, **course_to_json(self.points(now_ms))}
+        try:
+            await state.keep_course(json.dumps(document, separators=(",", ":")))
+        except StateUnusable as error:
+            return f"the course of the balance is not stored: {error}"
+        return ""
+
+
+def _parsed(text: str, where: str) -> tuple[BalancePoint, ...]:
+    try:
+        fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
+        if fields.count("format") != _FORMAT:
+            fields.refuse("format", str(_FORMAT))
+        return course_from_fields(fields)
+    except MalformedContent as error:
+        raise StateUnusable(str(error)) from None
