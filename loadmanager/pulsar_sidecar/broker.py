@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Final, NoReturn
+from urllib.parse import urlsplit
 
 import structlog
 
+from loadmanager.adapters.host.neighbours import LOOK_EVERY_S, listener_on
 from loadmanager.adapters.pulsar_admin import (
     AnswerRefused,
     PulsarAdmin,
@@ -73,6 +76,8 @@ class PulsarBroker:
     _known_until_s: float = float("-inf")
     _missing: str = ""
     _sample: BrokerSample | None = None
+    _process_id: int | None = None
+    _look_again_s: float = float("-inf")
     _sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -121,8 +126,27 @@ class PulsarBroker:
                 if not self.stays(bundle, traffic)
             },
             version=self._version,
+            process_id=await self._process(),
             urls=self._urls,
         )
+
+    async def _process(self) -> int | None:
+        """Return the process that listens where this broker is asked, None if it is not known.
+
+        In a container of its own this sidecar would measure itself instead. Pulsar says nothing
+        of its process; looking costs a while, and is done beside the event loop.
+        """
+        now_s = monotonic()
+        if self._process_ended() or now_s >= self._look_again_s:
+            self._look_again_s = now_s + LOOK_EVERY_S
+            parts = urlsplit(self.url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            found = await asyncio.to_thread(listener_on, port)
+            self._process_id = None if found is None else found.process_id
+        return self._process_id
+
+    def _process_ended(self) -> bool:
+        return self._process_id is not None and not Path("/proc", str(self._process_id)).exists()
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics of ``bundle`` with the traffic of the last sample."""

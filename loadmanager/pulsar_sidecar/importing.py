@@ -37,7 +37,7 @@ POLICIES_EVERY_S: Final = 30.0
 GROUPS_EVERY_S: Final = 300.0
 _LEAST_PAUSE_S: Final = 0.5
 _PARALLEL: Final = 8
-_TELL_EVERY_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class Importing:
     _documents: Documents = field(init=False)
     _policies_due_s: float = field(default=float("-inf"), init=False)
     _group_due_s: dict[Namespace, float] = field(default_factory=dict, init=False)
-    _tell_again_s: float = field(default=float("-inf"), init=False)
+    _log_again_s: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
         """Prepare to write."""
@@ -67,7 +67,7 @@ class Importing:
             try:
                 await self.look()
             except (PulsarAdminError, CoordinationError, LookupRefused) as error:
-                self._tell(str(error) or type(error).__name__)
+                self._log_failure(str(error) or type(error).__name__)
             await clock.sleep(_LEAST_PAUSE_S)
             await changes.wait(LOOK_EVERY_S)
 
@@ -145,10 +145,10 @@ class Importing:
     async def _enter(self, path: str, data: bytes | None) -> None:
         await self._documents.change(path, lambda _: data)
 
-    def _tell(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         now_s = self.context.clock.monotonic_s()
-        if now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + _TELL_EVERY_S
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_EVERY_S
             log.warning("pulsar.import.failed", why=why)
 
 

@@ -151,7 +151,7 @@ class PulsarTerm:
         if not wanted:
             self._hold("moves are not wanted")
             if await self._quiet.state.read() is not None:
-                tell(await self._quiet.restore(url))
+                log_restored(await self._quiet.restore(url))
             return False
         if not quiet:
             cluster = await describe(self._broker.admin, url)
@@ -182,7 +182,7 @@ def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
     )
 
 
-def tell(done: tuple[str, ...]) -> None:
+def log_restored(done: tuple[str, ...]) -> None:
     """Log what was done to Pulsar's settings."""
     for line in done:
         log.info("pulsar.balancer.restored", setting=line)

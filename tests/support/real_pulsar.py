@@ -1,6 +1,7 @@
 """A real Pulsar cluster on loopback: ZooKeeper, a bookie and brokers, each in its own process."""
 
 import json
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from own_cgroups import own_cgroups
-from pulsar_processes import Processes, jars_of
+from pulsar_processes import NoPulsar, Processes, jars_of
 from secured_pulsar import Secured
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
@@ -48,11 +49,15 @@ _SMALL_BROKER: Final[Mapping[str, object]] = {
 
 @dataclass(slots=True)
 class RealPulsar:
-    """A running cluster; ``brokers`` are ``host:port`` of their web services."""
+    """A running cluster; ``brokers`` are ``host:port`` of their web services.
+
+    Each broker has a loopback address of its own, because isolation policies name brokers by it.
+    """
 
     version: str
     manager: str
     zookeeper: str
+    zookeeper_data: Path
     processes: Processes
     secured: Secured | None = None
     brokers: list[str] = field(default_factory=list)
@@ -66,7 +71,11 @@ class RealPulsar:
     @property
     def service_url(self) -> str:
         """Where Pulsar's clients connect."""
-        return "pulsar://" + ",".join(f"127.0.0.1:{port}" for port in self.binary_ports)
+        return "pulsar://" + ",".join(map(self.binary_address, range(len(self.brokers))))
+
+    def binary_address(self, broker: int) -> str:
+        """Return ``host:port`` at which a broker serves clients."""
+        return f"{_host(broker)}:{self.binary_ports[broker]}"
 
     def url_of(self, broker: int) -> str:
         """Return the web service of a broker."""
@@ -120,13 +129,16 @@ class RealPulsar:
         name = self.brokers[broker]
         return set(self.json(f"/admin/v2/brokers/{CLUSTER}/{name}/ownedNamespaces", broker))
 
-    def gather(self, namespace: str, topics: Iterable[str], limit_s: float = 60) -> None:
-        """Let the first broker serve all bundles of a namespace that any broker serves."""
-        target, deadline_s = self.brokers[0], time.monotonic() + limit_s
+    def gather(
+        self, namespace: str, topics: Iterable[str], limit_s: float = 60, broker: int = 0
+    ) -> None:
+        """Let one broker serve all bundles of a namespace that any broker serves."""
+        target, deadline_s = self.brokers[broker], time.monotonic() + limit_s
         while True:
             away = {
                 bundle
-                for number in range(1, len(self.brokers))
+                for number in range(len(self.brokers))
+                if number != broker
                 for bundle in self.owned(number)
                 if bundle.startswith(f"{namespace}/")
             }
@@ -140,7 +152,7 @@ class RealPulsar:
                     path = topic.replace("://", "/")
                     if lies_in(topic, bundle):
                         with suppress(URLError):
-                            self.json(f"/lookup/v2/topic/{path}?authoritative=true")
+                            self.json(f"/lookup/v2/topic/{path}?authoritative=true", broker)
             time.sleep(0.5)
 
 
@@ -189,13 +201,18 @@ def real_pulsar(
         NoPulsar: this machine cannot run it.
     """
     jars = jars_of(version)
+    for number in range(brokers):
+        _require_address(_host(number))
     with ExitStack() as stack:
-        zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_ms=1000))
+        data = folder / "zookeeper"
+        zookeeper = stack.enter_context(
+            EmbeddedZooKeeper(tick_ms=1000, data_dir=data, config={"forceSync": "no"})
+        )
         shares = {f"broker-{number}": share for number, share in enumerate(cores)}
         begins = stack.enter_context(own_cgroups(shares))
         processes = Processes(jars, folder, begins)
         stack.callback(processes.end)
-        made = RealPulsar(version, manager, zookeeper.address, processes, secured)
+        made = RealPulsar(version, manager, zookeeper.address, data, processes, secured)
         store = f"zk:{made.zookeeper}"
         processes.run(
             "org.apache.pulsar.PulsarClusterMetadataSetup",
@@ -210,15 +227,15 @@ def real_pulsar(
         )
         for number in range(brokers):
             web, binary = ports[2 * number : 2 * number + 2]
-            made.brokers.append(f"127.0.0.1:{web}")
+            made.brokers.append(f"{_host(number)}:{web}")
             made.binary_ports.append(binary)
             values = {
                 **_SMALL_BROKER,
                 "metadataStoreUrl": store,
                 "configurationMetadataStoreUrl": store,
                 "clusterName": CLUSTER,
-                "advertisedAddress": "127.0.0.1",
-                "bindAddress": "127.0.0.1",
+                "advertisedAddress": _host(number),
+                "bindAddress": _host(number),
                 "webServicePort": web,
                 "brokerServicePort": binary,
                 "loadManagerClassName": MANAGERS[manager],
@@ -228,6 +245,19 @@ def real_pulsar(
             processes.start(f"broker-{number}", "org.apache.pulsar.PulsarBrokerStarter", values)
         made.until_ready()
         yield made
+
+
+def _host(broker: int) -> str:
+    return f"127.0.0.{broker + 1}"
+
+
+def _require_address(host: str) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            # Linux has all of 127.0.0.0/8, macOS the first address alone.
+            raise NoPulsar(f"needs the address {host}: sudo ifconfig lo0 alias {host}") from error
 
 
 def _bookie(made: RealPulsar, folder: Path, port: int) -> dict[str, object]:

@@ -75,7 +75,7 @@ class PsutilHostProbe:
         self._nics = Nics(Path(settings.sys_root))
         self._sampled_at_s: float | None = None
         self._cpu_rate, self._in_rate, self._out_rate = Rate(), Rate(), Rate()
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     def sample(
         self,
@@ -237,11 +237,11 @@ class PsutilHostProbe:
         try:
             found = measure()
         except Unreadable as error:
-            if self._told.get(resource) != str(error):
-                self._told[resource] = str(error)
+            if self._logged.get(resource) != str(error):
+                self._logged[resource] = str(error)
                 log.warning("host.resource.unknown", resource=resource, reason=str(error))
             return None
-        if self._told.pop(resource, None) is not None:
+        if self._logged.pop(resource, None) is not None:
             log.info("host.resource.known", resource=resource)
         return found
 
@@ -249,8 +249,12 @@ class PsutilHostProbe:
         """Say once that a usage cannot be, and return it: hiding it would hide the fault."""
         fraction = usage.fraction if usage is not None else None
         key = f"{resource} above limit"
-        if usage is not None and (fraction or 0.0) > _IMPOSSIBLE_FRACTION and key not in self._told:
-            self._told[key] = ""
+        if (
+            usage is not None
+            and (fraction or 0.0) > _IMPOSSIBLE_FRACTION
+            and key not in self._logged
+        ):
+            self._logged[key] = ""
             log.warning(
                 "host.usage.impossible", resource=resource, usage=usage.usage, limit=usage.limit
             )
