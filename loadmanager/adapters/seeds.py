@@ -29,7 +29,7 @@ class SeedFile:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Seed] = loop.create_future()
 
-        def told(seed: Seed | None, error: SeedUnreadable | None) -> None:
+        def on_read(seed: Seed | None, error: SeedUnreadable | None) -> None:
             if answer.done():
                 return  # The reader has given up.
             if error is not None:
@@ -45,7 +45,7 @@ class SeedFile:
             except SeedUnreadable as problem:
                 error = problem
             with suppress(RuntimeError):  # The loop was closed meanwhile.
-                loop.call_soon_threadsafe(told, seed, error)
+                loop.call_soon_threadsafe(on_read, seed, error)
 
         threading.Thread(target=work, name="seed", daemon=True).start()
         return await answer

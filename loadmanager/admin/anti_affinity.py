@@ -17,7 +17,7 @@ from loadmanager.adapters.http.operations import (
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import empty_reply, json_reply, text_reply
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_namespace
 from loadmanager.core.wire import decode_anti_affinity
@@ -42,7 +42,7 @@ class AffinityRequests:
         data = await self._documents.read(path)
         if data is None:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             return decode_anti_affinity(path, data)
 
     async def put(self, namespace: Namespace, group: str) -> None:
@@ -72,7 +72,7 @@ class AffinityRequests:
             for name in await self._documents.names(f"{znodes.LOCAL_POLICIES}/{one}"):
                 namespace = Namespace(f"{one}/{name}")
                 data = await self._documents.read(znodes.local_policies(namespace))
-                with told(znodes.local_policies(namespace), "read"):
+                with as_unavailable(znodes.local_policies(namespace), "read"):
                     is_member = bool(data) and decode_anti_affinity("", data or b"") == group
                 if is_member:
                     found.append(namespace)

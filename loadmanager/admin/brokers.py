@@ -20,7 +20,7 @@ from loadmanager.adapters.http.topics_client import TOPICS_PATH, topics_to_json
 from loadmanager.admin.topics import TopicRequests
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_namespace
 from loadmanager.core.policies import Policies, hosts_matching
@@ -60,7 +60,7 @@ class BrokerRequests:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         path = znodes.isolation_policies(self._cluster)
         data = await self._documents.read(path)
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             policies = Policies(isolation=decode_isolation(path, data) if data else {})
         await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
@@ -74,7 +74,7 @@ class BrokerRequests:
         data = await self._documents.read(path) if known else None
         if known is None or data is None:
             raise Unavailable(f"broker {self._me} is not registered now")
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             return report_to_json(decode_loads(path, data, known.registration))
 
 

@@ -11,7 +11,7 @@ from loadmanager.adapters.http.operations import Call, Document, Reply, Resource
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BrokerId, parse_broker
@@ -91,7 +91,7 @@ class DomainRequests:
             path = f"{self._folder}/{name}"
             node = await self._documents.node(path)
             if node is not None:
-                with told(path, "read"):
+                with as_unavailable(path, "read"):
                     found[name] = (node, decode_failure_domain(path, node.data))
         return found
 

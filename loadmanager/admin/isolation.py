@@ -21,7 +21,7 @@ from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.admin.unloads import Unload
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
@@ -166,11 +166,11 @@ class IsolationRequests:
         return False
 
     def _read(self, document: Mapping[str, Any]) -> dict[str, core_policies.IsolationPolicy]:
-        with told(self._path, "read"):
+        with as_unavailable(self._path, "read"):
             return decode_isolation(self._path, to_json(document))
 
     def _parsed(self, data: bytes | None) -> dict[str, Any]:
-        with told(self._path, "read"):
+        with as_unavailable(self._path, "read"):
             return parse_object(self._path, data) if data else {}
 
 

@@ -20,7 +20,7 @@ from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
 from loadmanager.common.bundle_names import boundaries_of
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import parse_object
@@ -79,7 +79,7 @@ class NamespaceRequests:
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         path = znodes.policies(namespace)
         data = await self._documents.read(path)
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             found = parse_object(path, data) if data else {}
         return {**found, "bundles": bundles_to_json(boundaries)}
 
@@ -120,7 +120,7 @@ class NamespaceRequests:
             NamespaceTaken: it exists, or bundles of a former one are locked still.
         """
         path = znodes.lock_folder_of(namespace)
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             await self._context.coordination.sync(path)
         for standing in (znodes.policies(namespace), znodes.local_policies(namespace)):
             if await self._documents.node(standing):
@@ -137,7 +137,7 @@ class NamespaceRequests:
     async def _ensure_tenant(self, tenant: str) -> None:
         """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""
         path = f"{znodes.POLICIES}/{tenant}"
-        with told(path, "written"):
+        with as_unavailable(path, "written"):
             if await self._context.coordination.get(path) is None:
                 try:
                     await self._context.coordination.create(path, encode_tenant(self._cluster))

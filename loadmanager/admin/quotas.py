@@ -18,7 +18,7 @@ from loadmanager.adapters.http.operations import (
 from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.bounds import RATE
 from loadmanager.core.fields import parse_object, to_json
@@ -74,7 +74,7 @@ class QuotaRequests:
     async def _stored(self, bundle: BundleId | None) -> Mapping[str, Any] | None:
         path = znodes.quota(bundle)
         data = await self._documents.read(path)
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             return parse_object(path, data) if data else None
 
 

@@ -26,7 +26,7 @@ from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
-_REASONS_TOLD: Final = 5
+_REASONS_SHOWN: Final = 5
 
 
 Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[Unloaded]]]
@@ -80,7 +80,7 @@ class UnloadRequests:
             batch = bundles[first : first + most]
             staying |= await self._unload(batch, destination, unloaded)
         if staying:
-            raise Unavailable(_told(staying))
+            raise Unavailable(_summary(staying))
         return unloaded
 
     def _check(self, destination: BrokerId) -> None:
@@ -168,8 +168,8 @@ def _arrived(owner: BrokerId | None, source: BrokerId, destination: BrokerId | N
     return owner is not None and (owner == destination if destination else owner != source)
 
 
-def _told(staying: Mapping[BundleId, str]) -> str:
-    some = list(staying.items())[:_REASONS_TOLD]
+def _summary(staying: Mapping[BundleId, str]) -> str:
+    some = list(staying.items())[:_REASONS_SHOWN]
     more = f"; and {len(staying) - len(some)} more" if len(staying) > len(some) else ""
     text = "; ".join(f"no other broker can take {bundle} ({why})" for bundle, why in some)
     return f"{text}{more}"
@@ -255,7 +255,7 @@ class Unloads(Resource, tag="bundles"):
         query=BundleUnloadQuery,
         leader=True,
     )
-    async def unload_and_tell(self, call: Call) -> web.StreamResponse:
+    async def unload_and_report(self, call: Call) -> web.StreamResponse:
         """Move one bundle to another broker, and return where it went."""
         query: BundleUnloadQuery = call.query
         destination = _destination(query.destination)

@@ -44,7 +44,7 @@ _LEAST_PAUSE_S = 0.5
 
 
 class OwningAgent:
-    """Keeps this broker in the cluster as well as the broker and the session allow."""
+    """Keeps this broker registered as far as the broker and the session allow."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class OwningAgent:
         return self._membership is not None
 
     def unready(self) -> Iterator[str]:
-        """Yield why the broker cannot serve what it is ordered to."""
+        """Yield the reasons why the broker cannot serve what it is ordered to."""
         if self._membership is None or self._lease is None:
             yield f"the broker holds no lease: {self._unleased.why}"
         elif self._lease.leased_until_s <= self._context.clock.monotonic_s():
@@ -101,7 +101,7 @@ class OwningAgent:
             yield f"the orders are not obeyed: {self._obedience.refused}"
 
     async def run(self) -> None:
-        """Live until cancelled, or until a membership ends after `leave`.
+        """Run until cancelled, or until a membership ends after `leave`.
 
         Raises:
             ExceptionGroup: with `Displaced`: another sidecar took over this broker.
@@ -121,13 +121,13 @@ class OwningAgent:
             except* StandingBy as waiting:
                 self._unleased.standing_by(str(first_leaf(waiting)))
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
-                self._tell_end("broker.membership.ended", ended)
+                self._log_end("broker.membership.ended", ended)
             except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
-                # Whatever it works on may be half done: all of it begins anew from what
-                # ZooKeeper and the broker say.
+                # Its work may be half done: everything restarts from the state of
+                # ZooKeeper and the broker.
                 for error in leaves(unexpected):
                     self._context.unexpected.caught("membership", error)
-                self._tell_end("broker.membership.ended", unexpected)
+                self._log_end("broker.membership.ended", unexpected)
             finally:
                 self._membership = None
                 self._former_locks.add(self._ownerships.records.tokens)
@@ -143,12 +143,12 @@ class OwningAgent:
         left_s = self._lease.leased_until_s - self._context.clock.monotonic_s()
         return min(pause_s, max(left_s, _LEAST_PAUSE_S))
 
-    def _tell_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
-        tell = log.debug if self._unleased.refused else log.warning
+    def _log_end(self, event: str, ended: BaseExceptionGroup[Exception]) -> None:
+        log_asked = log.debug if self._unleased.refused else log.warning
         for error in leaves(ended):
             why = str(error) or type(error).__name__
             unasked = self._membership is None and isinstance(error, BrokerError)
-            (log.debug if unasked else tell)(event, why=why)
+            (log.debug if unasked else log_asked)(event, why=why)
             self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
@@ -164,7 +164,7 @@ class OwningAgent:
             await self._leaving.leave(self._membership, within_s)
 
     async def serving_ended(self) -> None:
-        """Return when the broker surely serves nothing that this session's locks protect."""
+        """Return once the broker serves nothing that this session's locks protect."""
         if self._lease:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
@@ -174,7 +174,7 @@ class OwningAgent:
         Raises:
             Displaced: another sidecar has this broker; the message says which.
         """
-        self._tell_end("broker.membership.displaced", displaced)
+        self._log_end("broker.membership.displaced", displaced)
         self._unleased.refusal()
         with contextlib.suppress(CoordinationError):  # The next registration finds out.
             await self._succession.insist()

@@ -152,7 +152,7 @@ class Splitter:
             raise CannotSplit(
                 bundle,
                 f"{order.algorithm} finds no place among {len(topics)} topics",
-                "two topics or more that can be told apart",
+                "two topics or more that can be separated",
             )
         return cuts
 

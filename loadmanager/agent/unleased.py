@@ -1,4 +1,4 @@
-"""A broker that holds no lease: why, what is reported of it, and how its agent asks again.
+"""A broker without a lease: the reason, its report, and the agent's next attempt.
 
 The broker may refuse the agent: it obeys a higher agent epoch than this agent has, which
 a stranger may have sent it, or which comes from before the service's data were replaced.
@@ -34,7 +34,7 @@ class Unleased:
         self._succession = succession
         self._refusals = 0
         self._tell_again_s = -math.inf
-        self._told_no_contract = False
+        self._reported_no_contract = False
         self._tell_standing_by_s = -math.inf
         self.why = "it is being registered"
         context.metrics.broker_leased.set(0)
@@ -50,9 +50,9 @@ class Unleased:
         return _RETRY_S * 2.0 ** min(max(self._refusals - 1, 0), _MOST_DOUBLINGS)
 
     def leased(self) -> None:
-        """Take note that the broker took a lease."""
+        """Record that the broker took a lease."""
         self._refusals = 0
-        self._told_no_contract = False
+        self._reported_no_contract = False
         self._tell_again_s = -math.inf
         self._context.metrics.broker_leased.set(1)
 
@@ -63,14 +63,14 @@ class Unleased:
     def ended(self, why: str, *, no_contract: bool) -> None:
         """Report why the broker has no registration now: at once, then once a minute.
 
-        That it does not speak the contract is told at once, whatever was told before: a
-        broker that is being started answers nothing first.
+        A missing contract is reported at once, whatever was reported before: a broker that
+        is being started answers nothing first.
         """
         self.why = why
         self._context.metrics.broker_leased.set(0)
         now_s = self._context.clock.monotonic_s()
-        new = no_contract and not self._told_no_contract
-        self._told_no_contract |= no_contract
+        new = no_contract and not self._reported_no_contract
+        self._reported_no_contract |= no_contract
         if new or now_s >= self._tell_again_s:
             self._tell_again_s = now_s + TELL_EVERY_S
             log.error("broker.lease.missing", why=why, refusals=self._refusals)
@@ -85,7 +85,7 @@ class Unleased:
             log.error("broker.registration.awaited", why=why)
 
     def registered(self) -> None:
-        """Take note that no other agent has the broker."""
+        """Record that no other agent has the broker."""
         self._context.metrics.standing_by.set(0)
         self._tell_standing_by_s = -math.inf
 

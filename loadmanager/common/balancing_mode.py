@@ -1,4 +1,4 @@
-"""Pausing the leader: the mode in ZooKeeper, for those who set it and for the leader."""
+"""The balancing mode in ZooKeeper, for the admin API and for the leader."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
@@ -20,7 +20,7 @@ _READ_POLL_S = 1.0
 
 
 class BalancingModeRequests:
-    """How far leaders go by themselves."""
+    """What leaders may do by themselves."""
 
     def __init__(self, context: Context) -> None:
         self._documents = Documents(context.coordination)
@@ -29,7 +29,7 @@ class BalancingModeRequests:
     async def state(self) -> Balancing:
         """Return the mode that stands."""
         data = await self._documents.read(znodes.BALANCING)
-        with told(znodes.BALANCING, "read"):
+        with as_unavailable(znodes.BALANCING, "read"):
             return decode_balancing(znodes.BALANCING, data) if data else Balancing()
 
     async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
@@ -47,9 +47,9 @@ class BalancingModeRequests:
 class BalancingModeWatch:
     """The mode as one leader sees it for one term.
 
-    Content that cannot be read leaves the mode as it was, and pauses a leader that never
-    read any other: somebody meant to say something, and moving bundles can wait.
-    ``held`` returns why nothing may move now whatever the mode is, "" if it may.
+    Content that cannot be read leaves the mode unchanged, and pauses a leader that never
+    read any other: a mode was intended, and moving bundles can wait.
+    ``held`` returns the reason why nothing may move now in any mode, "" if it may.
     """
 
     def __init__(self, context: Context, held: Callable[[], str] = lambda: "") -> None:
@@ -70,12 +70,12 @@ class BalancingModeWatch:
 
     @property
     def wanted(self) -> Balancing:
-        """The mode that people want."""
+        """The configured mode."""
         return self._read or Balancing(mode=BalancingMode.PAUSED)
 
     def open(self) -> None:
         """Begin watching."""
-        self._watch = self._coordination.watch(znodes.BALANCING, self._told)
+        self._watch = self._coordination.watch(znodes.BALANCING, self._on_node)
 
     def close(self) -> None:
         """Stop watching."""
@@ -84,11 +84,11 @@ class BalancingModeWatch:
         self._metrics.balancing_changed(None)
 
     async def read(self) -> None:
-        """Return once the mode was read: no decision is made without."""
+        """Return once the mode was read: decisions need it."""
         while self._read is None:
             await self._changes.wait(_READ_POLL_S)
 
-    def _told(self, node: Node | None) -> None:
+    def _on_node(self, node: Node | None) -> None:
         before = self._read
         if node is None:
             self._read = Balancing()

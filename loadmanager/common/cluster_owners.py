@@ -3,14 +3,16 @@
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
 and most of them do not need it, nor all lists at their start and after each reconnect. So a list
-is read at once only while somebody here follows the owners: the leader, lookups that wait, and,
-of the list of one broker, bundles that this broker is ordered to take and that one still has.
+is read at once only while somebody here follows it: the leader follows all lists, a lookup that
+waits that of the planned owner (all, where it is not known), and a bundle that this broker is
+ordered to take that of the broker that still has it.
 Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
 list that changed, or may have changed while this sidecar was not connected, and was not read
 names no owner.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +68,7 @@ class ClusterOwners:
         self._read_ahead = read_ahead
         self._reads_left: float = read_ahead
         self._counted_at_s = -math.inf
-        self._followers = 0
+        self._followers: Counter[BrokerId | None] = Counter()
         self._needs: list[Callable[[BrokerId], object]] = []
         self._owners: dict[BundleId, Holding] = {}
         self.changes = Subscriptions()
@@ -120,7 +122,7 @@ class ClusterOwners:
         return await self.changes.until(lambda: self.is_read(broker), self._clock, within_s)
 
     async def require_read(self, broker: BrokerId | None = None) -> None:
-        """Read what has changed, for an answer about all that ``broker`` owns, or that all own.
+        """Read what has changed, for an answer about all bundles of ``broker``, or of all brokers.
 
         Raises:
             Unavailable: it cannot be read now.
@@ -135,14 +137,19 @@ class ClusterOwners:
             self._lists.read(first)
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Have all lists read, and further changes at once, for as long as this lasts."""
-        self._followers += 1
-        self.read_all()
+    def followed(self, broker: BrokerId | None = None) -> Iterator[None]:
+        """Have the list of ``broker``, or all, read, and further changes at once, meanwhile."""
+        self._followers[broker] += 1
+        if broker is None:
+            self.read_all()
+        else:
+            self.read_list(broker)
         try:
             yield
         finally:
-            self._followers -= 1
+            self._followers[broker] -= 1
+            if not self._followers[broker]:
+                del self._followers[broker]
 
     def follow_while(self, needed: Callable[[BrokerId], object]) -> None:
         """Read further changes of a broker's list at once whenever ``needed(broker)`` is true."""
@@ -150,7 +157,9 @@ class ClusterOwners:
 
     def _postpones(self, name: str) -> bool:
         broker = BrokerId(name)
-        if self._followers or any(needed(broker) for needed in self._needs) or self._has_turn():
+        if self._followers[None] or self._followers[broker]:
+            return False
+        if any(needed(broker) for needed in self._needs) or self._has_turn():
             return False
         self._answers_changed()
         return True

@@ -26,7 +26,7 @@ _READ_POLL_S = 1.0
 
 
 class Constraints:
-    """What operators decreed, as one leader sees it for one term."""
+    """The operators' policies, as one leader sees them for one term."""
 
     def __init__(self, context: Context, cluster: str) -> None:
         self._coordination = context.coordination
@@ -51,7 +51,7 @@ class Constraints:
 
     def open(self) -> None:
         """Begin watching."""
-        self._isolation_watch = self._coordination.watch(self._isolation_path, self._isolation_told)
+        self._isolation_watch = self._coordination.watch(self._isolation_path, self._on_isolation)
         self._domains.open()
         self._groups.open()
 
@@ -68,7 +68,7 @@ class Constraints:
         return self._isolation_read and self._domains.complete and self._groups.complete
 
     async def read(self) -> None:
-        """Return once everything was read: no decision is made without."""
+        """Return once everything was read: decisions need it."""
         while not self.complete:
             await self._changes.wait(_READ_POLL_S)
 
@@ -91,7 +91,7 @@ class Constraints:
         self._policies = None
         self._changes.notify()
 
-    def _isolation_told(self, node: Node | None) -> None:
+    def _on_isolation(self, node: Node | None) -> None:
         self._isolation_read = True
         if node is None or not node.data:
             self._isolation = {}

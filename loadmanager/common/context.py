@@ -1,4 +1,4 @@
-"""What every part of the application works with, joined once by the wiring."""
+"""The context of every part of the application, built once by the wiring."""
 
 from dataclasses import dataclass, field
 
@@ -10,6 +10,8 @@ from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.ports import (
     BrokerControl,
     Clock,
+    Computing,
+    ComputingInline,
     Coordination,
     HistorySink,
     NoHistory,
@@ -32,6 +34,7 @@ class Context:
     topic_hash: TopicHash = field(default_factory=TopicHash)
     history: HistorySink = field(default_factory=NoHistory)
     seeds: SeedSource = field(default_factory=NoSeed)
+    computing: Computing = field(default_factory=ComputingInline)
     unexpected: UnexpectedErrors = field(init=False)
     oversized: OversizedWrites = field(init=False)
 

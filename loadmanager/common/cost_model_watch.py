@@ -1,9 +1,9 @@
-"""The published cost model: for those who publish it, and for the leader that decides by it."""
+"""The published cost model: publication, and the leader's watch."""
 
 import structlog
 
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
@@ -19,26 +19,26 @@ _READ_POLL_S = 1.0
 
 
 class CostModelRequests:
-    """What traffic costs, as leaders are to compute."""
+    """The cost model that leaders use."""
 
     def __init__(self, context: Context, cluster: str) -> None:
         self._documents = Documents(context.coordination)
         self._cluster = cluster
 
     async def published(self) -> CostDocument:
-        """Return what is published.
+        """Return the published document.
 
         Raises:
-            Missing: nothing is.
+            Missing: there is none.
         """
         data = await self._documents.read(znodes.COST_MODEL)
         if not data:
             raise Missing("no cost model is published")
-        with told(znodes.COST_MODEL, "read"):
+        with as_unavailable(znodes.COST_MODEL, "read"):
             return decode_costs(znodes.COST_MODEL, data)
 
     async def publish(self, document: CostDocument, *, force: bool) -> None:
-        """Publish a document, in the place of the one before.
+        """Publish a document in place of the one before.
 
         Raises:
             Conflict: it was learned from another cluster, and not ``force``.
@@ -55,7 +55,7 @@ class CostModelRequests:
         log.info("cost_model.document.published", made_at_ms=document.made_at_ms)
 
     async def remove(self) -> None:
-        """Publish none any more; raises as `published`."""
+        """Remove the document; raises as `published`."""
 
         def edit(before: bytes | None) -> bytes | None:
             if before is None:
@@ -69,7 +69,7 @@ class CostModelRequests:
 class CostModelWatch:
     """The cost model as one leader sees it for one term, and the planner that decides by it.
 
-    Content that cannot be read leaves the model as it was: nobody meant to take it back.
+    Content that cannot be read leaves the model unchanged: it was not removed.
     """
 
     def __init__(self, context: Context, settings: RuntimeSettings) -> None:
@@ -98,7 +98,7 @@ class CostModelWatch:
 
     def open(self) -> None:
         """Begin watching."""
-        self._watch = self._coordination.watch(znodes.COST_MODEL, self._told)
+        self._watch = self._coordination.watch(znodes.COST_MODEL, self._on_node)
 
     def close(self) -> None:
         """Stop watching."""
@@ -111,7 +111,7 @@ class CostModelWatch:
         while not self._read:
             await self._changes.wait(_READ_POLL_S)
 
-    def _told(self, node: Node | None) -> None:
+    def _on_node(self, node: Node | None) -> None:
         before, unusable = self.document, False
         try:
             self.document = decode_costs(znodes.COST_MODEL, node.data) if node else None

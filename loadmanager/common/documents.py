@@ -1,4 +1,4 @@
-"""Documents in ZooKeeper that people change: read, and changed by compare and set."""
+"""Documents in ZooKeeper that the admin API changes, by compare and set."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ _TRIES: Final = 8
 _MOST_BYTES: Final = 1_000_000
 
 Edit = Callable[[bytes | None], bytes | None]
-"""From a node's content, None for no node, to what it is to be; None leaves or makes none."""
+"""From a node's content, None for no node, to its new content; None for no node."""
 
 
 class Documents:
-    """Nodes of one session, with every error turned into what those who ask are told."""
+    """Nodes of one session; errors become `Unavailable`."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
@@ -43,33 +43,33 @@ class Documents:
 
     async def node(self, path: str) -> Node | None:
         """Return a node, None if there is none."""
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             return await self._coordination.get(path)
 
     async def names(self, path: str) -> tuple[str, ...]:
         """Return the names below a node, none for a missing one."""
-        with told(path, "read"):
+        with as_unavailable(path, "read"):
             return await self._coordination.children(path)
 
     async def change(self, path: str, edit: Edit) -> None:
-        """Replace a node's content by what ``edit`` makes of it, however often others do.
+        """Replace a node's content by what ``edit`` makes of it, with retries on conflicts.
 
-        ``edit`` may be called several times, each time with what somebody else wrote.
+        ``edit`` may be called several times, each time with what another client wrote.
 
         Raises:
-            Conflict: others changed it again and again.
+            Conflict: others changed it each time.
             Unfit: the content is too large.
             Unavailable: it cannot be read or written now.
         """
         for _ in range(_TRIES):
             node = await self.node(path)
             before = None if node is None else node.data
-            with told(path, "changed"):
+            with as_unavailable(path, "changed"):
                 after = edit(before)
             if after == before:
                 return
             _check_size(path, after or b"")
-            with told(path, "written"):
+            with as_unavailable(path, "written"):
                 try:
                     await self._put(path, node, after)
                 except (NodeExists, NodeMissing, VersionMismatch):
@@ -86,12 +86,12 @@ class Documents:
             await self._coordination.set(path, after, version=node.stat.version)
 
     async def ensure(self, path: str) -> None:
-        """Make a node and its parents unless they exist."""
-        with told(path, "written"):
+        """Create a node and its parents unless they exist."""
+        with as_unavailable(path, "written"):
             await self._coordination.ensure(path)
 
     async def commit(self, what: str, operations: Sequence[Operation]) -> bool:
-        """Apply all operations or none; False if a node is not what they say it is.
+        """Apply all operations or none; False if a node is not as they expect.
 
         Raises:
             Unfit: they hold too much.
@@ -99,7 +99,7 @@ class Documents:
         """
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)
-        with told(what, "written"):
+        with as_unavailable(what, "written"):
             try:
                 await self._coordination.commit(operations)
             except CommitRejected as rejected:
@@ -118,8 +118,8 @@ def _check_size(what: str, *contents: bytes) -> None:
 
 
 @contextmanager
-def told(what: str, done: str) -> Iterator[None]:
-    """Turn errors of the service, and content that is none, into `Unavailable`."""
+def as_unavailable(what: str, done: str) -> Iterator[None]:
+    """Turn errors of the service, and malformed content, into `Unavailable`."""
     try:
         yield
     except CoordinationError as error:

@@ -1,8 +1,7 @@
 """Settings changed for the whole cluster while it runs, where Pulsar keeps its own.
 
-They are texts by name in one znode, changed by compare and set. What has to act on
-them is told through `DynamicSettings.subscribe`, on every sidecar, within the time a
-watch takes.
+They are texts by name in one znode, changed by compare and set. `DynamicSettings.subscribe`
+reports changes on every sidecar, within the time a watch takes.
 """
 
 import json
@@ -12,7 +11,7 @@ import structlog
 from pydantic import SecretStr
 
 from loadmanager.common.context import Context
-from loadmanager.common.documents import Documents, told
+from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.config import Config
 from loadmanager.config.describe import describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
@@ -61,7 +60,7 @@ class DynamicSettings:
     async def values(self) -> Mapping[str, str]:
         """Return what is set now, as texts by name."""
         data = await self._documents.read(znodes.CONFIGURATION)
-        with told(znodes.CONFIGURATION, "read"):
+        with as_unavailable(znodes.CONFIGURATION, "read"):
             return _parsed(data)
 
     async def effective(self) -> Mapping[str, str]:
@@ -80,7 +79,7 @@ class DynamicSettings:
         Raises:
             Unfit: the name cannot be set, or the value is none for it.
         """
-        self._check(name, value)
+        self._check_name(name)
 
         def edit(data: bytes | None) -> bytes:
             after = {**_parsed(data), name: value}
@@ -93,7 +92,7 @@ class DynamicSettings:
         log.info("configuration.key.set", name=name)
 
     async def remove(self, name: str) -> None:
-        """Let every sidecar use its own value again; what is not set is left alone.
+        """Let every sidecar use its own value again; ignored if it is not set.
 
         Raises:
             Unfit: the name cannot be set.
@@ -109,14 +108,6 @@ class DynamicSettings:
         await self._documents.change(znodes.CONFIGURATION, edit)
         log.info("configuration.key.removed", name=name)
 
-    def _check(self, name: str, value: str) -> None:
-        try:
-            with_overrides(self._config, {name: value})
-        except NotDynamic as error:
-            raise Unfit(f"Cannot update non-dynamic configuration: {error}") from error
-        except ConfigError as error:
-            raise Unfit(f"Invalid dynamic-config value: {error}") from error
-
     def _check_name(self, name: str) -> None:
         try:
             with_overrides(self._config, {name: ""})
@@ -129,7 +120,7 @@ class DynamicSettings:
         try:
             values = _parsed(node.data if node else None)
         except MalformedContent as error:
-            # What was set before stays: nobody meant to take it all back.
+            # The former settings stay: they were not removed.
             log.warning("znode.content.refused", path=znodes.CONFIGURATION, error=str(error))
             self._metrics.malformed("configuration")
             return

@@ -1,4 +1,4 @@
-"""Noticing that the other sidecars cannot reach this one at the URL it advertises."""
+"""Detection that the other sidecars cannot reach this one at its advertised URL."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _TELL_EVERY_S = 60.0
 
 
 class Reachability:
-    """Whether this sidecar may be sent anybody, and may lead: the others ask the leader."""
+    """Whether clients may be sent to this sidecar, and it may lead: the others ask the leader."""
 
     def __init__(self, context: Context) -> None:
         self._identity = context.identity
@@ -23,7 +23,7 @@ class Reachability:
         self._logged_at_s: float | None = None
 
     def unready(self) -> Iterator[str]:
-        """Yield why the others cannot reach this sidecar."""
+        """Yield the reason why the others cannot reach this sidecar."""
         why = self.why
         if why:
             yield why
@@ -36,10 +36,10 @@ class Reachability:
     async def run(self) -> None:
         """Log it when it begins, and again while it lasts, until cancelled."""
         while True:
-            self._tell(self._clock.monotonic_s())
+            self._report(self._clock.monotonic_s())
             await self._cluster_state.changes.wait(_RECHECK_S)
 
-    def _tell(self, now_s: float) -> None:
+    def _report(self, now_s: float) -> None:
         why = self.why
         if not why:
             if self._logged_at_s is not None:

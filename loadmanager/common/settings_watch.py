@@ -16,7 +16,7 @@ log = structlog.get_logger()
 class SettingsWatch:
     """Turns this sidecar's configuration and the cluster's settings over it into `RuntimeSettings`.
 
-    Settings that this sidecar cannot take, alone or with its own, are left out and told
+    Settings that this sidecar cannot take, alone or with its own, are left out and reported
     in the log, once for each time they change.
     """
 
@@ -38,13 +38,21 @@ class SettingsWatch:
             if self._faults.get(name) != why:
                 log.warning("configuration.key.refused", name=name, error=why)
         self._faults = result.faults
-        if result.config == self._last:
+        if _same(result.config, self._last):
             return
         self._last = result.config
         self._settings.now = tuned_by(result.config)
         for follower in self._followers:
             follower(result.config)
         log.info("configuration.taken", names=sorted(values.keys() - result.faults.keys()))
+
+
+def _same(one: Config, other: Config) -> bool:
+    """Return whether two configurations ask for the same.
+
+    A budget that is set to its default bounds strategies that are free where it is unset.
+    """
+    return one == other and one.planner.model_fields_set == other.planner.model_fields_set
 
 
 def tuned_by(config: Config) -> RuntimeValues:

@@ -5,7 +5,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from loadmanager.config.forms import Namespaces, Section, SettingValue, Shadows, Word
+from loadmanager.config.forms import (
+    Namespaces,
+    Section,
+    SettingValue,
+    Shadows,
+    Word,
+    WordOrUnset,
+)
 from loadmanager.core.bounds import RATE
 
 
@@ -82,8 +89,10 @@ class PlacementSettings(Section):
 
     dynamic = True
 
-    strategy: Word = "AvgShedder"
-    """The algorithm, by our short name or Pulsar's class name; see the strategy guide."""
+    strategy: WordOrUnset = Field(None, examples=["LeastLongTermMessageRate"])
+    """The algorithm, by our short name or Pulsar's class name; see the strategy guide. Unset: joint
+    beside the joint strategy, which places bundles itself and takes no other, and AvgShedder beside
+    any other."""
     settings: Mapping[str, SettingValue] = Field(default_factory=dict)
     """The strategy's own keys; see the strategy guide."""
     max_topics_per_broker: int = Field(50_000, ge=1, le=1_000_000_000)

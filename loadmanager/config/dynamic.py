@@ -49,14 +49,17 @@ def override(config: Config, overrides: Mapping[str, str]) -> Overridden:
         pass
     taken: dict[str, str] = {}
     faults: dict[str, str] = {}
-    for name, text in sorted(overrides.items()):
-        try:
-            with_overrides(config, {**taken, name: text})
-        except ConfigError as error:
-            faults[name] = "; ".join(error.faults)
-        else:
-            taken[name] = text
-    return Overridden(with_overrides(config, taken), faults)
+    # What is refused alone may go with what comes after it, as a placement with its shedder.
+    for name in [*sorted(overrides), *sorted(overrides)]:
+        if name not in taken:
+            try:
+                with_overrides(config, {**taken, name: overrides[name]})
+            except ConfigError as error:
+                faults[name] = "; ".join(error.faults)
+            else:
+                taken[name] = overrides[name]
+    left_out = {name: why for name, why in faults.items() if name not in taken}
+    return Overridden(with_overrides(config, taken), left_out)
 
 
 def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
@@ -74,10 +77,13 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
 
 
 def _given_by(config: Config) -> Given:
+    """Return what a configuration sets; what it leaves unset is no choice of anybody's."""
     given = Given()
     for known in describe():
-        value = getattr(getattr(config, known.section), known.key)
-        given.put(known, value, f"[{known.section}] {known.key}")
+        section = getattr(config, known.section)
+        value = getattr(section, known.key)
+        if known.key in section.model_fields_set and value is not None:
+            given.put(known, value, f"[{known.section}] {known.key}")
     return given
 
 
@@ -101,7 +107,7 @@ def _put(given: Given, name: str, text: str) -> None:
             except ValueError as error:
                 given.faults.append(f"{place}; {error}")
     elif name in _names_of_pulsar():
-        chosen = {one: str(given.settings[one, "strategy"].value) for one in STRATEGIES}
+        chosen = {one: _value(given, keys_of(one)["strategy"]) for one in STRATEGIES}
         for one in for_strategies(MISSPELT.get(name, name), text, chosen, source=name):
             given.put(keys_of(one.section)[one.key], one.value, place, one.subkey)
     else:
@@ -117,9 +123,14 @@ def _why_not(name: str, known: KeyDescription | None) -> str:
 
 def _begin_anew(given: Given, known: KeyDescription, text: str) -> None:
     """Drop the settings of a strategy that another one replaces."""
-    at = (known.section, known.key)
-    if known.key == "strategy" and given.settings[at].value != text.strip():
+    if known.key == "strategy" and _value(given, known) != text.strip():
         given.put(keys_of(known.section)["settings"], {}, f"{known.section} = {text}")
+
+
+def _value(given: Given, known: KeyDescription) -> str:
+    """Return what is set, or the default."""
+    found = given.settings.get((known.section, known.key))
+    return str(known.default if found is None else found.value)
 
 
 def _named(name: str) -> tuple[KeyDescription | None, str]:

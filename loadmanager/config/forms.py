@@ -59,9 +59,9 @@ ListenHost = Annotated[
     str, Field(pattern=r"^[^\s/\[\]]*$"), Form("a host name or an address, or empty")
 ]
 
-Word = Annotated[
-    str, Field(pattern=r"^[A-Za-z][-\w.]*$"), Form("a name of letters, digits and any of . - _")
-]
+_WORD = Form("a name of letters, digits and any of . - _")
+Word = Annotated[str, Field(pattern=r"^[A-Za-z][-\w.]*$"), _WORD]
+WordOrUnset = Annotated[Word | None, _WORD]
 
 ClusterName = Annotated[
     str,

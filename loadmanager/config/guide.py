@@ -7,8 +7,9 @@ from dataclasses import replace
 from enum import EnumType
 from typing import Any, Final
 
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.balancing import SheddingSettings
 from loadmanager.config.planning import default_planner
+from loadmanager.config.strategies import own_placement
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.plan import Cause
@@ -31,15 +32,16 @@ Made by `loadmanager config show-strategies` from the strategies' own declaratio
 
 A **shedder** says which bundles should leave which brokers, a **placement** which broker takes a
 bundle. Both are chosen in the configuration, by our short name or by Pulsar's class name, with or
-without its package:
+without its package. Unset the shedder is `{SheddingSettings().strategy}`. Unset the placement is
+`joint` beside `joint`, which takes no other, and `AvgShedder` beside any other:
 
     [shedding]
-    strategy = "{SheddingSettings().strategy}"
+    strategy = "AvgShedder"
     [shedding.settings]
     high_hits = 3
 
     [placement]
-    strategy = "{PlacementSettings().strategy}"
+    strategy = "LeastLongTermMessageRate"
 
 Settings are written under our key or Pulsar's. Under Pulsar's key a value is in Pulsar's unit,
 which the tables name where it differs. `loadmanager decide` tries any of this on a snapshot,
@@ -70,7 +72,8 @@ Why a broker, a bundle or a whole round was left alone: shown by `loadmanager ex
 
 def strategy_guide(chapters: str = "") -> str:
     """Return the guide as Markdown, with ``chapters`` of others after its introduction."""
-    shedding, placement = SheddingSettings().strategy, PlacementSettings().strategy
+    shedding = SheddingSettings().strategy
+    placement = own_placement(SHEDDERS[shedding])
     usual = default_planner()
     lines = [
         _INTRODUCTION,

@@ -22,7 +22,7 @@ from loadmanager.config.strategies import (
 )
 from loadmanager.core.hosts import unreachable
 from loadmanager.core.placement import PLACEMENTS
-from loadmanager.core.shedding import SHEDDERS
+from loadmanager.core.shedding import SHEDDERS, JointShedder
 
 _Key = tuple[str, str]
 _Settings = Mapping[_Key, Setting]
@@ -111,9 +111,14 @@ def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
 def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]:
     """Return the strategies and settings of strategies that do not exist."""
     found: list[str] = []
+    shedder = _shedder_of(settings)
     for section, known, make in (
-        ("shedding", SHEDDERS, _shedder),
-        ("placement", PLACEMENTS, _placement),
+        ("shedding", SHEDDERS, lambda values: make_shedder(SheddingSettings(**values))),
+        (
+            "placement",
+            PLACEMENTS,
+            lambda values: make_placement(PlacementSettings(**values), shedder),
+        ),
     ):
         keys = {(section, "strategy"), (section, "settings")}
         if keys.isdisjoint(faulty):
@@ -143,22 +148,20 @@ def _shadow_faults(settings: _Settings) -> list[str]:
 
 def _faults_together(settings: _Settings) -> list[str]:
     """Return the fault of two strategies that exist and do not go together."""
-    placement = settings.get(("placement", "strategy"))
-    if placement is None:
+    placement, shedder = settings.get(("placement", "strategy")), _shedder_of(settings)
+    if placement is None or go_together(shedder, PLACEMENTS[str(placement.value)]):
         return []
+    text = f"{placement.place}; expected {not_together(shedder)}"
+    if shedder is JointShedder and ("shedding", "strategy") not in settings:
+        text += ", and is the default; others take a placement: [shedding] strategy = 'AvgShedder'"
+    return [text]
+
+
+def _shedder_of(settings: _Settings) -> type:
+    """Return the shedder that is named or the default; the latter too where there is none such."""
+    usual = SheddingSettings().strategy
     named = settings.get(("shedding", "strategy"))
-    shedder = SHEDDERS[SheddingSettings().strategy if named is None else str(named.value)]
-    if go_together(shedder, PLACEMENTS[str(placement.value)]):
-        return []
-    return [f"{placement.place}; expected {not_together(shedder)}"]
-
-
-def _shedder(values: Mapping[str, Any]) -> None:
-    make_shedder(SheddingSettings(**values))
-
-
-def _placement(values: Mapping[str, Any]) -> None:
-    make_placement(PlacementSettings(**values))
+    return SHEDDERS.get(str(usual if named is None else named.value), SHEDDERS[usual])
 
 
 def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:

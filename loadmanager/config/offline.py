@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from loadmanager.config.balancing import PlacementSettings
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.forms import SettingValue
 from loadmanager.config.planning import default_planner
@@ -15,15 +14,16 @@ from loadmanager.config.strategies import (
     filled,
     go_together,
     not_together,
+    own_placement,
     strategy_named,
 )
 from loadmanager.core.filters import Filters
-from loadmanager.core.placement import PLACEMENTS, JointPlacement
+from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import values_of
-from loadmanager.core.shedding import SHEDDERS, JointShedder
+from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import Choice, InForce, in_force
 
 T = TypeVar("T")
@@ -102,14 +102,18 @@ def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
 
 
 def _together(in_use: InForce, wanted: Wanted) -> Wanted:
-    """Return what is wanted, and the placement that has to go with another shedder."""
-    if wanted.shedder is None or wanted.placement is not None:
+    """Return what is wanted, and the placement that has to go with the shedder."""
+    shedder = wanted.shedder or (in_use.shedder.strategy if in_use.shedder else "")
+    if shedder not in SHEDDERS or wanted.placement is not None:
         return wanted
-    if SHEDDERS.get(wanted.shedder) is JointShedder:
-        return replace(wanted, placement="joint")
-    if in_use.placement and PLACEMENTS.get(in_use.placement.strategy) is JointPlacement:
-        return replace(wanted, placement=PlacementSettings().strategy)
-    return wanted
+    former = in_use.placement.strategy if in_use.placement else ""
+    if former and (wanted.shedder is None or _go_together(shedder, former)):
+        return wanted
+    return replace(wanted, placement=own_placement(SHEDDERS[shedder]))
+
+
+def _go_together(shedder: str, placement: str) -> bool:
+    return go_together(SHEDDERS[shedder], PLACEMENTS.get(placement, PlannedPlacement))
 
 
 def part_and_key(name: str) -> tuple[str, str]:

@@ -67,7 +67,7 @@ def planner_of(
     )
     return Planner(
         shedder=shedder,
-        placement=placement_beside(shedder, placement),
+        placement=placement_beside(type(shedder), placement),
         settings=settings,
         filters=Filters(
             max_report_age_s=leader.report_stale_s,
@@ -98,7 +98,8 @@ def shadows_of(
     found = {}
     for shadow in map(ShadowSettings.of, shedding.shadows):
         kind, beside = type(make_shadow(shadow)), placement
-        if not go_together(kind, PLACEMENTS[placement.strategy]):
+        given = placement.strategy
+        if given is not None and not go_together(kind, PLACEMENTS[given]):
             kept = placement.model_dump(exclude={"strategy", "settings"}, exclude_unset=True)
             beside = PlacementSettings(**kept)
         own = {**shadow.model_dump(), "enabled": True, "observe": False}

@@ -20,7 +20,7 @@ from loadmanager.config.pulsar_keys import (
     times,
 )
 from loadmanager.config.sources import Given
-from loadmanager.config.strategies import fields_of
+from loadmanager.config.strategies import fields_of, own_placement
 from loadmanager.core.hosts import is_loopback
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
@@ -31,6 +31,9 @@ STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 }
 """The strategies that a section chooses from, by all their names."""
 
+_SHEDDING: Final = "loadBalancerLoadSheddingStrategy"
+_PLACEMENT: Final = "loadBalancerLoadPlacementStrategy"
+_OF_PULSAR: Final = "AvgShedder"
 _WEB_PORT: Final = "8080"
 _ZOOKEEPER_PORT: Final = "2181"
 _CLOSE: Final = 0.9
@@ -72,7 +75,7 @@ class Imported:
             given.put(known, one.value, f"{path}: {one.source} -> {one.value}", one.subkey)
         return given
 
-    def told(self) -> Iterator[str]:
+    def summary(self) -> Iterator[str]:
         """Yield what became of the keys that were not taken, what endangers most first."""
         for key in sorted(self.security):
             yield f"{key} dropped: security is not carried over; see [security] and [tls]"
@@ -127,13 +130,14 @@ def import_settings(found: Mapping[str, str], host: str) -> Imported:
     """
     imported = Imported()
     _deploy(imported, found, host)
+    chosen = _chosen(imported, found)
     for key, text in found.items():
         if key in TRANSLATED:
             _translate(imported, key, text)
         elif key in UNUSED:
             imported.ignored[key] = UNUSED[key]
         elif key not in DEPLOYMENT:
-            _give_to_strategies(imported, found, key, text)
+            _give_to_strategies(imported, found, chosen, key, text)
     _count_cards(imported, found)
     _outlast_reports(imported)
     return imported
@@ -209,15 +213,32 @@ def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
         )
 
 
-def _give_to_strategies(imported: Imported, found: Mapping[str, str], key: str, text: str) -> None:
+def _chosen(imported: Imported, found: Mapping[str, str]) -> dict[str, str]:
+    """Return the strategies of the file by section: those named, else Pulsar's or our own.
+
+    A file that names no shedder, but a placement or what only Pulsar's default shedder has,
+    is about that one.
+    """
+    shedder, placement = found.get(_SHEDDING), found.get(_PLACEMENT)
+    if shedder is None:
+        own = str(keys_of("shedding")["strategy"].default)
+        has, lacks = fields_of(SHEDDERS[_OF_PULSAR]), fields_of(SHEDDERS[own])
+        shedder = own
+        if placement is not None or any(key in has and key not in lacks for key in found):
+            shedder = _OF_PULSAR
+            imported.taken.append(Taken("shedding", "strategy", shedder, "Pulsar's default"))
+    kind = SHEDDERS.get(shedder)
+    own = own_placement(kind) if kind else ""
+    return {"shedding": shedder, "placement": own if placement is None else placement}
+
+
+def _give_to_strategies(
+    imported: Imported, found: Mapping[str, str], chosen: Mapping[str, str], key: str, text: str
+) -> None:
     right = MISSPELT.get(key, key)
     if instead := _counts_instead(key, found):
         imported.ignored[key] = f"{instead} is set"
         return
-    chosen = {
-        "shedding": found.get("loadBalancerLoadSheddingStrategy", _default_strategy("shedding")),
-        "placement": found.get("loadBalancerLoadPlacementStrategy", _default_strategy("placement")),
-    }
     if not is_of_strategies(right):
         _drop(imported, key)
         return
@@ -296,10 +317,6 @@ def for_strategies(
         kind = known.get(chosen[section])
         if kind is not None and key in fields_of(kind):
             yield Taken(section, "settings", _plain(text), source, key)
-
-
-def _default_strategy(section: str) -> str:
-    return str(keys_of(section)["strategy"].default)
 
 
 def _plain(text: str) -> Any:

@@ -46,25 +46,28 @@ def make_shadow(shadow: ShadowSettings) -> Shedder:
     return filled(kind, shadow.settings, f"[shedding] shadows, settings for {kind.__name__}")
 
 
-def make_placement(settings: PlacementSettings) -> Placement:
-    """Return the configured placement; raises as `make_shedder`."""
-    return _make(PLACEMENTS, settings.strategy, settings.settings, "placement")
+def make_placement(settings: PlacementSettings, shedder: type) -> Placement:
+    """Return the configured placement, or the shedder's own; raises as `make_shedder`."""
+    name = own_placement(shedder) if settings.strategy is None else settings.strategy
+    return _make(PLACEMENTS, name, settings.settings, "placement")
 
 
-def placement_beside(shedder: Shedder, settings: PlacementSettings) -> Placement:
+def placement_beside(shedder: type, settings: PlacementSettings) -> Placement:
     """Return the placement to go with a shedder: the configured one, or the shedder's own.
 
     Raises:
         ConfigError: as `make_shedder`; or the two do not go together.
     """
-    given = "strategy" in settings.model_fields_set
-    if isinstance(shedder, JointShedder) and not given:
-        return JointPlacement()
-    placement = make_placement(settings)
-    if not go_together(type(shedder), type(placement)):
+    placement = make_placement(settings, shedder)
+    if not go_together(shedder, type(placement)):
         where = f"[placement] strategy = {settings.strategy!r}"
-        raise ConfigError([f"{where}; expected {not_together(type(shedder))}"])
+        raise ConfigError([f"{where}; expected {not_together(shedder)}"])
     return placement
+
+
+def own_placement(shedder: type) -> str:
+    """Return the placement beside a shedder where none is configured."""
+    return "joint" if shedder is JointShedder else "AvgShedder"
 
 
 def go_together(shedder: type, placement: type) -> bool:
@@ -99,7 +102,10 @@ def strategy_named(known: Mapping[str, type[T]], name: str, where: str) -> type[
     return known[name]
 
 
-def _hint(key: str, known: Collection[str]) -> str:
+def _hint(kind: type, key: str, known: Collection[str]) -> str:
+    table: Mapping[str, type] = PLACEMENTS if kind in PLACEMENTS.values() else SHEDDERS
+    if having := {repr(one.__name__) for one in table.values() if key in fields_of(one)}:
+        return f"expected with strategy = {' or '.join(sorted(having))}"
     close = difflib.get_close_matches(key, known, 1)
     if close:
         return f"did you mean {close[0]}?"
@@ -118,7 +124,7 @@ def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
     faults = []
     for key, value in given.items():
         if key not in fields:
-            faults.append(f"{where}: {key} is unknown; {_hint(key, fields)}")
+            faults.append(f"{where}: {key} is unknown; {_hint(kind, key, fields)}")
             continue
         group, setting = fields[key]
         try:

@@ -9,7 +9,7 @@ compared, never the rows of bundles.
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.pipeline.tables import KEYS, QUARANTINE
@@ -22,18 +22,18 @@ _KEY: Final = ["stream", "writer", "instance", "seq"]
 
 def keys_of(lines: DataFrame) -> DataFrame:
     """Return what sound lines are known by (`KEYS`)."""
-    kind = F.col("told.kind")
+    kind = F.col("content.kind")
     stream = F.coalesce(
         *(F.when(kind == name, F.lit(one.stream.value)) for name, one in KINDS.items())
     )
-    sound = lines.where(F.col("told.fault").isNull())
+    sound = lines.where(F.col("content.fault").isNull())
     return sound.select(
         stream.alias("stream"),
         "writer",
         "instance",
         "seq",
         kind.alias("kind"),
-        F.col("told.digest").alias("digest"),
+        F.col("content.digest").alias("digest"),
         "file",
         "line",
     )
@@ -65,14 +65,14 @@ def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
 
 def kept_lines(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
     """Return the lines that are taken."""
-    sound = lines.where(F.col("told.fault").isNull())
+    sound = lines.where(F.col("content.fault").isNull())
     return sound if lost is None else sound.join(lost, ["file", "line"], "left_anti")
 
 
 def refused(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
     """Return the lines for the quarantine: those with a fault, and those that contradict."""
-    faulty = lines.where(F.col("told.fault").isNotNull())
-    bad = faulty.select("file", "line", F.col("told.fault").alias("reason"), "told.text")
+    faulty = lines.where(F.col("content.fault").isNotNull())
+    bad = faulty.select("file", "line", F.col("content.fault").alias("reason"), "content.text")
     if lost is None:
         return bad
     against = lost.where(F.col("verdict") == CONTRADICTION)
@@ -82,7 +82,7 @@ def refused(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
         "writer",
         "instance",
     )
-    refusals = lines.select("file", "line", "told.text").join(
+    refusals = lines.select("file", "line", "content.text").join(
         against.select("file", "line", reason.alias("reason")), ["file", "line"]
     )
     return bad.unionByName(refusals.select(*QUARANTINE.schema.names))

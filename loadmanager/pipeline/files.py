@@ -49,13 +49,13 @@ class Files:
 
     def exists(self, where: str) -> bool:
         """Return whether there is anything."""
-        with _told(where):
+        with _named_errors(where):
             system, path = self._at(where)
             return bool(system.exists(path))
 
     def listed(self, folder: str) -> list[StoredFile]:
         """Return what is in ``folder``, by name; nothing if it does not exist."""
-        with _told(folder):
+        with _named_errors(folder):
             system, path = self._at(folder)
             if not system.exists(path):
                 return []
@@ -75,7 +75,7 @@ class Files:
 
     def read_bytes(self, where: str) -> bytes:
         """Return the content of a small file."""
-        with _told(where):
+        with _named_errors(where):
             system, path = self._at(where)
             stream = system.open(path)
             try:
@@ -89,7 +89,7 @@ class Files:
         A reader meanwhile finds the former file, the new one, or, for a moment, none.
         """
         data = content.encode() if isinstance(content, str) else content
-        with _told(where):
+        with _named_errors(where):
             system, path = self._at(where)
             _, draft = self._at(f"{where}.draft")
             stream = system.create(draft, _YES)
@@ -103,7 +103,7 @@ class Files:
 
     def rename(self, before: str, after: str) -> None:
         """Give a file or folder another name, which is to be free; its parent need not be there."""
-        with _told(after):
+        with _named_errors(after):
             system, source = self._at(before)
             _, target = self._at(after)
             system.mkdirs(target.getParent())
@@ -112,7 +112,7 @@ class Files:
 
     def delete(self, where: str) -> None:
         """Remove a file, or a folder with all that is in it; there may be none."""
-        with _told(where):
+        with _named_errors(where):
             system, path = self._at(where)
             system.delete(path, _YES)
 
@@ -150,7 +150,7 @@ def _read_one(status: Any) -> StoredFile:
 
 
 @contextlib.contextmanager
-def _told(where: str) -> Iterator[None]:
+def _named_errors(where: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:

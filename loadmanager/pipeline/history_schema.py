@@ -51,18 +51,18 @@ def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
 
 def row_of(columns: Columns) -> StructType:
     """Return what the items of some lists that belong together make: one row."""
-    return StructType([_told(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
+    return StructType([_column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 
 def _field(one: Field | Columns) -> StructField:
     if isinstance(one, Columns):
         lists = [
-            _told(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
+            _column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
         ]
-        return _told(one.name, StructType(lists), one.meaning)
+        return _column(one.name, StructType(lists), one.meaning)
     kind = _TYPES[one.type]
-    return _told(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
+    return _column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
 
 
-def _told(name: str, kind: DataType, meaning: str) -> StructField:
+def _column(name: str, kind: DataType, meaning: str) -> StructField:
     return StructField(name, kind, metadata={"meaning": meaning})

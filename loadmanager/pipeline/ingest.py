@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
 from loadmanager.pipeline.contract import Table
@@ -113,7 +113,9 @@ class _Batch:
         kept = kept_lines(lines, lost)
         self._take_bundles(lost)
         # Lines with a fault have no kind.
-        kinds = {row["kind"]: row["count"] for row in lines.groupBy("told.kind").count().collect()}
+        kinds = {
+            row["kind"]: row["count"] for row in lines.groupBy("content.kind").count().collect()
+        }
         for made in OF_LINES:
             if made.kind in kinds:
                 self._put(made.table, made.make(_parsed(kept, made.kind)))
@@ -210,8 +212,8 @@ def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[st
 
 def _parsed(kept: DataFrame, kind: str) -> DataFrame:
     """Return the fields of the lines of a kind; they were judged, so all of them fit."""
-    lines = kept.where(F.col("told.kind") == kind)
-    parsed = F.from_json("told.text", parsed_schema(kind), {"mode": "FAILFAST"})
+    lines = kept.where(F.col("content.kind") == kind)
+    parsed = F.from_json("content.text", parsed_schema(kind), {"mode": "FAILFAST"})
     return with_dates(lines.select(parsed.alias("of_line")).select("of_line.*"))
 
 

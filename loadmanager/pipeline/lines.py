@@ -27,7 +27,7 @@ BUNDLES: Final = "bundle_load"
 LINES: Final = "lines"
 FILES: Final = "files"
 
-TOLD: Final = StructType(
+CONTENT: Final = StructType(
     [
         StructField("kind", StringType()),
         StructField("digest", LongType()),
@@ -48,7 +48,7 @@ READ: Final = StructType(
         StructField("file", StringType()),
         StructField("line", LongType()),
         *(BUNDLE_LOAD.schema[name] for name in _READ_NAMES),
-        StructField("told", TOLD),
+        StructField("content", CONTENT),
     ]
 )
 """What `read_files` returns, distinguished by ``part``.
@@ -62,7 +62,9 @@ SHOWN_CHARACTERS: Final = 2000
 _ROWS_AT_ONCE: Final = 20_000
 _TEXT_AT_ONCE: Final = 4 << 20
 _SCHEMA: Final = to_arrow_schema(READ)
-_OF_LINES: Final = pa.schema([_SCHEMA.field(name) for name in ("file", "line", *_OF_LINE, "told")])
+_OF_LINES: Final = pa.schema(
+    [_SCHEMA.field(name) for name in ("file", "line", *_OF_LINE, "content")]
+)
 _OF_FILES: Final = pa.schema([_SCHEMA.field(name) for name in ("file", "line")])
 _KNOWN: Final = {
     kind.name: tuple(one.name for one in (*ENVELOPE, *kind.fields)) for kind in KINDS.values()
@@ -156,7 +158,7 @@ class _Lines:
     def _put(
         self, file: str, number: int, content: Mapping[str, Any], more: Mapping[str, Any]
     ) -> None:
-        self._rows.append({"file": file, "line": number, "told": content, **more})
+        self._rows.append({"file": file, "line": number, "content": content, **more})
         self.characters += len(content["text"]) + 100
 
 

@@ -49,10 +49,10 @@ def own_address(master: str) -> str:
                 return str(connection.getsockname()[0])
         except OSError as error:
             failures.append(f"{host}:{port}: {error.strerror or error}")
-    raise SparkUnavailable(_told(master, failures))
+    raise SparkUnavailable(_summary(master, failures))
 
 
-def _told(master: str, failures: Sequence[str]) -> str:
+def _summary(master: str, failures: Sequence[str]) -> str:
     return (
         f"no Spark master answers at {master} ({'; '.join(failures)}); "
         "expected one that runs there, and a network that lets this host reach it"

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.errors import MalformedContent
@@ -12,7 +12,7 @@ from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import COST_MODEL, Work
-from loadmanager.pipeline.moving.effects import Told, effects, summary
+from loadmanager.pipeline.moving.effects import Recorded, effects, summary
 from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
@@ -46,7 +46,7 @@ def run(work: Work) -> list[str]:
         PipelineError: nothing was ingested, or the cost model cannot be read.
     """
     costs = cost_model(work)
-    given = _told(work)
+    given = _given(work)
     windows = Windows(_window_s(work.store.table("broker_load")))
     drafts = Drafts(work.store)
     try:
@@ -105,7 +105,7 @@ def cost_model(work: Work) -> CostDocument | None:
         raise PipelineError(str(error)) from error
 
 
-def _told(work: Work) -> Told:
+def _given(work: Work) -> Recorded:
     """Return the tables, as much of them as the asked-for time needs."""
     table = work.store.table
 
@@ -113,7 +113,7 @@ def _told(work: Work) -> Told:
         return between(table(name), work.since, work.until, margin=margin)
 
     reports = rows("broker_load", _MARGIN)
-    return Told(
+    return Recorded(
         moves=rows("moves", timedelta()),
         hand_overs=rows("hand_overs", _MARGIN),
         loads=loads(reports, weights_in_force(table("rounds"))),

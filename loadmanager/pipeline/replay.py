@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.config import ConfigError
 from loadmanager.pipeline.asked_for import between
@@ -28,7 +28,7 @@ from loadmanager.pipeline.what_if.replay_tables import (
     score_rows,
     trust_rows,
 )
-from loadmanager.pipeline.what_if.results import Found, scored, told
+from loadmanager.pipeline.what_if.results import Found, scored, summary
 from loadmanager.pipeline.what_if.segments import Tables, events, index
 from loadmanager.pipeline.what_if.spreading import Spread, replayed, spread, tasks_of
 from loadmanager.pipeline.what_if.thresholds import SEGMENT_H, SETTLE_S
@@ -78,7 +78,7 @@ def run(work: Work) -> list[str]:
         lines.unpersist()
         if made is not None:
             made.unpersist()
-    return [*told(found, play), *sentences(advised(found, play))]
+    return [*summary(found, play), *sentences(advised(found, play))]
 
 
 def _tables(work: Work) -> Tables:

@@ -29,7 +29,7 @@ from loadmanager.pipeline.what_if.thresholds import LEAST_HISTORY_S
 FILE: Final = "report.html"
 
 MOST_CLUSTERS: Final = 5
-"""A report covers so many clusters; choose others by their own --out."""
+"""The most clusters of a report; choose others by their own --out."""
 
 _TO_DO: Final = "What to do next"
 
@@ -81,7 +81,7 @@ def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
     if not names:
         body.append(tag("p", "No broker reported anything in this history."))
     if left_out > 0:
-        body.append(tag("p", f"{many(left_out, 'more cluster')} in the tables are not told of."))
+        body.append(tag("p", f"{many(left_out, 'more cluster')} in the tables are left out."))
     return page(title, *body[:1], contents(links), *body[1:])
 
 

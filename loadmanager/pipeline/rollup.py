@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.seed import SeedHead, encode_seed
 from loadmanager.pipeline.jobs import Work
@@ -40,7 +40,7 @@ def run(work: Work) -> list[str]:
         return [nothing, *([] if _seeded(store, former) else _write_seeds(store, former))]
     with contextlib.closing(Frames(store=store, scope=scope)) as frames:
         store.replace("rollup", frames.every(), facts)
-    return [*_told(store, scope), *_write_seeds(store, facts)]
+    return [*_summary(store, scope), *_write_seeds(store, facts)]
 
 
 def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
     return noted is not None and bool(noted["made_at_ms"] == facts["made_at_ms"])
 
 
-def _told(store: Store, scope: Scope) -> Iterator[str]:
+def _summary(store: Store, scope: Scope) -> Iterator[str]:
     days = "all days" if scope.days is None else f"{len(scope.days)} days that new batches touch"
     yield f"rollup: {days} computed; a report stands for at most {CAP_S:g} s"
     counts = store.table("broker_days").agg(
@@ -58,10 +58,10 @@ def _told(store: Store, scope: Scope) -> Iterator[str]:
     brokers, dates, minutes = counts.first() or (0, 0, 0)
     bundles = store.table("bundle_days").select("cluster", "bundle").distinct().count()
     yield f"{brokers} brokers, {bundles} bundles, {dates} days, {minutes or 0} broker-minutes"
-    yield from _told_averages(store)
+    yield from _average_lines(store)
 
 
-def _told_averages(store: Store) -> Iterator[str]:
+def _average_lines(store: Store) -> Iterator[str]:
     checked = store.table("average_checks").agg(
         F.count("*"), F.sum("bundles"), F.sum("equal"), F.max("largest_difference")
     )

@@ -105,7 +105,7 @@ def run_jobs(
         for name in request.jobs:
             print_line(name)
             started_s = time.monotonic()
-            with told_plainly(name), progress(spark, name):
+            with spark_errors_named(name), progress(spark, name):
                 lines = run_job(name, work)
             _print_all(lines, print_line)
             print_line(f"  done in {time.monotonic() - started_s:.1f} s")
@@ -130,7 +130,7 @@ def _print_all(lines: Iterable[str], print_line: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def told_plainly(job: str) -> Iterator[None]:
+def spark_errors_named(job: str) -> Iterator[None]:
     """Make of what Spark throws in ``job`` an error of one line."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same

@@ -2,7 +2,7 @@
 
 Spark's Structured Streaming finds files that are whole (they get their name when they are) and
 says which belong to which batch; `streaming` counts each batch once, wherever one was broken
-off. A minute is told once, when no more reports are expected for it.
+off. A minute is reported once, when no more reports are expected for it.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def run(work: Work) -> list[str]:
             work.print_line("stream: stopping after the batch under way")
         finally:
             _stop(query, batches)
-    return [_told(memory)]
+    return [_progress_line(memory)]
 
 
 @contextlib.contextmanager
@@ -156,19 +156,19 @@ class _Following:
         self._batches = batches
         self._last_ms = 0
         self._since_s = time.monotonic()
-        self._told = False
+        self._warned = False
 
     def look(self) -> None:
         """Report once that nothing came for too long."""
         last_ms = self._batches.memory.latest().last_ms
         now_s = time.monotonic()
         if last_ms != self._last_ms:
-            self._last_ms, self._since_s, self._told = last_ms, now_s, False
+            self._last_ms, self._since_s, self._warned = last_ms, now_s, False
         silent_s = now_s - self._since_s
         # A file is seen when it is finished: before that, nothing can be said.
         allowed_s = self._batches.watermark_s + 60.0 * self._batches.limits.silent_minutes
-        if silent_s >= allowed_s and last_ms and not self._told:
-            self._told = True
+        if silent_s >= allowed_s and last_ms and not self._warned:
+            self._warned = True
             for cluster in sorted(self._batches.memory.latest().watch.last_ms):
                 alert = silence(cluster, last_ms, int(silent_s // 60), BEGAN)
                 self._batches.write_alerts([alert], f"silent-since-{last_ms}")
@@ -190,8 +190,8 @@ def _follow(query: "StreamingQuery", following: _Following, options: Mapping[str
             raise PipelineError(f"stream: a batch failed: {error}; it is done again") from error
 
 
-def _told(memory: Memory) -> str:
+def _progress_line(memory: Memory) -> str:
     progress = memory.latest()
     if not progress.closed_ms:
         return "stream: no minute is over yet"
-    return f"stream: minutes before {progress.closed:%F %H:%M} are over and told"
+    return f"stream: minutes before {progress.closed:%F %H:%M} are over and reported"

@@ -28,6 +28,7 @@ from loadmanager.ports.broker import (
     NotTheContract,
     StaleAgent,
 )
+from loadmanager.ports.computing import Computing, ComputingInline
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
@@ -112,6 +113,8 @@ __all__ = [
     "Check",
     "Clock",
     "CommitRejected",
+    "Computing",
+    "ComputingInline",
     "Conflict",
     "Connection",
     "Coordination",

@@ -1,4 +1,4 @@
-"""The agents of all brokers: what they measure, what they publish, and when it is seen."""
+"""The agents of all brokers: measurement, publication and delay of load reports."""
 
 import math
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from loadmanager.simulator.standing import Reading, due
 from loadmanager.simulator.varied_usage import VariedUsage
 
 _GRAINS_PER_S = 1024
-"""Moments of sampling lie on such fractions of a second, so that ages are exact."""
+"""Sample times are multiples of this fraction of a second, so that ages are exact."""
 
 
 class Agents:
-    """What stands in the nodes of all brokers, in the rows of the world.
+    """The load reports of all brokers, in the rows of the world.
 
-    A broker is ``present`` for as long as its registration stands. One that died has it
-    until its session ends; who models that silences its agent for the meantime.
+    A broker is ``present`` for as long as it is registered. A crashed broker stays
+    registered until its session ends; the caller silences its agent until then.
 
     Each agent samples at moments of its own, every ``sample_interval_s``. A step that is
     longer counts its last moment alone, of those whose report may have been seen by its
@@ -39,7 +39,7 @@ class Agents:
         bundles: their names, by row.
         report: the rhythm and the rules of the agents.
         noise: how inexact they measure, and how long a report takes to be seen.
-        rng: for noise, moments and jitter.
+        rng: for noise, sample times and jitter.
         former: whether they are those of model 1.
     """
 
@@ -108,9 +108,7 @@ class Agents:
             draining=measured.draining,
             started_at_ms=measured.started_at_ms,
         )
-        reporting = (
-            self._told(current, sampled) & measured.present & (self._silent_until_s <= now_s)
-        )
+        reporting = self._due(current, sampled) & measured.present & (self._silent_until_s <= now_s)
         rows = np.flatnonzero(reporting)
         if not self._former:
             self._varied.add(now_s, usage, sampled & measured.present)
@@ -163,8 +161,8 @@ class Agents:
         began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
         return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
 
-    def _told(self, current: Reading, sampled: Mask) -> Mask:
-        """Return which agents have something to publish; what clients need waits for no sample."""
+    def _due(self, current: Reading, sampled: Mask) -> Mask:
+        """Return which agents publish; a change of ownership is published without a sample."""
         last = self._last
         urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
         published = due(
@@ -178,7 +176,7 @@ class Agents:
         return np.asarray(published & (sampled | urgent | ~self._stands))
 
     def _totals(self, rates: FloatArray) -> FloatArray:
-        """Return the sums of each broker's bundles, (brokers, 4)."""
+        """Return the sums over each broker's bundles, (brokers, 4)."""
         count = len(self.brokers)
         rows = self.owner + 1
         sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
@@ -257,7 +255,7 @@ class _Mean:
         self._seconds += step_s
 
     def take(self, sampled: Mask) -> FloatArray:
-        """Return the means so far, and begin anew for those that were ``sampled``."""
+        """Return the means so far, and reset those of ``sampled`` brokers."""
         means = self._sums / self._seconds
         self._sums[sampled] = 0.0
         self._seconds[sampled] = 0.0

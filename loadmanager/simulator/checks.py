@@ -1,13 +1,14 @@
-"""What values of a scenario must be to each other, and how much memory it takes."""
+"""Checks across the values of a scenario, and an estimate of the memory that it takes."""
 
 import difflib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from loadmanager.config import ConfigError
+from loadmanager.config.forms import SettingValue
 from loadmanager.config.model import timing_contradictions
-from loadmanager.config.strategies import fields_of, filled, strategy_named
+from loadmanager.config.strategies import fields_of, filled, own_placement, strategy_named
 from loadmanager.core.ids import Namespace
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
@@ -27,7 +28,7 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 
 
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield every value that does not go with others; of what is far too large only that."""
+    """Yield every value that contradicts another; of a scenario that is too large only that."""
     too_large = tuple(size_contradictions(scenario))
     yield from too_large
     if too_large:
@@ -38,8 +39,10 @@ def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
     yield from event_contradictions(scenario)
     yield from _expectations(scenario)
     yield from _shadows(scenario)
-    for section in _STRATEGIES:
-        yield from _strategy(section, getattr(scenario, section))
+    shedding, placement = scenario.shedding, scenario.placement
+    yield from _strategy("shedding", shedding.strategy, shedding.settings)
+    beside = own_placement(SHEDDERS.get(shedding.strategy, object))
+    yield from _strategy("placement", placement.strategy or beside, placement.settings)
 
 
 def _brokers(scenario: Scenario) -> Iterator[Contradiction]:
@@ -97,16 +100,18 @@ def _expectations(scenario: Scenario) -> Iterator[Contradiction]:
                 yield Contradiction((*path, "strategies", nth), fault)
 
 
-def _strategy(section: str, chosen: Any) -> Iterator[Contradiction]:
-    """Yield a strategy that there is not, or settings that it does not have."""
+def _strategy(
+    section: str, name: str, settings: Mapping[str, SettingValue]
+) -> Iterator[Contradiction]:
+    """Yield an unknown strategy, or settings that it does not have."""
     path: TomlPath = (section,)
     try:
-        kind: type = strategy_named(_STRATEGIES[section], chosen.strategy, "")
+        kind: type = strategy_named(_STRATEGIES[section], name, "")
     except ConfigError as error:
         yield Contradiction((*path, "strategy"), _after_place(error.faults[0]))
         return
     first: dict[tuple[str, str], str] = {}
-    for key, value in chosen.settings.items():
+    for key, value in settings.items():
         at = (*path, "settings", key)
         try:
             filled(kind, {key: value}, "")
@@ -119,12 +124,12 @@ def _strategy(section: str, chosen: Any) -> Iterator[Contradiction]:
 
 
 def _after_place(fault: str) -> str:
-    """Return what a fault says after the value, which is told here with its line."""
+    """Return a fault's text without the value, which is shown here with its line."""
     return fault.partition("; ")[2]
 
 
 MAX_GIB: Final = 16.0
-"""More is refused: a machine that has it would take days for such a scenario."""
+"""More is refused: such a scenario would take days."""
 
 # Measured with 100 to 1,000 brokers and 10,000 to 100,000 bundles, and rounded up.
 _BUNDLE_BYTES: Final = 2_000
@@ -157,7 +162,7 @@ def needed_gib(scenario: Scenario) -> float:
 
 
 def size_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield what makes a scenario too large: its brokers over time, or its bundles."""
+    """Yield a fault if the scenario needs more memory than allowed."""
     gib = needed_gib(scenario)
     if gib <= MAX_GIB:
         return

@@ -1,6 +1,6 @@
-"""Which strategy to choose when, and why what we measure differs from what PIP-364 says.
+"""Which strategy to choose when, and why measurements differ from PIP-364's ratings.
 
-Every advice stands on an expectation of a shipped scenario, which a test holds it to.
+A test compares every advice with an expectation of a shipped scenario.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _UNIFORM: Final = "uniform+least_long_term_message_rate"
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to choose, or to leave, in a situation. ``scenario`` shows it, in safe mode."""
+    """What to choose, or to avoid, in a situation. ``scenario`` shows it, in safe mode."""
 
     situation: str
     pair: str
@@ -146,7 +146,7 @@ LEAVE: Final = (
         "An idle broker among many at 80 percent",
         _THRESHOLD,
         "idle-broker",
-        "ThresholdShedder needs one broker ten points above the mean; `lower_boundary` mends it.",
+        "ThresholdShedder needs one broker ten points above the mean; `lower_boundary` helps.",
     ),
     Advice(
         "One bundle that is more than a broker's share",
@@ -164,7 +164,7 @@ LEAVE: Final = (
         "Everything on one broker",
         _AVG,
         "all-on-one",
-        "A round takes four bundles off a broker in safe mode, and AvgShedder then waits anew.",
+        "A round takes four bundles off a broker in safe mode, and AvgShedder then waits again.",
     ),
 )
 

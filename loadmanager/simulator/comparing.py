@@ -1,4 +1,4 @@
-"""Many simulations on all cores: scenarios by strategies by seeds, in an order that is fixed."""
+"""Many simulations on all cores: scenarios by strategies by seeds, in a fixed order."""
 
 import multiprocessing
 import signal
@@ -29,27 +29,27 @@ RANKING: Final = (
     "best first: smallest gap to the lower bound with the price of the moves (to 0.01), then "
     "least overload (whole broker-minutes), then least interruption of clients"
 )
-"""What `ranked` goes by."""
+"""How `ranked` orders strategies."""
 
 _AHEAD: Final = 4
-"""Jobs given out for each process: enough to be never idle, few enough to hold in memory."""
+"""Jobs queued for each process: enough to keep it busy, few enough to hold in memory."""
 
 _NEVER: Final = float("inf")
 
 
 class SimulationDied(LoadManagerError):
-    """A process that simulates ended in the midst of it: killed, or out of memory."""
+    """A simulating process ended early: killed, or out of memory."""
 
     def __init__(self, job: "Job") -> None:
         super().__init__(
-            f"a process ended in the midst of simulations, about at {job}; "
+            f"a process ended during simulations, about at {job}; "
             "was it killed, or is there too little memory? Fewer --jobs need less"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to be done: a scenario under the name it was asked for by, a strategy, a seed."""
+    """One run: a scenario under the name it was requested by, a strategy, a seed."""
 
     name: str
     scenario: Scenario
@@ -62,12 +62,12 @@ class Job:
 
 
 Witnessed = Callable[[Job, Planner], AbstractContextManager[Witness]]
-"""Gives each run a witness of its own, for as long as it lasts."""
+"""Creates a witness for each run, open for as long as the run lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A score over the seeds. None stands for "never", which is more than any number."""
+    """A score over the seeds. None stands for "never", above any number."""
 
     median: float | None
     least: float | None
@@ -107,7 +107,7 @@ def jobs_of(
 
 
 def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
-    """Return the run of ``job``, told to a witness as it happens if one is wanted.
+    """Return the run of ``job``, reported to a witness if one is given.
 
     Raises:
         ConfigError: the strategy has a setting that does not exist or is out of range.
@@ -131,11 +131,11 @@ def results_of(
 ) -> Generator[tuple[Job, T], None, None]:
     """Yield each job and what ``look`` makes of it, in the order of ``jobs``.
 
-    Whatever the number of processes, the same comes out in the same order. With one,
-    all is done in this one.
+    The results and their order do not depend on the number of processes. With one, all
+    jobs run in this process.
 
     Args:
-        jobs: what is to be done.
+        jobs: the runs.
         look: does one job; has to be importable by name for more than one process, as
             its results have to be picklable.
         processes: how many at a time.
@@ -152,7 +152,7 @@ def results_of(
     try:
         yield from _in_turn(pool, jobs, look, processes * _AHEAD)
     finally:
-        # A run that stops early, by an error or Ctrl-C, does not wait for what is under way.
+        # A run that stops early, by an error or Ctrl-C, does not wait for running jobs.
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
@@ -232,11 +232,11 @@ def _in_turn(
 
 @contextmanager
 def _interrupts_for_this_process_alone() -> Iterator[None]:
-    """Hold Ctrl-C, which reaches all processes of a terminal, off those that are started here.
+    """Block SIGINT, which reaches all processes of a terminal, for processes started here.
 
-    They inherit that it is blocked. One that comes in the meantime interrupts this process
-    afterwards, and it ends the others. Blocking it is not enough for that: another thread,
-    of numpy's say, may be the one that gets it.
+    They inherit the signal mask. A SIGINT that arrives meanwhile interrupts this process
+    afterwards, which ends the others. Blocking alone is not enough for that: another
+    thread, such as one of numpy's, may receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread is interrupted, and it does not start these.

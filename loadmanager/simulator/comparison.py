@@ -1,4 +1,4 @@
-"""A comparison as it is asked for: scenarios, strategies, seeds, and what to keep of each run."""
+"""A comparison: scenarios, strategies, seeds, and what to keep of each run."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -29,7 +29,7 @@ from loadmanager.simulator.strategies import Strategy, planner_for
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Examined:
-    """What is kept of a run, small enough to be sent between processes."""
+    """The part of a run that is kept, small enough to be sent between processes."""
 
     scores: Scores
     picture: Picture | None
@@ -37,7 +37,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Runs a job and keeps what is wanted of it; goes to the processes that do so.
+    """Runs a job and keeps the requested part of it; is sent to worker processes.
 
     ``pictured`` keeps a picture of the first seed of each strategy; ``witnessed`` gives
     runs their witnesses, and has to be picklable for more than one process.
@@ -48,7 +48,7 @@ class Examination:
     witnessed: Witnessed | None
 
     def __call__(self, job: Job) -> Examined:
-        """Return what is wanted of ``job``; raises as `run_job`."""
+        """Return the requested part of ``job``; raises as `run_job`."""
         run = run_job(job, self.witnessed)
         first = job.scenario.seed if self.first_seed is None else self.first_seed
         drawn = self.pictured and job.seed == first
@@ -57,7 +57,7 @@ class Examination:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finding:
-    """What strategies did in one scenario, best first, and what became of expectations."""
+    """The results of strategies in one scenario, best first, and of its expectations."""
 
     name: str
     scenario: Scenario
@@ -68,10 +68,10 @@ class Finding:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Comparison:
-    """What is to be simulated. ``scenarios`` are by the names they were asked for by.
+    """What is to be simulated. ``scenarios`` are by the names they were requested by.
 
-    With a trace or settings of one's own, expectations are not judged: they are of the
-    scenario as it is.
+    With a given trace or given settings, expectations are not judged: they hold for the
+    unchanged scenario.
     """
 
     scenarios: Mapping[str, Scenario]
@@ -92,13 +92,13 @@ class Comparison:
         return jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
 
     def findings(
-        self, processes: int, tell: Callable[[Job], None] = lambda _: None
+        self, processes: int, on_done: Callable[[Job], None] = lambda _: None
     ) -> Generator[Finding, None, None]:
-        """Yield what was found in each scenario as soon as it is known, in their order.
+        """Yield the results of each scenario as soon as they are known, in order.
 
         Args:
             processes: how many simulate at a time.
-            tell: is called after each run.
+            on_done: is called after each run.
 
         Raises:
             SimulationDied: a process came to an end.
@@ -113,14 +113,14 @@ class Comparison:
             for job, examined in results:
                 if examined.picture is not None:
                     pictures[job.name, job.strategy] = examined.picture
-                tell(job)
+                on_done(job)
                 yield job, examined.scores
 
         processes = min(processes, self.runs)
         with closing(results_of(self.jobs(), look, processes=processes)) as results:
             for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
                 best_first = ranked(found)
-                # By now the first run of the next scenario is done, too.
+                # The first run of the next scenario is done by now, too.
                 mine = {key: pictures.pop(key) for key in list(pictures) if key[0] == name}
                 yield self._finding(name, best_first, mine)
 
@@ -141,7 +141,7 @@ def load_scenarios(
 ) -> dict[str, Scenario]:
     """Return the scenarios of that name or path, by it; with ``trace`` in place of their loads.
 
-    With ``model`` they are simulated by that one, whatever they say.
+    ``model`` overrides the model that they name.
 
     Raises:
         ScenarioError: with all faults of all of them.

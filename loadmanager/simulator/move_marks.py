@@ -1,4 +1,4 @@
-"""The moves of a run in its picture: marks that say which and why, and bars that count all."""
+"""The moves of a run in its picture: marks with bundle and reason, and bars that count all."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from loadmanager.simulator.run import MoveRecord, Run, Why
 from loadmanager.simulator.time_axis import TimeAxis
 
 MARKS: Final = 300
-"""At most so many marks: those with the most traffic. The bars count all moves."""
+"""The most marks drawn: those with the most traffic. The bars count all moves."""
 
 LISTED: Final = 5
-"""Moves of one moment, broker and reason share a mark, which tells so many of them."""
+"""Moves of one moment, broker and reason share a mark, which lists up to this many."""
 
 BARS: Final = 80
 
@@ -37,7 +37,7 @@ _HUES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Marks of moves, one trace for each reason, and what they leave out, in words."""
+    """Marks of moves, one trace for each reason, and a note on moves without a mark."""
 
     traces: Sequence[Mapping[str, Json]]
     note: str = ""
@@ -45,7 +45,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Moves of one moment and reason: from a broker, or from nobody to a broker."""
+    """Moves of one moment and reason: from a broker, or of unowned bundles to a broker."""
 
     at_s: float
     broker: BrokerId
@@ -59,15 +59,14 @@ class _Mark:
 
 
 def name_of(broker: BrokerId) -> str:
-    """Return a broker's name as pictures show it; the port says nothing."""
+    """Return a broker's name as pictures show it, without the port."""
     return shown(broker.rpartition(":")[0])
 
 
 def move_marks(run: Run, axis: TimeAxis, rows: Iterable[str] | None = None) -> Marks:
-    """Return a mark at the broker that bundles came from, or went to from nobody.
+    """Return a mark at the broker that bundles left, or that unowned bundles went to.
 
-    It stands at the broker's load; where brokers have ``rows`` of their own, named so, in
-    the broker's row.
+    It is at the broker's load, or in the broker's row where ``rows`` names one.
     """
     places = None if rows is None else frozenset(rows)
     found = [one for one in _grouped(run.moves) if places is None or name_of(one.broker) in places]
@@ -143,7 +142,7 @@ def _in_words(mark: _Mark, axis: TimeAxis) -> str:
 
 
 def _move(move: MoveRecord) -> str:
-    source = "nobody" if move.source is None else name_of(move.source)
+    source = "no broker" if move.source is None else name_of(move.source)
     return (
         f"{shown(move.bundle)} from {source} to {name_of(move.target)}<br>"
         f"    {move.msgs_per_s:,.0f} messages/s, {move.bytes_per_s / 1e6:,.2f} MB/s, "
@@ -152,7 +151,7 @@ def _move(move: MoveRecord) -> str:
 
 
 def move_bars(run: Run, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return how many moves there were in each interval, all of them."""
+    """Return the number of moves in each interval."""
     edges_s = np.linspace(0.0, run.duration_s, BARS + 1)
     counts, _ = np.histogram([move.at_s for move in run.moves], bins=edges_s)
     return {

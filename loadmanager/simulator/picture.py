@@ -1,4 +1,4 @@
-"""What a report shows of one run: its chart, and the loads that strategies are compared by.
+"""The picture of one run in a report: its chart, and the loads that strategies are compared by.
 
 Small and ready to be sent between processes: a run of a day with 1,000 brokers has
 millions of figures, its picture a few tens of thousands.
@@ -17,15 +17,15 @@ from loadmanager.simulator.thinning import Thinned, thinned
 from loadmanager.simulator.time_axis import TimeAxis
 
 LINES: Final = 12
-"""So many brokers are drawn as a line each; of more, bands and the `TOP` with the highest peaks."""
+"""Up to this many brokers have a line each; of more, bands and the `TOP` with the highest peaks."""
 
 TOP: Final = 5
 
 ROWS: Final = 200
-"""Every broker has a row in the picture of colours, up to so many."""
+"""The most brokers with a row in the heat map."""
 
 CELLS: Final = 24_000
-"""That picture has at most so many cells: of many intervals several make one column."""
+"""The most cells of the heat map: of many intervals several make one column."""
 
 HUES: Final = (
     "#3b82d6", "#e07b27", "#2f9e63", "#d0505a", "#8f6bd1", "#a0714f",
@@ -36,15 +36,15 @@ _BEHIND_MARKS: Final[Mapping[str, Json]] = {
     "mode": "lines+markers",
     "marker": {"size": 24, "opacity": 0},
 }
-"""Of what lies under the pointer plotly.js tells the smallest: with large points that nobody sees a
-line gives way to the marks of moves upon it."""
+"""On hover plotly.js shows the smallest point: a line with large invisible points gives way to the
+marks of moves on it."""
 
 _HEAT: Final = ((0.0, "#123a63"), (0.45, "#2a9d8f"), (0.8, "#f4c95d"), (1.0, "#d62839"))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Picture:
-    """A run's chart as it stands in a page, and its highest load and lower bound over time."""
+    """A run's chart in a page, and its highest load and lower bound over time."""
 
     chart: Html
     axis: TimeAxis
@@ -54,7 +54,7 @@ class Picture:
 
 
 def picture_of(run: Run) -> Picture:
-    """Return what a report shows of ``run``."""
+    """Return the picture of ``run``."""
     loads = thinned(run.timeline)
     axis = TimeAxis.of(run.duration_s)
     return Picture(
@@ -67,10 +67,10 @@ def picture_of(run: Run) -> Picture:
 
 
 def _rounds(run: Run) -> str:
-    """Return how many rounds there were, and what they left alone and why."""
+    """Return the number of rounds, and of refusals by reason."""
     reasons = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
     text = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
-    return f"The leader did {run.rounds:,} rounds. What they left alone: {text or 'nothing'}."
+    return f"The leader did {run.rounds:,} rounds. Refusals: {text or 'none'}."
 
 
 def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
@@ -93,7 +93,7 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
 
 
 def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
-    """Return one line a broker; on hover it says which resource is short."""
+    """Return one line a broker, with its scarcest resource on hover."""
     return [
         {
             **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
@@ -147,12 +147,12 @@ def _by_peak(loads: Thinned) -> list[int]:
 
 
 def _rows(timeline: Timeline, loads: Thinned) -> dict[str, int]:
-    """Return the brokers that have a row of colours and their places; the highest peaks if many."""
+    """Return the brokers with a row in the heat map and their places; the highest peaks if many."""
     return {name_of(timeline.brokers[row]): row for row in sorted(_by_peak(loads)[:ROWS])}
 
 
 def _heat(rows: Mapping[str, int], loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return every broker's load as colour."""
+    """Return every broker's load as a heat map."""
     every = max(1, -(-len(rows) * len(loads.time_s) // CELLS))
     columns = np.fmax.reduceat(
         loads.load[:, list(rows.values())], np.arange(0, len(loads.time_s), every), axis=0
@@ -182,7 +182,7 @@ def _bound(loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
 
 
 def _height(loads: Thinned) -> float:
-    """Return how far up the loads go, where the events are written."""
+    """Return the highest load, the height of the events' texts."""
     peaks = loads.load[np.isfinite(loads.load)]
     return 1.05 * max(1.0, float(peaks.max()) if peaks.size else 1.0)
 
@@ -190,7 +190,7 @@ def _height(loads: Thinned) -> float:
 def _layout(
     run: Run, axis: TimeAxis, events: list[Mapping[str, Json]], *, many: bool
 ) -> Mapping[str, Json]:
-    """Return where things stand: loads above, every broker if they are many, moves below."""
+    """Return the layout: loads above, the heat map if brokers are many, moves below."""
     full: Mapping[str, Json] = {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1,
         "line": {"color": "#d62839", "width": 1},
@@ -221,7 +221,7 @@ def _layout(
 
 
 def _in_words(run: Run, loads: Thinned, axis: TimeAxis) -> str:
-    """Return what is to be seen, in words."""
+    """Return the description of the chart."""
     peaks = np.nan_to_num(loads.load)
     place, row = np.unravel_index(int(peaks.argmax()), peaks.shape)
     broker = run.timeline.brokers[int(row)].rpartition(":")[0]

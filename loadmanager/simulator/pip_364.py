@@ -1,7 +1,7 @@
 """PIP-364's table measured: the figures of every pair at the five problems, kept as files.
 
 The files, one for each model, are part of the package, so that the guide can be printed
-without simulating anything; ``loadmanager rate-strategies`` makes them anew.
+without simulating anything; ``loadmanager rate-strategies`` renews them.
 """
 
 import json
@@ -40,7 +40,7 @@ from loadmanager.simulator.strategies import (
 def runs_of_placements(job: Job) -> Mapping[str, Run]:
     """Return the run of ``job`` with each placement in place of its own, by their names.
 
-    A shedder that names its targets, or moves nothing, may never ask its placement: then
+    A shedder that names its targets, or moves nothing, may never call its placement: then
     the run with the first one is that of all, and only the first is simulated.
     """
     found: dict[str, Run] = {}
@@ -64,7 +64,7 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
 
 @dataclass(frozen=True, slots=True)
 class _Noticed:
-    """A placement that notes for which bundles it was asked."""
+    """A placement that records the bundles it was called for."""
 
     inner: Placement
     asked: list[BundleId]
@@ -133,7 +133,7 @@ class Cell:
 
 
 Samples = Mapping[str, Sequence[float]]
-"""What one cell measured: for each measure the figures of all seeds, in their order."""
+"""The measurements of one cell: for each measure the figures of all seeds, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +232,21 @@ def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
 def measure(
     scenarios: Collection[str],
     *,
+    pairs: Collection[str] = (),
     seeds: int | None = None,
     model: int = MODEL,
     processes: int = 1,
 ) -> Generator[dict[Cell, Samples], None, None]:
     """Simulate the cells of some problems with the seeds from 1 on; yield them as they are done.
 
-    One dict is a shedder in one mode at one problem, with all placements. Without ``seeds``
-    there are as many as `SEEDS` says.
+    One dict is a shedder in one mode at one problem, with all placements, or those of the
+    ``pairs`` if any are named. Without ``seeds`` there are as many as `SEEDS` says.
     """
-    cells = [cell for cell in every_cell() if cell.scenario in scenarios]
+    cells = [
+        cell
+        for cell in every_cell()
+        if cell.scenario in scenarios and (not pairs or cell.pair in pairs)
+    ]
     firsts = {(cell.scenario, cell.mode, _shedder(cell)): cell for cell in reversed(cells)}
     wanted = sorted(firsts.values(), key=cells.index)
     count = seeds or SEEDS[model]
@@ -254,6 +259,7 @@ def measure(
                     key: [one[pair][key] for one in each] for key in figures
                 }
                 for pair, figures in each[0].items()
+                if not pairs or pair in pairs
             }
 
 

@@ -35,7 +35,7 @@ from loadmanager.simulator.thinning import POINTS
 
 
 def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
-    """Return what a scenario has: what is told, and the words."""
+    """Return the properties of a scenario: names and texts."""
     facts = [
         ("scenario", name),
         ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
@@ -73,10 +73,10 @@ def _span(seconds: float) -> str:
 
 
 _OPENED: Final = 3
-"""Up to so many scenarios are open from the beginning."""
+"""Up to this many scenarios are unfolded at first."""
 
 _READ_AT_ONCE: Final = 12
-"""Up to so many expectations are open from the beginning."""
+"""Up to this many expectations are unfolded at first."""
 
 _EXPECTED: Final = "What the scenario expects of the medians, and what was found"
 
@@ -115,7 +115,7 @@ def write_report(
         found: the scores of strategies; they are shown best first, by `ranked`.
         judged: what was expected of them.
         pictures: of one run of each strategy in each scenario.
-        settings: what the command was given, in words, told at the top.
+        settings: the command's arguments as text, shown at the top.
 
     Raises:
         MissingCharts: plotly is not installed.
@@ -158,7 +158,7 @@ def _results(
     *,
     several_modes: bool,
 ) -> _Results:
-    """Return what is about one scenario, strategies under the names that the page uses."""
+    """Return the part of one scenario, with strategies under the names that the page uses."""
 
     def called(strategy: Strategy) -> str:
         return f"{strategy.name} ({strategy.mode})" if several_modes else strategy.name
@@ -185,7 +185,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Html:
 
 
 def _compared(results: Sequence[_Results], settings: Mapping[str, str]) -> Html:
-    """Return what was run with which settings and seeds, and how expectations fared."""
+    """Return the scenarios, settings and seeds, and the outcomes of expectations."""
     compared = [one for result in results for one in result.found.values()]
     seeds = sorted({seed for one in compared for seed in one.seeds})
     judged = [one for result in results for _, one in result.judged]
@@ -212,7 +212,7 @@ def _overview(results: Sequence[_Results]) -> Html:
 
 
 def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
-    """Return all about one scenario."""
+    """Return the section of one scenario."""
     scenario = result.scenario
     seeds = max(len(one.seeds) for one in result.found.values())
     caption = (
@@ -253,7 +253,7 @@ _TONES: Final = {
 
 
 def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
-    """Return what was expected of each strategy and whether it held."""
+    """Return the expectations on each strategy and their outcomes."""
     if not judged:
         return tag("p", "The scenario expects nothing of these strategies.")
     columns = [Column(name=name) for name in ("strategy", "expected", "found", "outcome")]
@@ -285,7 +285,7 @@ def _meaning() -> Html:
         tag(
             "p",
             "A mark is a move, or several of one moment, broker and reason. It stands at the load "
-            "of the broker they came from (or, from nobody, went to), or in its row of colours; "
+            "of the broker they left (or, if unowned before, went to), or in its row of colours; "
             "bundles, brokers, reason and traffic show on hover. Of more than "
             f"{MARKS} marks those with the most traffic are shown; the bars below count all moves. "
             "Vertical dotted lines are "

@@ -29,7 +29,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
 def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
-    """Return the first name of each strategy, which is ours, in the order of the table."""
+    """Return our name of each strategy, in the order of the table."""
     first: dict[type, str] = {}
     for name, kind in known.items():
         first.setdefault(kind, name)
@@ -72,7 +72,7 @@ class Strategy:
 
     @property
     def remark(self) -> str:
-        """What is to be known of a pair whose halves were not made for each other, or empty."""
+        """A note on a pair whose halves were not made for each other, or empty."""
         planned = SHEDDERS[self.shedder] is AvgShedder
         follows = PLACEMENTS[self.placement] is PlannedPlacement
         if follows and not planned:
@@ -84,7 +84,7 @@ class Strategy:
         """Return the pair ``shedder+placement``, by our names or Pulsar's class names.
 
         Raises:
-            ConfigError: it is no pair, or one of the two does not exist.
+            ConfigError: not a pair, or one of the two does not exist.
         """
         shedder, plus, placement = text.strip().partition("+")
         if not plus:
@@ -115,7 +115,7 @@ def parse_strategies(
     A setting goes to the pairs that have it, so that many can be compared at once.
 
     Raises:
-        ConfigError: with all that does not exist, and settings that none of the pairs has.
+        ConfigError: with all unknown names, and settings that none of the pairs has.
     """
     pairs: dict[str, Strategy] = {}
     faults: list[str] = []
@@ -130,7 +130,7 @@ def parse_strategies(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a pair's name is meant by ``pattern``, in which ``*`` is anything."""
+    """Return whether a pair's name matches ``pattern``, in which ``*`` is anything."""
     return fnmatchcase(name, pattern)
 
 
@@ -147,6 +147,7 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
     shedding, placement = scenario.shedding, scenario.placement
     if SHEDDERS[strategy.shedder] is not SHEDDERS[shedding.strategy]:
         shedding = shedding.model_copy(update={"strategy": strategy.shedder, "settings": {}})
+    if PLACEMENTS[strategy.placement] is not PLACEMENTS.get(placement.strategy or ""):
         placement = placement.model_copy(update={"strategy": strategy.placement, "settings": {}})
     usual = planner_of(shedding, placement, scenario.planner, scenario.leader)
     wanted = offline.Wanted(
@@ -159,7 +160,7 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
 
 
 def _matching(text: str) -> tuple[Strategy, ...]:
-    """Return the pairs that are meant; each half is a name or a pattern, a lone ``*`` both."""
+    """Return the pairs that match; each half is a name or a pattern, a lone ``*`` both."""
     if "*" not in text:
         return (Strategy.parse(text),)
     shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")

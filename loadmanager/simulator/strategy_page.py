@@ -1,4 +1,4 @@
-"""The strategy guide as a whole: what the strategies are, how they do, which to choose."""
+"""The strategy guide: the strategies, their measured ratings, and which to choose."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ in it: by the median over the seeds of the figures below, each pair by its worst
 are the defaults. The simulator's former model, that of 0.1, was measured with
 {SEEDS[FORMER_MODEL]} seeds; a move costs nothing there but its pause
 ([simulator.md](simulator.md)). The last tables are by the model that `loadmanager simulate` has
-now (seeds: {SEEDS[MODEL]}). `loadmanager rate-strategies` measures these anew, and with
+now (seeds: {SEEDS[MODEL]}). `loadmanager rate-strategies` measures these again, and with
 `--model 1` the others. What both say is solid; where they differ, a cheap move made the
 difference, or so few seeds are too few. The figures of `joint+joint` by the
 former model are older than its present form (commit 63548b9), those by the other are of commit
-2d2c13a; [its own page](joint-strategy.md#what-it-comes-to) has more of them."""
+22664363; [its own page](joint-strategy.md#what-it-comes-to) has more of them."""
 
 _ADVICE: Final = """\
 What follows is for safe mode, the default, and from what happened in the scenarios that come with
@@ -52,7 +52,7 @@ def strategies_document() -> str:
 
 
 def differing(figures: Figures) -> Iterator[Cell]:
-    """Yield the cells in which what was measured in parity mode is not what PIP-364 says."""
+    """Yield the cells in which the rating measured in parity mode differs from PIP-364's."""
     for pair, theirs in THEIR_RATINGS.items():
         for scenario, rating in theirs.items():
             cell = Cell(scenario, "parity", pair)
@@ -169,18 +169,18 @@ def _row(figures: Figures, mode: Mode, pair: str) -> str:
 def _shown(problem: Problem, figures: Figures, cell: Cell) -> str:
     medians = figures.medians(cell)
     rating = problem.rate(medians)
-    text = ", ".join(_told(medians[measure.key]) for measure in problem.measures)
+    text = ", ".join(_rounded(medians[measure.key]) for measure in problem.measures)
     return f"{'**bad**' if rating is Rating.BAD else rating} ({text})"
 
 
-def _told(figure: float) -> str:
+def _rounded(figure: float) -> str:
     return "never" if math.isinf(figure) else f"{figure:.3g}"
 
 
 def _comment(cell: Cell, figures: Figures) -> str:
     theirs = THEIR_RATINGS[cell.pair][cell.scenario]
     ours = figures.rating(cell)
-    found = {key: _told(median) for key, median in figures.medians(cell).items()}
+    found = {key: _rounded(median) for key, median in figures.medians(cell).items()}
     return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**found)}"
 
 

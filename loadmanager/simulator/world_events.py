@@ -1,4 +1,4 @@
-"""What happens to brokers at its time: the events of a scenario, and what follows from them."""
+"""The events of a scenario at their times, and what follows from them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Silenced:
 
 @dataclass(frozen=True, slots=True)
 class _Draining:
-    """What to do once a broker is empty, or once it is gone for another reason."""
+    """The actions for a broker that is empty, or gone for another reason."""
 
     when_empty: Action
     when_lost: Action
@@ -43,10 +43,10 @@ class _Draining:
 
 @dataclass(slots=True, kw_only=True)
 class WorldEvents:
-    """Does what is due, in order of time; at the same time in the order of the scenario.
+    """Runs events in order of time; at the same time in the order of the scenario.
 
-    ``texts`` tell what happened and when. ``silences`` are for the agents, and
-    are taken out once they were told.
+    ``texts`` are the events with their times. ``silences`` are for the agents, and
+    are removed once passed on.
     """
 
     fleet: Fleet
@@ -61,12 +61,12 @@ class WorldEvents:
     _draining: dict[int, _Draining] = field(default_factory=dict)
 
     def plan(self, events: Iterable[Event]) -> None:
-        """Take up the events of a scenario."""
+        """Add the events of a scenario."""
         for event in events:
             self._at(event.at_s, self._action(event))
 
     def advance(self, now_s: float) -> None:
-        """Do all that is due until ``now_s``, and hand-overs in between."""
+        """Run all that is due until ``now_s``, and hand-overs in between."""
         while self._due and self._due[0][0] <= now_s:
             at_s, _, action = heappop(self._due)
             self.hand_overs.advance(at_s)
@@ -104,7 +104,7 @@ class WorldEvents:
         for row in rows:
             one[kind](row, at_s)
 
-    def _tell(self, at_s: float, row: int, what: str) -> None:
+    def _add_text(self, at_s: float, row: int, what: str) -> None:
         self.texts.append((at_s, f"{self.fleet.brokers[row]} {what}"))
 
     def _join(self, row: int, at_s: float) -> None:
@@ -115,12 +115,12 @@ class WorldEvents:
             self._at(float(members.session_ends_s[row]), lambda then_s: self._join(row, then_s))
             return
         members.begin(row, at_s)
-        self._tell(at_s, row, "joined")
+        self._add_text(at_s, row, "joined")
 
     def _leave(self, row: int, at_s: float) -> None:
         if self.members.alive[row]:
             self._gone(row, at_s)
-            self._tell(at_s, row, "left")
+            self._add_text(at_s, row, "left")
 
     def _gone(self, row: int, at_s: float) -> None:
         draining = self._draining.pop(row, None)
@@ -137,11 +137,11 @@ class WorldEvents:
         self.hand_overs.stopped(row, at_s)
         self.silences.append(Silenced((row,), ends_s))
         self._at(ends_s, lambda then_s: self._session_ends(row, then_s))
-        self._tell(at_s, row, "crashed")
+        self._add_text(at_s, row, "crashed")
 
     def _session_ends(self, row: int, at_s: float) -> None:
         self._gone(row, at_s)
-        self._tell(at_s, row, "lost its session")
+        self._add_text(at_s, row, "lost its session")
 
     def _drain(self, row: int, at_s: float) -> None:
         if self.members.alive[row]:
@@ -151,7 +151,7 @@ class WorldEvents:
     def _begin_drain(self, row: int, at_s: float, draining: _Draining) -> None:
         self.members.draining[row] = True
         self._draining[row] = draining
-        self._tell(at_s, row, "drains")
+        self._add_text(at_s, row, "drains")
 
     def _restart(self, event: Restart, rows: list[int], at_s: float) -> None:
         """Restart the first of ``rows``; the others follow when it is back."""
@@ -182,19 +182,19 @@ class WorldEvents:
     def _noise(self, event: Noise, rows: list[int], at_s: float) -> None:
         self.members.noise_cores[rows] += event.cores
         for row in rows:
-            self._tell(at_s, row, f"has noisy neighbours: {event.cores:g} cores")
+            self._add_text(at_s, row, f"has noisy neighbours: {event.cores:g} cores")
 
         def end(then_s: float) -> None:
             self.members.noise_cores[rows] -= event.cores
             for row in rows:
-                self._tell(then_s, row, "is alone again")
+                self._add_text(then_s, row, "is alone again")
 
         self._at(at_s + event.for_s, end)
 
     def _silence(self, event: Silence, rows: list[int], at_s: float) -> None:
         self.silences.append(Silenced(tuple(rows), at_s + event.for_s))
         for row in rows:
-            self._tell(at_s, row, f"reports nothing for {event.for_s:g} s")
+            self._add_text(at_s, row, f"reports nothing for {event.for_s:g} s")
 
     def _shift(self, event: Shift, at_s: float) -> None:
         self.workload.shift(event.namespace, event.factor)

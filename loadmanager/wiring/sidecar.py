@@ -17,6 +17,7 @@ from loadmanager import __version__
 from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
 from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
@@ -126,6 +127,7 @@ def build_sidecar(
         metrics=metrics,
         history=history,
         seeds=SeedFile(config.history.seed) if config.history.seed else NoSeed(),
+        computing=ThreadedComputing(),
     )
     key = ClusterKey(coordination, clock)
     leader_line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
@@ -276,7 +278,7 @@ def server_settings(config: Config) -> HttpServerSettings:
 
 
 def make_identity(config: Config, port: int, clock: Clock) -> Identity:
-    """Return who this sidecar is; the instance is drawn anew at each start."""
+    """Return this sidecar's identity; the instance is drawn at each start."""
     return Identity(
         broker=config.broker.id,
         urls=BrokerUrls(

@@ -5,8 +5,9 @@ import pytest
 
 from loadmanager.config import Config, ConfigError, describe
 from loadmanager.config.dynamic import NotDynamic, dynamic_names, override, with_overrides
-from loadmanager.config.planning import planner_of
+from loadmanager.config.planning import MANY, planner_of
 from loadmanager.config.pulsar_keys import UNUSED
+from loadmanager.core.placement import JointPlacement
 
 PULSAR_KEYS = json.loads((Path(__file__).parent / "pulsar_keys.json").read_text())
 
@@ -155,3 +156,28 @@ def as_json(value: object) -> str:
 def test_a_setting_of_a_strategy_that_has_none_is_told_as_such() -> None:
     with pytest.raises(ConfigError, match="high_hits is unknown; it has no settings"):
         with_overrides(config(), {"placement.settings": '{"high_hits": 7}'})
+
+
+def test_the_joint_strategy_keeps_its_placement_and_its_free_moves_under_other_settings() -> None:
+    own = config(shedding={"strategy": "joint"})
+    result = override(own, {"leader.settle_s": "3"})
+    assert result.faults == {}
+    changed = result.config
+    planner = planner_of(changed.shedding, changed.placement, changed.planner, changed.leader)
+    assert isinstance(planner.placement, JointPlacement)
+    assert planner.settings.moves_per_round == MANY
+    bounded = with_overrides(own, {"planner.max_moves_per_round": "16"})
+    planner = planner_of(bounded.shedding, bounded.placement, bounded.planner, bounded.leader)
+    assert planner.settings.moves_per_round == 16
+
+
+def test_strategies_that_go_together_are_taken_in_beside_one_that_is_wrong() -> None:
+    own = config(shedding={"strategy": "joint"})
+    both = {"shedding.strategy": "threshold", "placement.strategy": "round_robin"}
+    result = override(own, {**both, "leader.settle_s": "long"})
+    assert set(result.faults) == {"leader.settle_s"}
+    assert result.config.shedding.strategy == "threshold"
+    assert result.config.placement.strategy == "round_robin"
+    alone = override(own, {"placement.strategy": "round_robin"})
+    assert set(alone.faults) == {"placement.strategy"}
+    assert alone.config == own

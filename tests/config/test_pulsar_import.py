@@ -120,6 +120,25 @@ def test_a_file_with_every_key_becomes_a_file_that_can_be_read(
     assert config.shedding.strategy == shedder
 
 
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("loadBalancerLoadPlacementStrategy=RoundRobinBrokerSelector", True),
+        ("loadBalancerBandwidthInResourceWeight=0.5", False),
+    ],
+)
+def test_a_placement_without_its_shedder_is_imported_beside_pulsars_default(
+    key: str, *, named: bool
+) -> None:
+    name, _, text = key.partition("=")
+    imported = import_settings({name: text}, "localhost")
+    config = checked(imported.given(Path("broker.conf")))
+    assert ("strategy" in config.shedding.model_fields_set) is named
+    assert config.shedding.settings == ({} if named else {name: 0.5})
+    if named:
+        assert config.shedding.strategy == "AvgShedder"
+
+
 def test_all_translations_name_keys_of_ours() -> None:
     for targets in TRANSLATED.values():
         for ours in targets:

@@ -14,11 +14,14 @@ from loadmanager.config.balancing import (
 )
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.config.planning import MANY, default_planner, planner_of
+from loadmanager.config.strategies import own_placement
 from loadmanager.core.placement import JointPlacement, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import AvgShedder, JointShedder
 from loadmanager.core.snapshot import in_force
 from loadmanager.simulator.strategies import Strategy, parse_strategies, placements_of
+
+ID = {"LOADMANAGER_BROKER__ID": "b:8080"}
 
 
 def made(shedder: str, placement: str | None = None, **budgets: Any) -> Planner:
@@ -47,11 +50,25 @@ def test_a_file_with_a_different_placement_is_refused_at_its_line(tmp_path: Path
     file.write_text(f'{begin}[placement]\nstrategy = "avg"\n')
     with pytest.raises(ConfigError, match=r"placement.*expected none, or joint"):
         load_config(file, {})
-    file.write_text('[broker]\nid = "b:8080"\n[placement]\nstrategy = "joint"\n')
+    file.write_text(f'{begin}[placement]\nstrategy = "joint"\n'.replace('"joint"', '"avg"', 1))
     with pytest.raises(ConfigError, match=r"placement.*expected another"):
         load_config(file, {})
     file.write_text(begin)
     assert load_config(file, {}).shedding.strategy == "joint"
+
+
+def test_settings_of_another_strategy_are_refused_with_the_strategy_to_name() -> None:
+    with pytest.raises(ConfigError, match=r"high_hits is unknown; expected with strategy = 'AvgSh"):
+        load_config(None, ID, ["shedding.strategy=joint", "shedding.settings.high_hits=3"])
+    with pytest.raises(
+        ConfigError, match=r"difference .* = 'LeastAverageUsage' or 'LeastResourceU"
+    ):
+        load_config(None, ID, ["placement.settings.difference=0.7"])
+
+
+def test_a_placement_that_is_not_named_is_the_shedders_own() -> None:
+    assert own_placement(JointShedder) == "joint"
+    assert isinstance(made("threshold").placement, PlannedPlacement)
 
 
 def test_only_a_number_that_was_given_bounds_its_moves() -> None:

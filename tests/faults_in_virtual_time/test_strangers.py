@@ -54,7 +54,7 @@ async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those
     monitor.follow_agent(agent)
     session, path = agent.coordination, znodes.orders(agent.host.name)
     assert session.before_commit is not None
-    assert session.after_told is not None
+    assert session.after_watch is not None
     assert session.after_read is not None
     node = await session.get(znodes.LEADER)
     assert node is not None
@@ -68,7 +68,7 @@ async def test_who_reads_a_leaders_orders_after_a_strangers_takes_locks_on_those
         return Create(znodes.lock(boundaries.bundles[0]), encode_lock(record), ephemeral=True)
 
     monitor.orders.foreign(orders(2**62).data)
-    session.after_told(path, orders(2**62))
+    session.after_watch(path, orders(2**62))
     session.after_read(path, orders(2**62))
     session.after_read(path, orders(7))
     session.before_commit([lock(7)])

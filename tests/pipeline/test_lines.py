@@ -44,7 +44,7 @@ def verdict(content: bytes) -> str | None:
 def test_a_spoilt_line_is_refused_in_the_words_of_the_strict_reader(spoil: Spoil) -> None:
     spoilt = spoil(report(2))
     rows = read(packed([line(report(1)), spoilt, line(report(3))]))
-    told = {row["line"]: row["told"] for row in rows if row["part"] == "lines"}
+    told = {row["line"]: row["content"] for row in rows if row["part"] == "lines"}
     assert verdict(spoilt) is not None
     assert told[2]["fault"] == verdict(spoilt)
     assert told[2]["text"] == spoilt.decode(errors="replace")[:SHOWN_CHARACTERS]
@@ -59,8 +59,8 @@ def test_an_unusual_line_is_taken_with_all_it_says(change: Spoil) -> None:
     found = read_line("", content)
     rows = read(packed([content]))
     (told,) = [row for row in rows if row["part"] == "lines"]
-    assert (told["file"], told["line"], told["told"]["fault"]) == (FILE, 1, None)
-    plain = json.loads(told["told"]["text"])
+    assert (told["file"], told["line"], told["content"]["fault"]) == (FILE, 1, None)
+    plain = json.loads(told["content"]["text"])
     assert plain.pop("bundle_count") == len(found["bundles"]["bundle"])
     known = {*KINDS["report"].added, *report(1)}
     assert plain == {name: found[name] for name in known if name != "bundles"}
@@ -100,7 +100,7 @@ def test_reading_in_workers_and_reading_strictly_never_disagree(
     place[name if inner is None else inner] = value
     content = line(fields)
     (told,) = rows_of("lines", packed([content]))
-    assert told["told"]["fault"] == verdict(content)
+    assert told["content"]["fault"] == verdict(content)
 
 
 def test_rows_of_bundles_carry_what_their_report_says() -> None:
@@ -115,15 +115,15 @@ def test_rows_of_bundles_carry_what_their_report_says() -> None:
 
 def test_copies_have_the_same_digest_and_others_have_not() -> None:
     same, other = line(report(1)), line(report(1, topics=3))
-    told = [row["told"]["digest"] for row in rows_of("lines", packed([same, same, other]))]
+    told = [row["content"]["digest"] for row in rows_of("lines", packed([same, same, other]))]
     assert told[0] == told[1]
     assert told[0] != told[2]
 
 
 def test_lines_of_the_other_stream_are_taken_for_what_they_are() -> None:
     (told,) = rows_of("lines", packed([cut(5)]))
-    assert (told["told"]["kind"], told["seq"]) == ("cut", 5)
-    assert json.loads(told["told"]["text"])["parts"] == list(BUNDLES)
+    assert (told["content"]["kind"], told["seq"]) == ("cut", 5)
+    assert json.loads(told["content"]["text"])["parts"] == list(BUNDLES)
 
 
 def test_every_file_is_told_with_its_last_line_even_an_empty_one() -> None:
@@ -134,7 +134,7 @@ def test_every_file_is_told_with_its_last_line_even_an_empty_one() -> None:
 def test_a_file_that_breaks_off_is_read_as_far_as_it_goes_and_told() -> None:
     whole = packed([line(report(1)), line(report(2)), line(report(3))])
     rows = read(whole[: -len(whole) // 6])
-    told = {row["line"]: row["told"]["fault"] for row in rows if row["part"] == "lines"}
+    told = {row["line"]: row["content"]["fault"] for row in rows if row["part"] == "lines"}
     assert told[1] is None
     assert told[2] is None
     assert told[3] == f"the file ends within a gzip member, after {5 * len(whole) // 6} bytes"

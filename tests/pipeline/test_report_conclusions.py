@@ -80,7 +80,7 @@ def test_a_strategy_that_would_have_been_closer_is_named_with_its_moves() -> Non
 
 def test_without_data_the_part_says_so_and_draws_nothing() -> None:
     empty = optimality.show(None)
-    assert "No leader told how far the cluster was" in empty.html("x")
+    assert "No leader recorded how far the cluster was" in empty.html("x")
     assert (len(empty.body), empty.findings) == (1, ())
     alone = optimality.show(replace(small_report.distance(), shadows=[], regrets=[]))
     text = alone.html("x")
@@ -221,7 +221,7 @@ def test_capacity_is_predicted_as_far_as_history_allows(
     found = capacity_told(days, level, slope)
     assert found.text.startswith(told)
     assert found.weight is weight
-    assert ("weekdays cannot be told" in found.text) == (days == 5)
+    assert ("weekdays look like a trend" in found.text) == (days == 5)
 
 
 def test_a_trend_that_may_be_chance_is_told_as_such() -> None:

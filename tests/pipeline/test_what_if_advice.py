@@ -73,7 +73,7 @@ def test_what_is_clearly_better_is_advised_with_what_is_behind_it() -> None:
     assert "5.0 h of history with 40 recorded moves" in got.rests_on
     assert f"better in {STRETCHES} of {STRETCHES} stretches" in got.rests_on
     assert "off by 2 %" in got.rests_on
-    assert got.costs.startswith("Each hour 10 moves, 0 connections made anew")
+    assert got.costs.startswith("Each hour 10 moves, 0 connections made again")
     assert [line.partition(":")[0] for line in sentences(got)[1:]] == [
         "  rests on", "  costs", "  how sure",
     ]  # fmt: skip

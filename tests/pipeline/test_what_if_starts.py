@@ -46,7 +46,7 @@ def test_what_was_balanced_by_another_does_not_count_for_a_strategy_that_moves_n
     # The fault: from the recorded owners it moves nothing, and is about as even as what was
     # recorded, which has one more move.
     assert as_recorded[1].moves == 0
-    assert as_recorded[1].max_over_mean == pytest.approx(as_recorded[-1].max_over_mean, rel=0.02)
+    assert as_recorded[1].max_over_mean == pytest.approx(as_recorded[-1].max_over_mean, rel=0.05)
     rules = Rules(settle_s=SETTLE_S)
     anew = {
         number: scores_of(one)

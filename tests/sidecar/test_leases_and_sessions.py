@@ -269,7 +269,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_br
     assert host.serving.keys() == before.keys()
     await cluster.settled(boundaries.bundles)
     _assert_never_stopped(host, before)
-    taken = [e for e in cluster.told if e["event"] == "bundle.lock.taken"]
+    taken = [e for e in cluster.log_entries if e["event"] == "bundle.lock.taken"]
     assert len({e["fencing_token"] for e in taken if e["bundle"] in before}) >= 2
 
 

@@ -25,7 +25,7 @@ def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
     }
     return [
         interesting[entry["event"]]
-        for entry in cluster.told
+        for entry in cluster.log_entries
         if entry.get("bundle") == bundle
         and entry["event"] in interesting
         and entry["at_s"] >= since_s

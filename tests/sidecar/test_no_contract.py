@@ -30,9 +30,9 @@ async def test_it_says_so_once_a_minute_and_is_not_ready(cluster: Cluster) -> No
     await asyncio.sleep(170.0)
     assert not agent.app.answering.readiness().ready
     assert f"the broker holds no lease: {WHY}" in agent.app.answering.readiness().reasons
-    told = [one for one in cluster.told if WHY in str(one)]
+    told = [one for one in cluster.log_entries if WHY in str(one)]
     assert 3 <= len(told) <= 4
     assert {one["event"] for one in told} == {"broker.lease.missing"}
-    assert len(cluster.told) <= 12
+    assert len(cluster.log_entries) <= 12
     agent.line.stats, agent.line.health = real  # type: ignore[method-assign]
     await cluster.until(lambda: agent.app.answering.readiness().ready, within_s=10.0)

@@ -71,11 +71,11 @@ async def test_its_sidecar_is_not_ready_says_why_and_backs_off(cluster: Cluster)
     assert str(HIGHEST_EPOCH) in _reasons(agent)
     assert agent.metric("loadmanager_broker_leased") == 0
     await asyncio.sleep(10.0)
-    before, told = agent.host.broker.commands.count("renew_lease"), len(cluster.told)
+    before, told = agent.host.broker.commands.count("renew_lease"), len(cluster.log_entries)
     await asyncio.sleep(300.0)
     # Once every 8 s, when it has backed off.
     assert 30 <= agent.host.broker.commands.count("renew_lease") - before <= 45
-    missing = [one for one in cluster.told[told:] if one["event"] == "broker.lease.missing"]
+    missing = [one for one in cluster.log_entries[told:] if one["event"] == "broker.lease.missing"]
     assert 4 <= len(missing) <= 6
     assert str(HIGHEST_EPOCH) in missing[0]["why"]
     assert not cluster.warnings("broker.membership.displaced")[1:]

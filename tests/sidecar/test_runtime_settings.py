@@ -8,6 +8,7 @@ from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
 from loadmanager.common.settings_watch import SettingsWatch, tuned_by
 from loadmanager.config import Config, load_config
 from loadmanager.config.describe import describe
+from loadmanager.config.planning import MANY
 
 DYNAMIC = tuple(f"{known.section}.{known.key}" for known in describe() if known.dynamic)
 OF_THE_DOOR_AND_THE_LOG = {
@@ -87,6 +88,16 @@ def test_every_dynamic_setting_takes_effect_and_is_taken_back(name: str, config:
     assert (repr(settings.now) != before) is (name not in OF_THE_DOOR_AND_THE_LOG)
     retuning.changed({})
     assert (repr(settings.now), told[-1]) == (before, config)
+
+
+def test_a_budget_set_to_its_default_binds_a_strategy_that_is_free_without() -> None:
+    own = load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, ["shedding.strategy=joint"])
+    settings = RuntimeSettings(tuned_by(own))
+    retuning = SettingsWatch(own, settings)
+    retuning.changed({"planner.max_moves_per_round": "16"})
+    assert settings.now.planner.settings.moves_per_round == 16
+    retuning.changed({"leader.settle_s": "7"})
+    assert settings.now.planner.settings.moves_per_round == MANY
 
 
 class Naps:

@@ -278,11 +278,11 @@ ABSURD = {"producerCount": 2**62, "consumerCount": 2**62, "msgRateIn": 4e307, "c
 
 
 @pytest.mark.parametrize("figures", [LARGEST, ABSURD], ids=["largest", "absurd"])
-@pytest.mark.parametrize("shedder", ["ThresholdShedder", "AvgShedder", "TransferShedder"])
+@pytest.mark.parametrize("shedder", ["ThresholdShedder", "AvgShedder", "TransferShedder", "joint"])
 def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
     shedder: str, figures: dict[str, float]
 ) -> None:
-    @story(shedding={"strategy": shedder})
+    @story(shedding={"strategy": shedder}, placement={"strategy": None})
     async def tell(cluster: Cluster) -> None:
         boundaries = await cluster.make_namespace(6)
         await place_all(cluster, boundaries)

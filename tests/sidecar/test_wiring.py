@@ -46,7 +46,8 @@ def test_every_shedder_is_made_by_each_of_its_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_every_placement_is_made_by_each_of_its_names(name: str) -> None:
-    assert isinstance(make_placement(PlacementSettings(strategy=name)), PLACEMENTS[name])
+    made = make_placement(PlacementSettings(strategy=name), ThresholdShedder)
+    assert isinstance(made, PLACEMENTS[name])
 
 
 def test_a_strategy_that_does_not_exist_is_named_with_its_place_and_the_others() -> None:
@@ -56,7 +57,7 @@ def test_a_strategy_that_does_not_exist_is_named_with_its_place_and_the_others()
     assert fault.startswith("[shedding] strategy = 'Thresold'; expected one of ")
     assert "ThresholdShedder" in fault
     with pytest.raises(ConfigError, match=r"\[placement\] strategy = 'Nobody'"):
-        make_placement(PlacementSettings(strategy="Nobody"))
+        make_placement(PlacementSettings(strategy="Nobody"), ThresholdShedder)
 
 
 def test_all_faults_of_a_strategy_s_settings_are_told_at_once() -> None:

@@ -115,7 +115,7 @@ def test_a_move_is_marked_at_its_source_with_its_reason_on_hover() -> None:
         "    1,500 messages/s, 0.00 MB/s, clients waited 2.5 s in all"
     )
     assert found["placed: unowned"]["y"] == [pytest.approx(0.3)]
-    assert "from nobody to large-2" in found["placed: unowned"]["text"][0]
+    assert "from no broker to large-2" in found["placed: unowned"]["text"][0]
 
 
 def test_moves_of_one_moment_broker_and_reason_share_a_mark_that_tells_the_largest() -> None:

@@ -206,6 +206,19 @@ def agrees(cell: Cell, seed: int, model: int) -> bool:
     )
 
 
+def test_the_command_rates_the_pairs_that_are_named(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    out.write_text("[]", encoding="utf-8")
+    options = ["--scenario", "heterogeneous-environment", "--strategy", "joint+joint,avg+avg"]
+    got = CliRunner().invoke(
+        main, ["rate-strategies", "--out", str(out), "--seeds", "1", "--jobs", "1", *options]
+    )
+    assert got.exit_code == 0, got.output
+    assert "heterogeneous-environment, safe, joint+joint: good (too_full 0, " in got.output
+    assert "heterogeneous-environment, safe, avg+avg: normal (too_full 0, " in got.output
+    assert Figures.from_json(out.read_text(encoding="utf-8")).pairs == {"joint+joint", "avg+avg"}
+
+
 def test_the_command_says_where_it_cannot_write(tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["rate-strategies", "--out", str(tmp_path / "no" / "file")])
     assert (told.exit_code, "expected a file to write to" in told.output) == (2, True)
@@ -216,6 +229,7 @@ def test_the_command_says_where_it_cannot_write(tmp_path: Path) -> None:
     [
         (["--scenario", "hot-topic"], "--scenario hot-topic; expected one of heterogeneous-"),
         (["--scenario", "load-jitter"], "expected figures to add to"),
+        (["--strategy", "avg"], "expected shedder+placement"),
     ],
 )
 def test_the_command_says_what_it_cannot_measure(

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
 from loadmanager.pipeline.confidence import NORMAL_95
-from loadmanager.pipeline.moving.effects import Told, effects, summary
+from loadmanager.pipeline.moving.effects import Recorded, effects, summary
 from loadmanager.pipeline.moving.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
@@ -77,13 +77,13 @@ CASES = (
 )
 
 
-def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Told:
+def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Recorded:
     settings = '{"filters":{"weights_cpu":1.0,"weights_bandwidth_in":0.0}}'
     rounds = [{"cluster": one.cluster, "at_ms": 1, "settings": settings} for one in cases]
     weights = weights_in_force(frame(spark, ROUNDS, rounds))
     reports = frame(spark, BROKER_LOAD, (row for one in cases for row in one.reports()))
     ended = [row for row in (one.hand_over() for one in cases) if row]
-    return Told(
+    return Recorded(
         moves=frame(spark, MOVES, (one.move() for one in cases)),
         hand_overs=frame(spark, HAND_OVERS, ended),
         loads=loads(reports, weights).localCheckpoint(),
@@ -160,7 +160,7 @@ def test_without_unaffected_brokers_the_whole_cluster_is_the_control(rows: Rows)
         ("drained", "not for balance but draining"),
         ("placed", "no broker served it before"),
         ("observed", "only observed, not ordered"),
-        ("untold", "no hand-over is told"),
+        ("untold", "no hand-over is recorded"),
         ("replaced", "replaced by another order"),
         ("left", "the term ended before it arrived"),
     ],

@@ -8,7 +8,7 @@ from history_sinks import KeptHistory
 from moved_cluster import BROKER_LOAD, BUNDLE_LOAD, HAND_OVERS, MOVES, ROUNDS, frame, when
 
 from loadmanager.core.ids import BundleId
-from loadmanager.pipeline.moving.effects import Told, effects, summary
+from loadmanager.pipeline.moving.effects import Recorded, effects, summary
 from loadmanager.pipeline.moving.orders import ping_pong
 from loadmanager.pipeline.moving.predictions import errors
 from loadmanager.pipeline.moving.windows import Windows, loads, weights_in_force
@@ -69,7 +69,7 @@ def found(
     moved = {(line["cluster"], line["bundle"]) for line in of("move")}
     rows = [row for line in of("report") for row in bundles_of(line)]
     weights = weights_in_force(frame(spark, ROUNDS, of("round")))
-    told = Told(
+    told = Recorded(
         moves=frame(spark, MOVES, of("move")),
         hand_overs=frame(spark, HAND_OVERS, of("hand_over")),
         loads=loads(frame(spark, BROKER_LOAD, of("report")), weights).localCheckpoint(),

@@ -130,7 +130,7 @@ def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
          "date": MONDAY.date(), "bundle": f"t/n/{number}", "source": "old-1:8080",
          "target": "new-1:8080", "outcome": "moved", "cause": "overloaded", "pause_s": 0.3,
          "verdict": ("helped", "helped", "hurt", "unknown")[number % 4],
-         "reason": "no hand-over is told" if number % 4 == 3 else "",
+         "reason": "no hand-over is recorded" if number % 4 == 3 else "",
          "spread_expected": 0.4, "spread_after": 0.3, "gain": 0.1, "source_before": around,
          "target_change": {"cpu": cpu, "direct_memory": None, "bandwidth_in": None,
                            "bandwidth_out": None}}
@@ -358,7 +358,7 @@ def test_capacity_is_read_of_the_scarcest_resource(found: Found) -> None:
     assert told.loads[0] == pytest.approx(0.3)
     words = capacity.show(told).findings[0].text
     assert "+2.40 points a day" in words
-    assert "weekdays cannot be told from a trend" in words
+    assert "weekdays look like a trend" in words
 
 
 def test_the_slow_broker_is_found(found: Found) -> None:

@@ -137,7 +137,7 @@ def test_each_minute_is_told_once_and_as_a_rollup_has_it_though_batches_break_of
     last = following.add(2)
     shutil.copy(last, last.with_name("reports-copied-zz-1.jsonl.gz"))
     told = following.run()
-    assert told == "stream: minutes before 2026-01-05 02:49 are over and told"
+    assert told == "stream: minutes before 2026-01-05 02:49 are over and reported"
     found = following.minutes()
     assert_each_once_and_the_same(found, rolled_up)
     assert len(found) > len(first)

@@ -8,12 +8,14 @@ from typing import Final
 import numpy as np
 from live_run import ROUNDS, LiveRun, Step, bundle_of
 
+from loadmanager.config.strategies import own_placement
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Plan
+from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario import NoiseSettings, Scenario
@@ -151,7 +153,8 @@ def without_noise(scenario: Scenario) -> Scenario:
 
 def simulated(scenario: Scenario, seed: int) -> Story:
     """Return what becomes of the scenario in the simulator."""
-    pair = f"{scenario.shedding.strategy}+{scenario.placement.strategy}"
+    shedder = scenario.shedding.strategy
+    pair = f"{shedder}+{scenario.placement.strategy or own_placement(SHEDDERS[shedder])}"
     rounds = Rounds()
     run = simulate(
         scenario,

@@ -174,7 +174,7 @@ def achieved_part() -> Part:
         worst=[row for row in sample if row["verdict"] == "hurt"][:5],
         returned=returned,
         bouncing=1,
-        reasons=[{"reason": "no hand-over is told", "count": 4}],
+        reasons=[{"reason": "no hand-over is recorded", "count": 4}],
         pauses=[{"step": step, "count": 30 - step * step} for step in range(-5, 4)],
         predictions=predictions,
         changes=changes,

@@ -13,6 +13,7 @@ from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.attach.prior_settings import PriorSettings
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.attach.stored_budget import StoredBudget
+from loadmanager.attach.stored_course import Course
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running
@@ -169,8 +170,11 @@ async def _written() -> dict[str, bytes]:
     shared = SharedState(session)
     await shared.write(PriorSettings(dynamic={"{setting}": "text"}, effective={"{setting}": "x"}))
     await StoredBudget(MoveBudget(MoveLimits()), shared).store([BUNDLE])
+    course = Course()
+    course.add(BalancePoint(at_ms=60_000, gap=0.5, largest=1.5, bound=1.0))
+    await course.store(shared, 60_000)
     found = {}
-    for path in (znodes.CLUSTER, znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES):
+    for path in (znodes.CLUSTER, znodes.ATTACH_PRIOR, znodes.ATTACH_MOVES, znodes.ATTACH_COURSE):
         node = await session.get(path)
         assert node is not None
         found[path] = node.data

@@ -48,7 +48,7 @@ _REQUESTS: Final = [
 def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.monotonic) -> Link:
     """Return a link that passes every request on to another one, and reports it to ``observe``."""
 
-    def told(kind: str) -> Callable[..., Awaitable[Any]]:
+    def counting(kind: str) -> Callable[..., Awaitable[Any]]:
         send = getattr(link, kind)
 
         async def request(*arguments: Any, **named: Any) -> Any:
@@ -66,5 +66,5 @@ def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.mo
 
         return request
 
-    requests = {kind: told(kind) for kind in _REQUESTS}
+    requests = {kind: counting(kind) for kind in _REQUESTS}
     return cast("Link", SimpleNamespace(open=link.open, close=link.close, **requests))

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 Read = Callable[[Link, str, Trigger], Awaitable[Value]]
 
 REREAD_DELAY_S: Final = 1.0
-"""Pause after a read that the service refused, for example for want of rights."""
+"""Pause after a read that the service refused, for example for lack of rights."""
 
 
 async def read_node(link: Link, path: str, trigger: Trigger) -> Node | None:
@@ -46,7 +46,7 @@ async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, .
                 return ()
 
 
-class _Untold:
+class _Unreported:
     """Stands for a value not reported yet: None is a value."""
 
 
@@ -64,7 +64,7 @@ class Subscription(Generic[Value]):
         self._first_read = first_read
         self._watched = watched
         self.postpone = postpone
-        self._told: Value | type[_Untold] = _Untold
+        self._reported: Value | type[_Unreported] = _Unreported
         self._closed = False
 
     def close(self) -> None:
@@ -78,15 +78,15 @@ class Subscription(Generic[Value]):
         if not self._closed:
             self._watched.read()
 
-    def tell(self, value: Value, read: int, *, repeat: bool) -> None:
+    def report(self, value: Value, read: int, *, repeat: bool) -> None:
         """Report the value if it is new.
 
-        A read that began before the watch was asked for may show less than its caller
-        knows already, so it is not told.
+        A read that began before the watch was requested may show less than its caller
+        knows already, so it is not reported.
         """
-        if self._closed or read < self._first_read or (self._told == value and not repeat):
+        if self._closed or read < self._first_read or (self._reported == value and not repeat):
             return
-        self._told = value
+        self._reported = value
         try:
             self._callback(value)
         except Exception as error:  # noqa: BLE001 - as for any callback, the loop reports it; the other watches must be called
@@ -189,7 +189,7 @@ class WatchedPath(Generic[Value]):
             await asyncio.sleep(REREAD_DELAY_S)
         else:
             for subscription in tuple(self.subscriptions):
-                subscription.tell(value, read, repeat=repeat)
+                subscription.report(value, read, repeat=repeat)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from loadmanager.adapters.history.disk import LocalDisk
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history import KINDS, read_line
 
-_MOST_TOLD: Final = 20
+_MOST_SHOWN: Final = 20
 
 _Series = tuple[str, str, str]
 _Run = tuple[int, int]
@@ -48,7 +48,7 @@ class Findings:
             "faults": self.faults,
         }
 
-    def told(self) -> Iterator[str]:
+    def summary(self) -> Iterator[str]:
         """Yield it as lines for people."""
         yield f"{self.files} files, and {self.unfinished} that are being written"
         yield f"{self.lines} lines"
@@ -56,7 +56,7 @@ class Findings:
         yield f"{self.missing} lines missing, {self.repeated} there twice"
         yield f"{self.given_up} records given up by their writers"
         yield f"{len(self.faults)} files or lines that cannot be read"
-        yield from self.faults[:_MOST_TOLD]
+        yield from self.faults[:_MOST_SHOWN]
 
 
 def check_history(directory: Path) -> Findings:

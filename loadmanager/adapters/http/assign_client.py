@@ -148,7 +148,7 @@ class HttpAssignClient:
         timeout = self._timeout
         if within_s is not None:
             timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
-        # A leader never redirects; following one would ask somebody else.
+        # A leader never redirects; following a redirect would ask another server.
         async with self._session.request(
             method,
             URL(base + path, encoded=True),  # byte for byte: %2F in a name is no slash
@@ -198,10 +198,10 @@ def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavail
             wait_s = float(asked_s) if _SECONDS.fullmatch(asked_s) else 1.0
             return Unavailable(reason or f"{url}: has no broker for the bundle", wait_s)
         case _:
-            return Unavailable(told_refusal(url, answer))
+            return Unavailable(refusal_text(url, answer))
 
 
-def told_refusal(url: str, answer: Answer) -> str:
+def refusal_text(url: str, answer: Answer) -> str:
     """Return what a refusal says, for an error."""
     said = f"{url}: answered {answer.status}: {_reason(answer.text) or answer.text[:120]!r}"
     return f"{said}; asked without a token, {answer.withheld}" if answer.withheld else said

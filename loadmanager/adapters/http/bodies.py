@@ -9,7 +9,7 @@ from aiohttp.http import HttpVersion11
 from aiohttp.web import RequestPayloadError
 from pydantic import TypeAdapter, ValidationError
 
-from loadmanager.adapters.http.parameters import told
+from loadmanager.adapters.http.parameters import fault_text
 from loadmanager.adapters.http.replies import Refused
 
 _WITHIN_S: Final = 30.0
@@ -53,7 +53,7 @@ async def json_body(
         # By way of Python's parser: its messages name the place, and it takes no NaN.
         return form.validate_json(json.dumps(value, allow_nan=False), strict=True)
     except ValidationError as error:
-        raise Refused(400, f"the body: {told(error)}") from None
+        raise Refused(400, f"the body: {fault_text(error)}") from None
     except ValueError as error:
         raise Refused(400, f"the body: {error}") from None
 

@@ -55,11 +55,11 @@ def page(operations: Sequence[Operation], version: str) -> str:
     ordered = sorted(operations, key=lambda one: tags.index(one.tag))
     for tag, group in groupby(ordered, key=lambda one: one.tag):
         lines += [f'<h2 id="{_anchor(tag)}">{_escaped(tag)}</h2>']
-        lines += [line for one in group for line in _told(one)]
+        lines += [line for one in group for line in _described(one)]
     return "\n".join([*lines, "</body></html>", ""])
 
 
-def _told(one: Operation) -> Iterator[str]:
+def _described(one: Operation) -> Iterator[str]:
     marks = [one.role.value, "leader" if one.leader else "", "" if one.ours else "as Pulsar"]
     yield "<details><summary>"
     yield f'<span class="mark">{" · ".join(mark for mark in marks if mark)}</span>'

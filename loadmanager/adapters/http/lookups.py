@@ -162,10 +162,10 @@ class Lookups(Resource, tag="lookup"):
         ask = _Ask.of(request, target)
         answer = self._answers.of_topic(topic, ask.listener, ask.line)
         if answer is not None:
-            return _told(answer)
+            return _reply(answer)
         if self._mode == "answer":
             owner = await self._find_owner(topic)
-            return _told(self._answers.naming(owner, ask.listener))
+            return _reply(self._answers.naming(owner, ask.listener))
         return await self._owner_or_redirect(topic, ask, target)
 
     async def _owner_or_redirect(
@@ -184,7 +184,7 @@ class Lookups(Resource, tag="lookup"):
             if isinstance(found, Redirection) and ask.redirected and not found.authoritative:
                 found = await self._lookup.find_owner(topic)
         if isinstance(found, Owner):
-            return _told(self._answers.naming(found, ask.listener))
+            return _reply(self._answers.naming(found, ask.listener))
         if ask.authoritative:
             raise unavailable(f"{topic} was redirected by its leader already", self.retry_after_s)
         return _moved(_lookup_url(found, ask, target))
@@ -258,7 +258,7 @@ def _lookup_url(to: Redirection, ask: _Ask, target: Target) -> str:
     return f"{to.sidecar_url.rstrip('/')}{target.path}?{query}"
 
 
-def _told(answer: Answer) -> web.Response:
+def _reply(answer: Answer) -> web.Response:
     return web.Response(body=answer.body, headers=answer.headers)
 
 

@@ -88,10 +88,10 @@ def read_query(model: type[Model], text: str) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise Refused(400, f"the query parameter {told(error)}") from None
+        raise Refused(400, f"the query parameter {fault_text(error)}") from None
 
 
-def told(error: ValidationError) -> str:
+def fault_text(error: ValidationError) -> str:
     """Return the first faults of a value, each as place, value and what was expected."""
     faults = error.errors(include_url=False, include_context=False)
     lines = []

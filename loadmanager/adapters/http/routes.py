@@ -113,7 +113,7 @@ class RouteTable:
             allow = {"Allow": ", ".join(methods)}
             if method != "OPTIONS":
                 raise Refused(405, f"{method} is not for this path", allow)
-            route = Route(method, target.path, _telling(allow), Role.NOBODY)
+            route = Route(method, target.path, _empty_answer(allow), Role.NOBODY)
         captured = tuple(decoded(segment) for segment in raw)
         return route, Target(target.path, target.query_text, captured)
 
@@ -141,11 +141,11 @@ def _descend(place: _Place, segments: Sequence[str]) -> tuple[dict[str, Route], 
     return found
 
 
-def _telling(headers: Mapping[str, str]) -> Handler:
-    async def tell(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+def _empty_answer(headers: Mapping[str, str]) -> Handler:
+    async def answer(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         return empty_reply(204, headers)
 
-    return tell
+    return answer
 
 
 def decoded(segment: str) -> str:

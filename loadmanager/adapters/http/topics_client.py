@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient, told_refusal
+from loadmanager.adapters.http.assign_client import HttpAssignClient, refusal_text
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
@@ -42,7 +42,7 @@ class HttpTopicsClient:
             what = str(error) or type(error).__name__
             raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
         if answer.status != 200:  # noqa: PLR2004 - HTTP
-            raise Unavailable(told_refusal(url, answer))
+            raise Unavailable(refusal_text(url, answer))
         try:
             return topics_from(parse_fields(url, answer.text.encode()))
         except (MalformedContent, InvalidName, json.JSONDecodeError) as error:

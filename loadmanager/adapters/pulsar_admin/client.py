@@ -5,7 +5,9 @@ names and to no other host, because the token goes with it.
 """
 
 import asyncio
+import errno
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -186,6 +188,15 @@ class PulsarAdmin:
                 raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
             except aiohttp.ClientResponseError as error:
                 raise NotPulsar(f"{url}: not valid HTTP ({error.message})") from None
+            except aiohttp.ClientConnectorSSLError as error:
+                raise Unanswered(f"{url}: {error}") from None
+            except aiohttp.ClientConnectorError as error:
+                # aiohttp's own text names an "ssl:default" for plain HTTP as well.
+                code, text = error.errno or 0, error.strerror
+                why = os.strerror(code) if code in errno.errorcode else text
+                raise Unanswered(
+                    f"{url}: cannot connect ({why}); expected a broker's web service there"
+                ) from None
             except aiohttp.ClientError as error:
                 raise Unanswered(f"{url}: {error}") from None
         raise AnswerRefused(f"{url}: more than {_MOST_REDIRECTS} redirects")
@@ -217,7 +228,7 @@ class PulsarAdmin:
         """Return where a redirect leads, if the token may go there.
 
         Raises:
-            AnswerRefused: it leads to somebody who is no broker of this cluster.
+            AnswerRefused: the redirect leads to a host that is no broker of this cluster.
         """
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)

@@ -5,9 +5,9 @@ that the first lookup uses up, and with many clients another lookup may be faste
 target is asked right away, as Pulsar's leader would ask it (the *claim*), for a topic of the
 bundle. Pulsar's own lock decides: if another broker holds it, the claim changes nothing.
 
-On the extensible manager a source closes a bundle's topics first, and tells their clients only
+On the extensible manager a source closes a bundle's topics first, and notifies their clients only
 when the target serves it. If the target ends meanwhile, Pulsar may give the bundle back to the
-source, which then serves its topics to nobody, until it is told to release the bundle again.
+source, which then does not serve its topics until it is ordered to release the bundle again.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class MoveOrder:
         look_s: how long after an order the bundle is looked for at its target.
         return_s: how long it is waited for where the target ended.
         over: is set when the term ends.
-        left: whether the source may have closed its topics without telling their clients.
+        left: whether the source may have closed its topics without notifying their clients.
     """
 
     admin: PulsarAdmin
@@ -217,7 +217,7 @@ class MoveOrder:
                 async with asyncio.timeout(_RETURN_PAUSE_S):
                     await self.over.wait()
         if owner == self.move.source:
-            self._said = f"{owner} had it back and was told to release it again"
+            self._said = f"{owner} had it back and was ordered to release it again"
             until_s, look_s = monotonic() + self.return_s, self.look_s
             while not await self._told_to_release(owner, look_s) and monotonic() < until_s:
                 look_s *= 2
@@ -225,7 +225,7 @@ class MoveOrder:
         return self._ended_at(owner)
 
     async def _told_to_release(self, source: BrokerId, look_s: float) -> bool:
-        """Tell the source to release the bundle; returns whether it need not be told again.
+        """Order the source to release the bundle; returns whether that need not be repeated.
 
         It has to be where its first order was waiting for the topic of Pulsar's states, and was
         undone after that.

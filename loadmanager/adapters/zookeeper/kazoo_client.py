@@ -1,6 +1,6 @@
 """kazoo, with the holes closed that would let a request be applied at the wrong time.
 
-This is the one file that reaches behind kazoo's documented interface, for want of hooks;
+This is the one file that reaches behind kazoo's documented interface, for lack of hooks;
 `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. What it changes:
 
 - kazoo queues requests while the connection is broken and sends them after it is back,
@@ -135,7 +135,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             self._generation += 1
             self._open = True
             self._granted_timeout_s = timeout_s
-            self._tell(KeeperState.CONNECTED)
+            self._report_state(KeeperState.CONNECTED)
 
     def _call(self, request: Any, async_object: Any) -> Any:
         with self._gate:
@@ -158,10 +158,10 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             }
             if (broke or ended) and state != self._state:
                 # Before the pending requests fail: who gets their error sees why.
-                self._tell(state)
+                self._report_state(state)
             super()._session_callback(state)
 
-    def _tell(self, state: str) -> None:
+    def _report_state(self, state: str) -> None:
         event = ClientEvent(
             self,
             state,

@@ -83,7 +83,7 @@ class KazooSession:
 
     def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         """Call ``callback`` on the loop; the one thing kazoo's threads do here."""
-        # A loop that was closed before the session has nobody left to tell.
+        # A loop that was closed before the session has no callbacks left.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
@@ -152,11 +152,13 @@ class KazooSession:
 
     def _start_client(self) -> None:
         self._client = GatedClient(
-            self._options, lambda event: self.on_loop(self._client_told, event), self._resumption
+            self._options,
+            lambda event: self.on_loop(self._on_client_event, event),
+            self._resumption,
         )
         self._client.start_async()
 
-    def _client_told(self, event: ClientEvent) -> None:
+    def _on_client_event(self, event: ClientEvent) -> None:
         if self._closing or event.client is not self._client:
             return
         match event.state:
@@ -268,7 +270,7 @@ class KazooSession:
         """Begin a new session in place of one that has seen more than there is.
 
         Whatever it held is held no more, or by its former self: as if the process had been
-        started anew. To take it up on older data would be to trust locks that others have.
+        started again. To take it up on older data would be to trust locks that others have.
         """
         log.error(
             "zookeeper.data.replaced",

@@ -211,7 +211,7 @@ def _remark(one: FoundTerm) -> str:
     remarks = {
         Verdict.KNOWN: "",
         Verdict.VAGUE: " vague",
-        Verdict.ENTANGLED: f" not to be told from {', '.join(one.partners)}",
+        Verdict.ENTANGLED: f" not separable from {', '.join(one.partners)}",
         Verdict.UNVARIED: " never varied within a broker",
     }
     return remarks[one.verdict] + _drifted(one.drift)

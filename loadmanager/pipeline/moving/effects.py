@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import CostDocument
 from loadmanager.pipeline.moving.control import changes, moments, touched, with_moments
@@ -32,7 +32,7 @@ _PHASES = ("before", "after")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Recorded:
     """The tables that moves are judged by; ``loads`` as `windows.loads` makes it."""
 
     moves: DataFrame
@@ -54,7 +54,7 @@ Keep = Callable[[DataFrame], DataFrame]
 
 
 def effects(
-    given: Told,
+    given: Recorded,
     windows: Windows,
     back_within_s: float,
     costs: CostDocument | None = None,
@@ -83,7 +83,7 @@ def effects(
     arrived = keep(target_changes(carried_out, spans, windows))
     of_target = arrived.withColumnRenamed("broker", "target")
     joined = predicted.join(of_target, ["cluster", "moment_ms", "target"], "left")
-    return Effects(_told(judged(joined, windows.window_s)), arrived)
+    return Effects(_columns(judged(joined, windows.window_s)), arrived)
 
 
 def _around(orders: DataFrame, loads: DataFrame, windows: Windows) -> DataFrame:
@@ -149,7 +149,7 @@ def _classes(loads: DataFrame) -> DataFrame:
     return loads.groupBy("cluster", F.col("broker").alias("target")).agg(latest)
 
 
-def _told(judged: DataFrame) -> DataFrame:
+def _columns(judged: DataFrame) -> DataFrame:
     """Return the columns of the table ``move_effects``."""
     around = {
         f"{role}_{phase}": F.when(

@@ -3,7 +3,7 @@
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 KEY: Final = ("cluster", "writer", "instance", "seq")
 """Names the line of a move."""
@@ -11,7 +11,7 @@ KEY: Final = ("cluster", "writer", "instance", "seq")
 _SLACK_MS: Final = 5000
 """An order may be recorded so much before its decision: two clocks are read."""
 
-_TOLD: Final = ("ordered_at_ms", "released_at_ms", "acquired_at_ms", "took_s", "pause_s")
+_OF_HAND_OVER: Final = ("ordered_at_ms", "released_at_ms", "acquired_at_ms", "took_s", "pause_s")
 
 _ORDERED: Final = ("moved", "placed")
 
@@ -21,19 +21,19 @@ def with_hand_overs(moves: DataFrame, hand_overs: DataFrame) -> DataFrame:
 
     A hand-over belongs to the last move of its bundle to its target that was decided
     before it was ordered. Out: the columns of ``moves`` and ``ended`` (outcome of the
-    hand-over, null if none is told), ``ordered_at_ms`` (of the decision if none is told),
+    hand-over, null if none is recorded), ``ordered_at_ms`` (of the decision if none is),
     ``released_at_ms, acquired_at_ms, took_s, pause_s``.
     """
     place = ("cluster", "bundle", "target")
     key = F.struct(*KEY)
     decided = moves.where(F.col("outcome").isin(*_ORDERED)).select(
         *place, (F.col("at_ms") - _SLACK_MS).alias("order_ms"), F.lit(0).alias("what"),
-        key.alias("key"), F.lit(None).alias("told"),
+        key.alias("key"), F.lit(None).alias("hand_over"),
     )  # fmt: skip
-    task = F.struct(*_TOLD, F.col("outcome").alias("ended"))
+    task = F.struct(*_OF_HAND_OVER, F.col("outcome").alias("ended"))
     ended = hand_overs.select(
         *place, F.col("ordered_at_ms").alias("order_ms"), F.lit(1).alias("what"),
-        F.lit(None).alias("key"), task.alias("told"),
+        F.lit(None).alias("key"), task.alias("hand_over"),
     )  # fmt: skip
     in_order = Window.partitionBy(*place).orderBy("order_ms", "what")
     latest = F.last("key", ignorenulls=True).over(in_order)
@@ -41,9 +41,9 @@ def with_hand_overs(moves: DataFrame, hand_overs: DataFrame) -> DataFrame:
     first = (
         matched.where("key IS NOT NULL")
         .groupBy("key")
-        .agg(F.min_by("told", "order_ms").alias("told"))
+        .agg(F.min_by("hand_over", "order_ms").alias("hand_over"))
     )
-    found = first.select("key.*", "told.*").withColumnRenamed("ordered_at_ms", "written_ms")
+    found = first.select("key.*", "hand_over.*").withColumnRenamed("ordered_at_ms", "written_ms")
     joined = moves.join(found, list(KEY), "left")
     return joined.withColumn("ordered_at_ms", F.coalesce("written_ms", "at_ms")).drop("written_ms")
 

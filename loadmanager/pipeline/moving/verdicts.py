@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.pipeline.confidence import NORMAL_95
 
@@ -73,7 +73,7 @@ def _reason(window_s: float) -> Column:
         .when(F.col("outcome") == "failed", "the order could not be written")
         .when(F.col("source").isNull(), "no broker served it before")
         .when(~F.col("for_balance"), F.concat(F.lit("not for balance but "), "cause"))
-        .when(F.col("ended").isNull(), "no hand-over is told")
+        .when(F.col("ended").isNull(), "no hand-over is recorded")
         .when(F.col("ended") == "replaced", "replaced by another order")
         .when(F.col("acquired_at_ms").isNull(), "the term ended before it arrived")
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, table
 from loadmanager.core.bounds import HOUR_MS
@@ -102,7 +102,7 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
     caution = (
         ""
         if days >= WEEK_DAYS
-        else f" With only {plain(days, 2)} days of history, weekdays cannot be told from a trend."
+        else f" With only {plain(days, 2)} days of history, weekdays look like a trend."
     )
     foreseen = _foreseen(name, days, fitted)
     return Finding(foreseen.weight, foreseen.text + caution)

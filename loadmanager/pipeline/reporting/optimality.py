@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, table, tag
 from loadmanager.core.bounds import MINUTE_MS
@@ -103,8 +103,8 @@ def show(found: Distance | None) -> Part:
     """Return the part."""
     if found is None:
         text = (
-            "No leader told how far the cluster was from the best possible. Sidecars from 0.2 on "
-            "write it to their history after each round; simulations and attach do not."
+            "No leader recorded how far the cluster was from the best possible. Sidecars from 0.2 "
+            "on write it to their history after each round; simulations and attach do not."
         )
         return Part(title=TITLE, body=[tag("p", text)])
     body = [_over_time(found).html()]

@@ -1,4 +1,4 @@
-"""Which days a rollup computes anew: those that new batches have anything of.
+"""Which days a rollup recomputes: those that new batches have anything of.
 
 Tables by minute, hour and day are partitioned by date, and a day's rows depend on the reports
 of that day and the first minutes of the next. Other days are copied from the former version.
@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import MINUTE_MS, TIMES_END_MS
 from loadmanager.pipeline.jobs import Work
@@ -139,13 +139,13 @@ def _days_of_passed_over(store: Store, before: int) -> set[date]:
     batches = {one.number: one for one in store.batches()}
     last = max(batches)
 
-    def told(number: int) -> DataFrame:
+    def duplicates(number: int) -> DataFrame:
         of_batch = [number] if DOUBLED.name in batches[number].tables else []
         return store.rows_of(DOUBLED, of_batch)
 
     if last == before or DOUBLED.name not in batches[before].tables | batches[last].tables:
         return set()
-    now, then = told(last), told(before)
+    now, then = duplicates(last), duplicates(before)
     changed = now.exceptAll(then).unionByName(then.exceptAll(now))
     spans = changed.select("from_ms", "until_ms").distinct().limit(_MOST_DAYS).collect()
     return {day for span in spans for day in _days_from(span["from_ms"], span["until_ms"])}

@@ -4,7 +4,7 @@
     OUT/stream/state/000007/sums      minutes that are not over after batch 7
     OUT/stream/state/000007/seen      lines of them, by which copies are known
     OUT/stream/state/000007/state.json   written last: without it the batch is done again
-    OUT/stream_minutes/batch=000007   what batch 7 told
+    OUT/stream_minutes/batch=000007   the minutes that batch 7 reported
     OUT/stream_alerts/batch=000007
 
 A batch reads the state of the one before and writes its own parts over whatever an earlier
@@ -97,7 +97,7 @@ class Memory:
         """Return how far the stream is."""
         return self.progress(sys.maxsize)
 
-    def told(self, table: str, part: int | str) -> str:
+    def batch_folder(self, table: str, part: int | str) -> str:
         """Return the folder of a batch's reports, or of those beside batches."""
         name = f"{part:06d}" if isinstance(part, int) else part
         return f"{self._out}/{table}/batch={name}"
@@ -112,7 +112,7 @@ class Memory:
             return Progress.from_json(json.loads(self._files.read(where)))
         except (ValueError, KeyError, TypeError) as error:
             text = f"{where}: {error!r}; expected the state that a stream wrote"
-            raise PipelineError(f"{text}; remove {self._out}/stream to begin anew") from None
+            raise PipelineError(f"{text}; remove {self._out}/stream to start over") from None
 
     def frame(self, batch: int, name: str, like: StructType) -> DataFrame:
         """Return ``sums`` or ``seen`` before ``batch``; ``like`` is what they look like."""

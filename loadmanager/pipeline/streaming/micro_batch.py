@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import DAY_MS, MINUTE_MS
 from loadmanager.pipeline.failures import PipelineError
@@ -83,7 +83,7 @@ class Batches:
         standing = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
         over = F.col("minute_ms") < after.closed_ms
         try:
-            where = self.memory.told(STREAM_MINUTES.name, batch)
+            where = self.memory.batch_folder(STREAM_MINUTES.name, batch)
             closed = STREAM_MINUTES.conform(minutes(standing.where(over)))
             closed.coalesce(1).write.mode("overwrite").parquet(where)
             rows_read = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
@@ -147,14 +147,14 @@ class Batches:
             for one in alerts
         ]
         frame = self.spark.createDataFrame(rows, STREAM_ALERTS.schema).coalesce(1)
-        where = self.memory.told(STREAM_ALERTS.name, batch)
+        where = self.memory.batch_folder(STREAM_ALERTS.name, batch)
         frame.write.mode("overwrite").parquet(where)
 
     def _say(
         self, batch: int, read: DataFrame, fresh: DataFrame, frame: DataFrame, alerts: list[Alert]
     ) -> None:
         lines = read.where(F.col("part") == LINES)
-        bad = lines.where(F.col("told.fault").isNotNull()).count()
+        bad = lines.where(F.col("content.fault").isNotNull()).count()
         counted = frame.agg(F.countDistinct("minute"), F.max("minute")).first()
         over, last = counted or (0, None)
         until = f", the last {last:%F %H:%M}" if last is not None else ""
@@ -168,9 +168,9 @@ class Batches:
 
 def _reports(read: DataFrame) -> DataFrame:
     """Return the sound reports of a batch, as rows of ``broker_load``, with file and line."""
-    text = F.col("told.text")
+    text = F.col("content.text")
     parsed = F.from_json(text, parsed_schema("report"), {"mode": "FAILFAST"})
-    lines = read.where((F.col("part") == LINES) & (F.col("told.kind") == "report"))
+    lines = read.where((F.col("part") == LINES) & (F.col("content.kind") == "report"))
     return lines.select(*_LINE, parsed.alias("report")).select(*_LINE, "report.*")
 
 

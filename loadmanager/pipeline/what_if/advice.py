@@ -204,7 +204,7 @@ def _costs(best: _Compared) -> str:
     hours = best.scores.covered_s / 3600
     each = [
         f"{plain(one.moves / hours, 2)} moves, {plain(one.moved_connections / hours, 2)} "
-        f"connections made anew, {percent(one.moved_per_hour)} of the traffic interrupted"
+        f"connections made again, {percent(one.moved_per_hour)} of the traffic interrupted"
         for one in (best.scores, best.usual)
     ]
     return (

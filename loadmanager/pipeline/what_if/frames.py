@@ -25,7 +25,7 @@ from loadmanager.pipeline.what_if.refusals import (
     REPORT_MISSING,
     UNREADABLE,
 )
-from loadmanager.pipeline.what_if.round_lines import broker_columns, by_planner, told_parts
+from loadmanager.pipeline.what_if.round_lines import broker_columns, by_planner, recorded_parts
 from loadmanager.pipeline.what_if.standing import CONNECTIONS, Report, Standing, owned_rows, owners
 
 _REMEMBERED_TICKS: Final = 8
@@ -99,7 +99,7 @@ class Frames:
     brokers: Brokers = field(default_factory=Brokers)
     _standing: Standing = field(init=False)
     _averages: Averages = field(default_factory=Averages.none)
-    _told: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
+    _rounds: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
     _at_tick: dict[int, Averages] = field(default_factory=dict)
     _ticks: int = 0
     _whole: dict[int, int] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Frames:
         if event.kind == "report":
             self._standing.offer(event)
         elif event.kind == "tick":
-            if self._based or not self._told:
+            if self._based or not self._rounds:
                 self._tick(body)
             else:
                 self._late.append(body)
@@ -191,7 +191,7 @@ class Frames:
         rows = self.bundles.rows(event.names)
         self._averages = Averages.recorded(len(self.bundles), rows, event.numbers)
         self._at_tick = {}
-        self._told = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
+        self._rounds = {(event.body["epoch"], event.body["round"]): (len(rows), self._averages)}
 
     def _cut(self, body: Mapping[str, Any]) -> None:
         whole, parts = self.bundles.row(body["whole"]), self.bundles.rows(body["parts"])
@@ -233,7 +233,7 @@ class Frames:
 
     def _averages_at(self, body: Mapping[str, Any]) -> Averages | None:
         if body["base"]:
-            count, averages = self._told.pop((body["epoch"], body["round"]), (0, Averages.none()))
+            count, averages = self._rounds.pop((body["epoch"], body["round"]), (0, Averages.none()))
             if body["tick"] is None:
                 self._averages = averages
             return averages if count == body["bundles_known"] else None
@@ -245,7 +245,7 @@ class Frames:
         known = None if self._in_force is None else self._in_force[0]
         if not body["base"] and text == known:
             return None
-        parts = told_parts(body)
+        parts = recorded_parts(body)
         planner_for("settings of the history", parts.in_force, Wanted())
         self._in_force = (text, parts.in_force)
         if not body["base"]:

@@ -7,9 +7,15 @@ from itertools import product
 from typing import Final
 
 from loadmanager.config import ConfigError
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.balancing import SheddingSettings
 from loadmanager.config.offline import Wanted, part_and_key, planner_for
-from loadmanager.config.strategies import fields_of, go_together, not_together, strategy_named
+from loadmanager.config.strategies import (
+    fields_of,
+    go_together,
+    not_together,
+    own_placement,
+    strategy_named,
+)
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner_settings import PlannerSettings
@@ -94,9 +100,10 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
 
 def default_pair() -> tuple[str, str]:
     """Return the shedder and the placement of a configuration that names none, by short names."""
+    shedder = SheddingSettings().strategy
     return (
-        _short(SHEDDERS, SheddingSettings().strategy, "the default shedder"),
-        _short(PLACEMENTS, PlacementSettings().strategy, "the default placement"),
+        _short(SHEDDERS, shedder, "the default shedder"),
+        _short(PLACEMENTS, own_placement(SHEDDERS[shedder]), "the default placement"),
     )
 
 

@@ -87,14 +87,14 @@ class Reality:
         ]
         if got == want:
             return ""
-        return f"round {frame.number} of epoch {frame.epoch}: {_told(want, got)}"
+        return f"round {frame.number} of epoch {frame.epoch}: {_difference(want, got)}"
 
 
 def _decision(body: Mapping[str, Any]) -> _Decision:
     return body["bundle"], body["source"], body["target"], body["cause"]
 
 
-def _told(want: Sequence[_Decision], got: Sequence[_Decision]) -> str:
+def _difference(want: Sequence[_Decision], got: Sequence[_Decision]) -> str:
     """Return the first move that differs, for people."""
     for recorded, replayed in zip(want, got, strict=False):
         if recorded != replayed:

@@ -114,7 +114,7 @@ def ranked(found: Found, tried: Sequence[Combination]) -> list[tuple[int, str, S
     return sorted(rows, key=lambda row: (row[2].penalty, row[0]))
 
 
-def told(found: Found, play: Play) -> list[str]:
+def summary(found: Found, play: Play) -> list[str]:
     """Return what became of it, in words and as a table, best first."""
     evidence = found.evidence
     refused = sum(evidence.refused.values())

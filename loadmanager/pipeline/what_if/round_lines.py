@@ -32,7 +32,7 @@ def by_planner(body: Mapping[str, Any]) -> bool:
     return bool(body["shedder"] != GREEDY_RATE)
 
 
-def told_parts(body: Mapping[str, Any]) -> Snapshot:
+def recorded_parts(body: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot with the settings of a round, and a base's memory and constraints.
 
     Of a round that was not the planner's, no settings are recorded.

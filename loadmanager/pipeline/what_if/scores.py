@@ -47,8 +47,8 @@ class Scores:
     moved_bytes_per_s: float = _score("Traffic of the bundles moved for load, added up.")
     moved_per_hour: float = _score("The same as a multiple of the cluster's traffic, each hour.")
     returned_per_hour: float = _score("How much of that went back within an hour.")
-    moved_topics: int = _score("Topics whose clients had to connect anew.")
-    moved_connections: int = _score("Producers and consumers that had to connect anew.")
+    moved_topics: int = _score("Topics whose clients had to connect again.")
+    moved_connections: int = _score("Producers and consumers that had to connect again.")
     away: float = _score("Fraction of the traffic on other brokers than recorded, mean.")
     away_p95: float = _score("The same, 95 % of the time at most.")
 

@@ -1,4 +1,4 @@
-"""The brokers of a scenario: what they have, and what their work costs without telling."""
+"""The brokers of a scenario: their resources, and the hidden costs of their work."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from loadmanager.config.forms import Section, Word
 
 
 class HiddenCost(Section):
-    """What a broker of a class spends on its work; no strategy is told.
+    """The cost of work on a broker of a class, hidden from strategies.
 
     Messages and bytes count in and out alike.
     """
@@ -57,7 +57,7 @@ class BrokerClass(Section):
     )
     memory_mib: float = Field(16_384.0, gt=0, le=1e8, description="Memory of each.")
     cost: HiddenCost = Field(
-        default_factory=HiddenCost, description="What their work costs; no strategy is told."
+        default_factory=HiddenCost, description="The cost of their work, hidden from strategies."
     )
     background: Background = Field(
         default_factory=Background, description="What other processes on their hosts use."

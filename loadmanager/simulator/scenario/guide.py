@@ -50,8 +50,8 @@ _HEAD: Final = f"""\
 Made by `loadmanager config show-scenario-format` from the keys' own declarations; do not edit it.
 
 A scenario is a TOML file, by itself or one of those that `loadmanager simulate --list` names.
-`loadmanager config check-scenario FILE` tells every mistake at once, as `loadmanager simulate`
-does: with file and line, what stands there and what was expected.
+`loadmanager config check-scenario FILE` reports every mistake at once, as `loadmanager simulate`
+does: with file and line, the value there and what was expected.
 
 {indent(EXAMPLE, "    ")}
 Times are in seconds from the beginning. Rates count all topics of a load together.
@@ -111,10 +111,10 @@ def _sections() -> Iterator[str]:
     yield "## Sections of the configuration\n"
     links = ", ".join(f"[`[{name}]`](configuration.md#{name})" for name in _CONFIGURED)
     yield f"{links} are those of a sidecar's configuration, with the same defaults. The"
-    yield "strategies and their settings are told in [strategies.md](strategies.md), and may be"
-    yield "given by Pulsar's names. Which strategies run is said by `--strategy` (without it, all"
-    yield "pairs) and in which mode by `--mode`: here, `strategy` says whose the `settings` beside"
-    yield "it are, and `mode` says nothing. `--set` counts over settings. Brokers are of one"
+    yield "strategies and their settings are described in [strategies.md](strategies.md), and may"
+    yield "be given by Pulsar's names. `--strategy` chooses the strategies (without it, all pairs)"
+    yield "and `--mode` their mode: here, `strategy` names the one that `settings` are of, and"
+    yield "`mode` has no effect. `--set` takes precedence. Brokers are of one"
     yield "version, so that `prefer_later_versions` changes nothing.\n"
 
 
@@ -183,5 +183,5 @@ def _scores() -> Iterator[str]:
 
 
 def _text(model: type[Section]) -> str:
-    """Return what the model says of itself, as Markdown."""
+    """Return the description of the model, as Markdown."""
     return (model.__doc__ or "").strip().replace("\n    ", "\n").replace("``", "`")

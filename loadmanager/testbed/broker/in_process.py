@@ -78,7 +78,7 @@ class InProcessBroker:
         on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self._clock_s = clock_s
-        self._told = on_change
+        self._on_change = on_change
         self._name = broker
         self._hash_name: HashName = hash_name
         self._window_s = window_s
@@ -240,8 +240,8 @@ class InProcessBroker:
 
     def _record(self, change: Change) -> None:
         self._changes.append(change)
-        if self._told is not None:
-            self._told(change)
+        if self._on_change is not None:
+            self._on_change(change)
 
     def _alive(self) -> RunningBroker:
         if self._broker is None:

@@ -150,8 +150,8 @@ class PlainShow:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._next_s = 0.0
-        self._moves_told = 0
-        self._kills_told = 0
+        self._moves_shown = 0
+        self._kills_shown = 0
 
     def step(self, text: str) -> None:
         """Print the step."""
@@ -164,14 +164,14 @@ class PlainShow:
 
     def update(self, scene: Scene) -> None:
         """Print what is new, and the figures when it is time."""
-        for kill in scene.kills[self._kills_told :]:
+        for kill in scene.kills[self._kills_shown :]:
             self._print(f"{scene.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
-        self._kills_told = len(scene.kills)
-        for move in scene.journal.moves[self._moves_told :]:
+        self._kills_shown = len(scene.kills)
+        for move in scene.journal.moves[self._moves_shown :]:
             way = f"{scene.names[move.source]} -> {scene.names[move.target]}"
             bundle = scene.short(move.bundle)
             self._print(f"{scene.elapsed_s:5.0f} s  {bundle}  {way}  {move.reason}")
-        self._moves_told = len(scene.journal.moves)
+        self._moves_shown = len(scene.journal.moves)
         if scene.elapsed_s >= self._next_s:
             self._next_s = scene.elapsed_s + LINE_EVERY_S
             self._print(figures_line(scene))

@@ -23,7 +23,7 @@ from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService
 from loadmanager.testbed.faults.session import ClientSession
 from loadmanager.testbed.faults.trace import PROCESS
-from loadmanager.testbed.faults.virtual_time import ProcessClock
+from loadmanager.testbed.faults.virtual_time import ProcessClock, SlowComputing
 from loadmanager.testbed.faults.wires import Gate, Losses
 from loadmanager.wiring.application import Application, join
 from loadmanager.wiring.lifecycle import Sidecar
@@ -51,6 +51,8 @@ class World:
     """How much faster or slower than others the monotonic clock of a process may run."""
     read_ahead: Callable[[], int] = lambda: READ_AHEAD
     """How many owned lists a new sidecar reads at once though nobody there needs them."""
+    computes_for_s: Callable[[], float] = lambda: 0.0
+    """How long the next computation of a leader takes."""
     build: Callable[[Context], Context] = field(default=as_built)
     """What each new sidecar is joined of; a test of the tests breaks something here."""
 
@@ -116,6 +118,7 @@ class Agent:
             broker=self.line,
             clock=clock,
             metrics=metrics,
+            computing=SlowComputing(clock, world.computes_for_s),
         )
         self.context = world.build(context)
         self.server = NoServer()

@@ -48,7 +48,7 @@ NAMESPACE = Namespace("acme/orders")
 class Cluster(World):
     """All of it, and what a story does to it and asks of it."""
 
-    told: list[Mapping[str, Any]] = field(default_factory=list)
+    log_entries: list[Mapping[str, Any]] = field(default_factory=list)
     """Every event that was logged as info or worse."""
     _operator: MemoryCoordination | None = None
 
@@ -249,7 +249,7 @@ class Cluster(World):
 
     def warnings(self, event: str) -> list[Mapping[str, Any]]:
         """Return the logged events of this name."""
-        return [entry for entry in self.told if entry["event"] == event]
+        return [entry for entry in self.log_entries if entry["event"] == event]
 
     async def close(self) -> None:
         """End all processes at once."""
@@ -313,7 +313,7 @@ def play(
 
     async def program() -> None:
         cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable
-        listen(cluster.told.append)
+        listen(cluster.log_entries.append)
         try:
             for _ in range(sidecars):
                 cluster.start(cluster.add_host())

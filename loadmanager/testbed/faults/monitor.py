@@ -46,7 +46,7 @@ class Monitor:
         self._trace = trace
         self.violations: list[Violation] = []
         self.found = asyncio.Event()
-        self._told: set[tuple[Invariant, str]] = set()
+        self._reported: set[tuple[Invariant, str]] = set()
         self.serving = ServingWatch(cluster.hosts, trace, self.report)
         self.orders = OrdersWatch(cluster.service, trace, self.report)
         self.answers = AnswersWatch(trace, self.report)
@@ -98,7 +98,7 @@ class Monitor:
                 self.availability.asked(bundle, self._now_s())
 
     def restored(self, before: Mapping[str, Znode]) -> None:
-        """Begin anew after the ensemble's data, ``before``, were replaced by older ones."""
+        """Start over after the ensemble's data, ``before``, were replaced by older ones."""
         now_s, after = self._now_s(), self._cluster.service.nodes
         self.disturbed()
         self.serving.restored()
@@ -175,9 +175,9 @@ class Monitor:
 
     def report(self, invariant: Invariant, subject: str, seen: str) -> None:
         """Take up a violation, each once; `raise_first` raises the first."""
-        if (invariant, subject) in self._told:
+        if (invariant, subject) in self._reported:
             return
-        self._told.add((invariant, subject))
+        self._reported.add((invariant, subject))
         violation = Violation(invariant, self._now_s(), subject, seen)
         self._trace.add("VIOLATION", str(violation))
         self.violations.append(violation)

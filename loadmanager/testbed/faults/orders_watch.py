@@ -31,7 +31,7 @@ class OrdersWatch:
         self._trace = trace
         self._report = report
         self._elected = 0
-        self._told: dict[str, int] = {}
+        self._announced: dict[str, int] = {}
         self._misled: set[str] = set()
         self._read: dict[str, int] = {}
         self._acted: dict[str, int] = {}
@@ -44,7 +44,7 @@ class OrdersWatch:
         self._foreign.add(content)
 
     def restored(self, epoch: int) -> None:
-        """Begin anew with this epoch: the service's data were replaced by older ones."""
+        """Start over with this epoch: the service's data were replaced by older ones."""
         self._elected = epoch
 
     # --- in the service -------------------------------------------------------------
@@ -84,14 +84,14 @@ class OrdersWatch:
         session, broker = agent.coordination, agent.host.name
         name = agent.context.identity.instance
         session.after_read = lambda path, node: self._was_read(name, broker, path, node)
-        session.after_told = lambda path, node: self._was_told(name, broker, path, node)
+        session.after_watch = lambda path, node: self._on_announced(name, broker, path, node)
         session.before_commit = lambda operations: self._committed(name, operations)
 
-    def _was_told(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
+    def _on_announced(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
         if path != znodes.orders(broker) or node is None or not node.data:
             return
         # An agent that read a stranger's orders may take nothing until it reads a leader's.
-        self._told[name] = decode_orders(path, node.data).epoch
+        self._announced[name] = decode_orders(path, node.data).epoch
         self._misled.discard(name)
         if node.data in self._foreign:
             self._misled.add(name)
@@ -102,7 +102,7 @@ class OrdersWatch:
         self._read[name] = decode_orders(path, node.data).epoch
         if name in self._misled:
             # They stand in the place of the stranger's: in a new session it reads them first.
-            self._told[name] = self._read[name]
+            self._announced[name] = self._read[name]
             self._misled.discard(name)
 
     def _committed(self, name: str, operations: Sequence[Operation]) -> None:
@@ -114,7 +114,7 @@ class OrdersWatch:
         self.locks += 1
         epoch = decode_lock(operation.path, operation.data).epoch
         acted = self._acted.get(name, 0)
-        announced = self._told.get(name, 0)
+        announced = self._announced.get(name, 0)
         # A leader reads all orders, so what its process has read it need not obey yet.
         newest = max(announced, self._read.get(name, 0))
         if not announced <= epoch <= newest:

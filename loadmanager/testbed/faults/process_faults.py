@@ -159,8 +159,8 @@ async def claim_broker(scene: Scene) -> str:
     return f"{host.name} agent epoch {epoch}"
 
 
-async def mend_brokers(scene: Scene) -> str:
-    """Let all brokers be as they should."""
+async def repair_brokers(scene: Scene) -> str:
+    """Repair all brokers."""
     for host in scene.cluster.hosts:
         host.cut = False
         host.thaw_broker()
@@ -180,5 +180,5 @@ BROKER_FAULTS: Final = (
     Happening("exaggerate a broker's figures", 1, exaggerate, harms=True),
     Happening("let a broker report nonsense", 1, tell_nonsense, harms=True),
     Happening("claim a broker", 1, claim_broker, harms=True),
-    Happening("mend all brokers", 5, mend_brokers),
+    Happening("repair all brokers", 5, repair_brokers),
 )

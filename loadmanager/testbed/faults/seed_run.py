@@ -39,7 +39,7 @@ from loadmanager.testbed.faults.operations import (
 from loadmanager.testbed.faults.process_faults import (
     BROKER_FAULTS,
     PROCESS_FAULTS,
-    mend_brokers,
+    repair_brokers,
     start,
 )
 from loadmanager.testbed.faults.scene import Happening, Scene
@@ -71,6 +71,8 @@ _FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}
 """A broker that reports huge figures has its bundles split until they are too narrow for topics."""
 
 _PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)
+_COMPUTES_FOR_S: Final = (0.0, 0.0, 0.0, 0.05, 0.5)
+"""Longer than rounds take at a size that has been measured, so that much happens meanwhile."""
 _ONE_LULL_IN: Final = 16
 _SIDECARS: Final = (2, 3, 3, 3, 4)
 
@@ -148,6 +150,7 @@ class _SeedRun:
         cluster.service.half_tick_s = TICK_S / 2
         cluster.service.fails = lambda: cluster.rng.random() < _FAILS
         # So few brokers change less than a thousand: some sidecars leave their lists unread.
+        cluster.computes_for_s = lambda: cluster.rng.choice(_COMPUTES_FOR_S)
         cluster.read_ahead = lambda: cluster.rng.choice((1, READ_AHEAD))
         cluster.build = build
         monitor = Monitor(cluster, self._trace)
@@ -263,7 +266,7 @@ class _SeedRun:
                 agent.coordination.freeze_at_next_commit = None
                 agent.coordination.thaw()
                 agent.coordination.reconnect()
-        await mend_brokers(scene)
+        await repair_brokers(scene)
         await unmark_draining(scene)
         for _ in range(3):
             await asyncio.sleep(SESSION_S)

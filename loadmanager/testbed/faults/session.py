@@ -115,7 +115,7 @@ class ClientSession(LinkedCoordination):
     """A session whose requests, once made, are on their way: cancelling stops none.
 
     ``before_commit`` is called with the operations of every commit as the process makes
-    it, ``after_read`` with every node it reads, ``after_told`` with every one that a watch
+    it, ``after_read`` with every node it reads, ``after_watch`` with every one that a watch
     delivers. ``freeze_at_next_commit``, if set, lets the process freeze in the moment its next
     commit is on its way, and is called then.
     """
@@ -131,7 +131,7 @@ class ClientSession(LinkedCoordination):
         self.freeze_at_next_commit: Callable[[], None] | None = None
         self.before_commit: Callable[[Sequence[Operation]], None] | None = None
         self.after_read: Callable[[str, Node | None], None] | None = None
-        self.after_told: Callable[[str, Node | None], None] | None = None
+        self.after_watch: Callable[[str, Node | None], None] | None = None
         super().__init__(self._faulty, chroot="", timeout_s=timeout_s)
 
     # --- what happens to the connection ---------------------------------------------
@@ -247,12 +247,12 @@ class ClientSession(LinkedCoordination):
     ) -> NodeWatch:
         """Watch it."""
 
-        def told(node: Node | None) -> None:
-            if self.after_told is not None:
-                self.after_told(path, node)
+        def on_change(node: Node | None) -> None:
+            if self.after_watch is not None:
+                self.after_watch(path, node)
             callback(node)
 
-        return super().watch(path, told, postpone=postpone)
+        return super().watch(path, on_change, postpone=postpone)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Send it."""

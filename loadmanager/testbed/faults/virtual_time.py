@@ -9,19 +9,20 @@ number, not by address, because a set of them is gone through in the order of ha
 import asyncio
 import signal
 import traceback
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
+from loadmanager.ports import Clock
 from loadmanager.testbed.faults.violation import Invariant, Violation
 from loadmanager.testbed.faults.virtual_loop import START_S, VirtualLoop, VirtualTimeError
 from loadmanager.testbed.faults.wires import Gate
 
 _AGAIN_S: Final = 1.0
-_TOLD_FRAMES: Final = 6
+_SHOWN_FRAMES: Final = 6
 
 
 class CpuTimeUp(KeyboardInterrupt):
@@ -39,7 +40,7 @@ class CpuTimeLimit:
     was_at: str = ""
 
     def _passed(self, _signal: int, frame: FrameType | None) -> None:
-        self.was_at = self.was_at or "".join(traceback.format_stack(frame)[-_TOLD_FRAMES:])
+        self.was_at = self.was_at or "".join(traceback.format_stack(frame)[-_SHOWN_FRAMES:])
         raise CpuTimeUp(self.was_at)
 
     @contextmanager
@@ -59,6 +60,7 @@ class CpuTimeLimit:
             signal.setitimer(signal.ITIMER_PROF, left_s, every_s)
 
 
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
 WALL_START_MS: Final = 1_700_000_000_000
@@ -121,6 +123,24 @@ def _run(program: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
         seen = f"{complaints[0]['message']}: {error!r}"
         raise Violation(Invariant.NOTHING_UNHEARD, ended_at_s, "the loop", seen) from error
     return result
+
+
+class SlowComputing:
+    """The `Computing` port: computes at once, and returns it only when some time has passed."""
+
+    def __init__(self, clock: Clock, takes_s: Callable[[], float]) -> None:
+        self._clock = clock
+        self._takes_s = takes_s
+        self._turn = asyncio.Lock()
+
+    async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Return what ``function`` returns, or raise what it raises."""
+        async with self._turn:
+            takes_s = self._takes_s()
+            found = function(*args)
+            if takes_s:
+                await self._clock.sleep(takes_s)
+            return found
 
 
 _AFTER_ALL_S: Final = 1e9

@@ -90,17 +90,17 @@ class ClientSession:
         try:
             act(fields)
         except Refused as refused:
-            self._tell(fields.request_id, refused)
+            self._refuse(fields.request_id, refused)
 
     def _begin(self, act: Callable[[Any], Coroutine[Any, Any, None]], fields: Any) -> None:
         if len(self._waiting) >= MAX_WAITING:
             text = f"{len(self._waiting)} commands are waiting already"
-            self._tell(fields.request_id, Refused(ServerError.TOO_MANY_REQUESTS, text))
+            self._refuse(fields.request_id, Refused(ServerError.TOO_MANY_REQUESTS, text))
             return
         try:
             doing = act(fields)
         except Refused as refused:
-            self._tell(fields.request_id, refused)
+            self._refuse(fields.request_id, refused)
             return
         task = asyncio.get_running_loop().create_task(doing)
         self._waiting.add(task)
@@ -112,10 +112,10 @@ class ClientSession:
         if isinstance(error, OSError | Fenced):
             error = Refused(ServerError.PERSISTENCE, str(error))
         if isinstance(error, Refused):
-            self._tell(request_id, error)
+            self._refuse(request_id, error)
         elif error is not None:
             raise error
 
-    def _tell(self, request_id: int, refused: Refused) -> None:
+    def _refuse(self, request_id: int, refused: Refused) -> None:
         reply = {"error": refused.error, "message": str(refused)}
         self._line.send(encode(Command.ERROR, request_id=request_id, **reply))

@@ -67,7 +67,7 @@ class Topics:
         self._hold_s = hold_s
         self._open: dict[TopicName, ServedTopic] = {}
         self._loaded = asyncio.Event()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._announcing: set[asyncio.Task[None]] = set()
 
     async def opened(self, name: TopicName) -> ServedTopic:
         """Return a topic, opened if need be; wait for a moment if it is not served here yet.
@@ -150,9 +150,9 @@ class Topics:
     async def close(self) -> None:
         """Close all topics; clients are directed to new owners no more."""
         self._close([*self._open.values()])
-        for task in [*self._telling]:
+        for task in [*self._announcing]:
             task.cancel()
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        await asyncio.gather(*self._announcing, return_exceptions=True)
 
     def _opened_log(self, name: TopicName, bundle: BundleId, token: int) -> ServedTopic:
         encoded = _PREFIX + quote(name.local, safe="")
@@ -201,5 +201,5 @@ class Topics:
 
     def _begin(self, notifying: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(notifying)
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._announcing.add(task)
+        task.add_done_callback(self._announcing.discard)

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from pydantic import BaseModel
 
-from loadmanager.adapters.http.assign_client import Answer, told_refusal
+from loadmanager.adapters.http.assign_client import Answer, refusal_text
 from loadmanager.adapters.http.replies import SERVER_NAME, unavailable
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import LeaderElsewhere, Unavailable
@@ -67,7 +67,7 @@ class OverviewReader:
             url = error.sidecar_url
         answer = await self.line.ask("GET", url, OVERVIEW_PATH, most_bytes=_MOST_BYTES)
         if answer.status != _OK:
-            raise Unavailable(told_refusal(url.rstrip("/") + OVERVIEW_PATH, answer))
+            raise Unavailable(refusal_text(url.rstrip("/") + OVERVIEW_PATH, answer))
         content = json.loads(answer.text)
         if not isinstance(content, dict):
             raise Unavailable(f"{url}: answered {answer.text[:80]!r}; expected an overview")
