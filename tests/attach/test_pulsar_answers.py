@@ -1,11 +1,15 @@
 """What a Pulsar broker answers about topics, and what is none of its answers."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from fake_pulsar import FakePulsar, lies_in
+from tls_files import Files
 
 from loadmanager.adapters.pulsar_admin import (
     Access,
@@ -106,3 +110,18 @@ async def test_an_address_where_nothing_listens_is_named_in_one_sentence(
             await admin.json(url)
     why = "cannot connect (Connection refused); expected a broker's web service there"
     assert str(refused.value) == f"{url}: {why}"
+
+
+async def test_a_certificate_of_another_authority_is_named(
+    admin: PulsarAdmin, tmp_path: Path
+) -> None:
+    files = Files(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    server = TestServer(web.Application())
+    await server.start_server(ssl=context)
+    try:
+        with pytest.raises(Unanswered, match="certificate verify failed"):
+            await admin.json(str(server.make_url("/")))
+    finally:
+        await server.close()

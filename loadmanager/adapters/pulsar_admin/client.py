@@ -188,7 +188,8 @@ class PulsarAdmin:
                 raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
             except aiohttp.ClientResponseError as error:
                 raise NotPulsar(f"{url}: not valid HTTP ({error.message})") from None
-            except aiohttp.ClientConnectorSSLError as error:
+            # The number of a refused certificate is one of TLS, which means another thing in errno.
+            except aiohttp.ClientSSLError as error:
                 raise Unanswered(f"{url}: {error}") from None
             except aiohttp.ClientConnectorError as error:
                 # aiohttp's own text names an "ssl:default" for plain HTTP as well.
