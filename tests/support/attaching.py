@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,10 @@ PATIENCE_S: Final = 240.0
 def balancing(
     cluster: RealPulsar, state_dir: Path, *more: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[dict[str, Any]]]]:
-    """Run the command; yields it and what it has told so far."""
+    """Run the command; yields it and what it has told so far, ``ended`` last of all.
+
+    Pulsar's settings are restored even where a test fails, so that it can be tried once more.
+    """
     process = subprocess.Popen(
         command(cluster, state_dir, "--balance", *more), stdout=subprocess.PIPE, text=True
     )
@@ -31,17 +35,23 @@ def balancing(
     def listen() -> None:
         assert process.stdout is not None
         told.extend(map(json.loads, process.stdout))
+        code = process.wait()
+        at = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        told.append({"at": at, "event": f"the process ended with {code}", "ended": code})
 
     reader = threading.Thread(target=listen)
     reader.start()
     try:
         yield process, told
     finally:
+        killed = process.poll() is None
         process.kill()
         process.wait()
         reader.join()
         assert process.stdout is not None
         process.stdout.close()
+        if killed:
+            subprocess.run(command(cluster, state_dir, "--restore"), check=False, timeout=60)
 
 
 def command(cluster: RealPulsar, state_dir: Path, *more: str) -> list[str]:
@@ -78,7 +88,8 @@ def told_until(
         for line in told[since:]:
             if wanted(line):
                 return line
-        assert time.monotonic() < deadline_s, "\n".join(map(_brief, told))
+        over = "ended" in told[-1] if told else False
+        assert not (over or time.monotonic() >= deadline_s), "\n".join(map(_brief, told))
         time.sleep(0.05)
 
 

@@ -160,7 +160,7 @@ class Children:
 
 
 def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
-    """Return free loopback ports; from ``first`` on, all must be free.
+    """Return ports that are free on all addresses; from ``first`` on, all must be free.
 
     Ports for outgoing connections begin higher (32768 on Linux), so that none of
     the demo's own connections takes a port before its child listens on it.
@@ -197,7 +197,8 @@ async def no_listener(port: int) -> str:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind(("127.0.0.1", port))
+            # On all addresses: others may listen on another one than 127.0.0.1.
+            probe.bind(("", port))
         except OSError:
             return False
     return True
