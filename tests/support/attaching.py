@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from real_pulsar import RealPulsar
 
 from loadmanager.attach.quiet import SWITCHES
@@ -89,7 +90,8 @@ def told_until(
             if wanted(line):
                 return line
         over = "ended" in told[-1] if told else False
-        assert not (over or time.monotonic() >= deadline_s), "\n".join(map(_brief, told))
+        if over or time.monotonic() >= deadline_s:
+            pytest.fail("\n".join(map(_brief, told)))
         time.sleep(0.05)
 
 
