@@ -1,4 +1,4 @@
-"""Every kind of line there is."""
+"""Every kind of line."""
 
 from typing import Final
 
@@ -29,27 +29,27 @@ REPORT: Final = Kind(
     (
         text(
             "broker",
-            "The broker that is reported on. Live, it is the writer; a simulation writes for all.",
+            "The broker that the report is about: the writer, or any one in a simulation.",
         ),
-        text("broker_class", "Word for brokers of one kind (hardware, image); empty if not set."),
+        text("broker_class", "Class of the broker (hardware, image); empty if not set."),
         time("started_at_ms", "When the broker's sidecar began; changes with a restart."),
-        time("reported_at_ms", "Wall clock of the sample; names the report in other lines."),
+        time("reported_at_ms", "Wall clock of the sample; identifies the report in other lines."),
         text("version", "Version of the broker."),
         text(
             "due",
             "Why it was published: first, forced, registration, bundles, usage, msg_rate, "
-            "throughput, age; simulated where a simulation does not say.",
+            "throughput, age; simulated where a simulation gives no reason.",
         ),
         rate(
             "interval_s",
-            "Since the report before on the monotonic clock; null for the first of a registration.",
+            "Since the previous report, monotonic clock; null for the first of a registration.",
             nullable=True,
         ),
-        rate("window_s", "Over how long the rates are means; null if unknown.", nullable=True),
-        flag("draining", "Whether the broker is being emptied."),
+        rate("window_s", "Time over which rates are means; null if unknown.", nullable=True),
+        flag("draining", "Whether the broker is being drained."),
         flag("healthy", "Whether it passes its health checks."),
         flag("persistent_topics", "Whether it takes persistent topics."),
-        flag("non_persistent_topics", "Whether it takes other topics."),
+        flag("non_persistent_topics", "Whether it takes non-persistent topics."),
         *RESOURCES,
         *VARIED,
         *TRAFFIC,
@@ -68,8 +68,8 @@ REPORT: Final = Kind(
             ),
             "Each bundle that the broker serves.",
         ),
-        Field("gains", Type.TEXT, "Bundles it had not in the report before.", listed=True),
-        Field("losses", Type.TEXT, "Bundles it has no more.", listed=True),
+        Field("gains", Type.TEXT, "Bundles added since the previous report.", listed=True),
+        Field("losses", Type.TEXT, "Bundles gone since the previous report.", listed=True),
     ),
     "The load report of one broker, each time its agent publishes one.",
 )
@@ -81,7 +81,7 @@ TERM_CHANGE: Final = Kind(
         count("epoch", "Epoch of the term."),
         text("event", "began or ended."),
     ),
-    "A term of the writer as leader began or ended. A leader that is killed ends none.",
+    "A term of the writer as leader began or ended. A killed leader writes no end.",
 )
 
 TICK: Final = Kind(
@@ -90,18 +90,18 @@ TICK: Final = Kind(
     (
         *TERM,
         count("tick", "Ticks of this term so far, from 1."),
-        flag("sampled", "Whether a sample was added to all averages; else reports were taken."),
+        flag("sampled", "Whether a sample was added to all averages; else only reports were read."),
         Columns(
             "taken",
             (
                 text("broker", "Broker."),
-                time("reported_at_ms", "Its report that was taken."),
+                time("reported_at_ms", "Its new report."),
             ),
-            "Reports that the leader took up since the tick before: they count from now on.",
+            "Reports that the leader read since the previous tick: they count from now on.",
         ),
-        Field("left", Type.TEXT, "Brokers that left since the tick before.", listed=True),
+        Field("left", Type.TEXT, "Brokers that left since the previous tick.", listed=True),
     ),
-    "The leader added one sample of every bundle to its averages, from the last reports.",
+    "The leader added one sample of every bundle to its averages, from the latest reports.",
 )
 
 ROUND: Final = Kind(
@@ -111,19 +111,23 @@ ROUND: Final = Kind(
         *TERM,
         AT_TICK,
         text("outcome", "moved, observed, quiet, or failed: the orders could not be written."),
-        rate("took_s", "How long it took.", nullable=True),
-        flag("base", "Whether bundles lines and the texts memory and constraints go with it."),
-        text("steering", "How far the leader may go by itself: active, observing or paused."),
+        rate("took_s", "Duration.", nullable=True),
+        flag("base", "Whether it has bundles lines, memory and constraints."),
+        text("steering", "Balancing mode: active, observing or paused."),
         text("mode", "The planner's mode: safe or parity."),
-        text("shedder", "Strategy that offers bundles."),
+        text("shedder", "Strategy that chooses bundles to move."),
         text("placement", "Strategy that chooses their brokers."),
         text("settings", "All settings in force, as the settings of a snapshot (JSON)."),
-        flag("session_doubtful", "Whether the leader was unsure that it still leads."),
+        flag("session_doubtful", "Whether it was uncertain that the leader still leads."),
         rate("tick_interval_s", "Time between samples of the averages.", nullable=True),
-        rate("membership_changed_ago_s", "When a broker last came or left.", nullable=True),
-        Field("departed_ago_s", Type.RATE, "When brokers left lately.", listed=True),
+        rate(
+            "membership_changed_ago_s",
+            "Time since a broker last joined or left.",
+            nullable=True,
+        ),
+        Field("departed_ago_s", Type.RATE, "Times since brokers left recently.", listed=True),
         count("moves", "Moves that were decided."),
-        count("observed", "Moves that were not, because of the mode."),
+        count("observed", "Moves that were not ordered, because of the balancing mode."),
         count("bundles_known", "Bundles that the leader knows of."),
         rate("mean_score", "Mean of the brokers' scores.", nullable=True),
         rate("highest_score", "Highest of the brokers' scores.", nullable=True),
@@ -132,39 +136,39 @@ ROUND: Final = Kind(
             "brokers",
             (
                 text("broker", "Broker."),
-                time("reported_at_ms", "The report that stands; null if unknown.", nullable=True),
+                time("reported_at_ms", "Its latest report; null if unknown.", nullable=True),
                 time("started_at_ms", "When the broker's sidecar began."),
                 text("version", "Version of the broker."),
-                rate("age_s", "How old the report was."),
+                rate("age_s", "Age of the report."),
                 rate("score", "Its load by the configured weights, a fraction."),
-                rate("load_ema", "Its running load, a fraction; null if none.", nullable=True),
-                rate("bytes_ema", "Its running throughput; null if none.", nullable=True),
+                rate("load_ema", "Moving average of its load, a fraction.", nullable=True),
+                rate("bytes_ema", "Moving average of its throughput.", nullable=True),
                 *RESOURCES,
                 *TRAFFIC,
-                rate("long_msgs_per_s", "Long-term message rates of its bundles, summed."),
-                rate("preallocated_msgs_per_s", "Of those that are on their way to it."),
+                rate("long_msgs_per_s", "Sum of the long-term message rates of its bundles."),
+                rate("preallocated_msgs_per_s", "The same of bundles being moved to it."),
                 count("topics", "Topics."),
-                count("bundles", "Bundles its report lists."),
-                flag("draining", "Whether it is being emptied."),
+                count("bundles", "Bundles in its report."),
+                flag("draining", "Whether it is being drained."),
                 flag("persistent_topics", "Whether it takes persistent topics."),
-                flag("non_persistent_topics", "Whether it takes other topics."),
+                flag("non_persistent_topics", "Whether it takes non-persistent topics."),
             ),
-            "Each broker as the leader saw it, by name.",
+            "Brokers in the leader's view, by name.",
         ),
         Columns(
             "in_flight",
-            (text("bundle", "Bundle."), text("target", "Broker it is ordered to.")),
-            "Orders that were not carried out yet.",
+            (text("bundle", "Bundle."), text("target", "Broker that it is ordered to.")),
+            "Orders that were not yet carried out.",
         ),
-        Field("unowned", Type.TEXT, "Bundles that waited for a broker.", listed=True),
+        Field("unowned", Type.TEXT, "Bundles waiting for a broker.", listed=True),
         Columns(
             "refusals",
             (
                 text("subject", "A broker, a bundle, or empty for the whole round."),
-                text("reason", "Word of the closed list of reasons."),
-                text("detail", "The figures that decided, for people."),
+                text("reason", "One of the reasons in the strategy guide."),
+                text("detail", "The deciding figures, human-readable."),
             ),
-            "All that was left alone, and why.",
+            "Everything that was left alone, with the reason.",
         ),
         text("memory", "Strategies' memory before a base round (JSON), else null.", nullable=True),
         text(
@@ -174,7 +178,7 @@ ROUND: Final = Kind(
             nullable=True,
         ),
     ),
-    "One round of the leader: what it saw, decided and left alone.",
+    "One round of the leader: its view, moves and refusals.",
 )
 
 OPTIMALITY: Final = Kind(
@@ -182,22 +186,22 @@ OPTIMALITY: Final = Kind(
     Stream.ROUNDS,
     (
         *TERM,
-        rate("largest", "The largest use of CPU or network of any broker, of its limit."),
-        rate("bound", "What that is at least, wherever the bundles are: a proven lower bound."),
+        rate("largest", "Largest CPU or network usage of any broker, as a fraction of its limit."),
+        rate("bound", "Proven lower bound of that over all assignments of bundles."),
         rate(
             "bound_within_policies",
-            "The same, wherever isolation policies and drains let the bundles be.",
+            "The same over all assignments that isolation policies and drains allow.",
         ),
-        rate("gap", "How far the largest use is above the bound, over the bound."),
+        rate("gap", "Difference of largest and bound, divided by the bound."),
         rate("gap_within_policies", "The same for the bound within policies."),
         rate(
             "excess",
-            "How far brokers are above the level at which the load is even, mean over the "
-            "brokers, over the level.",
+            "Mean over the brokers of how far each is above the level of even load, "
+            "divided by that level.",
         ),
     ),
-    "How far the cluster was from the best possible at a round, by the costs that the leader "
-    "decided with. After a round that follows another too soon there is no such line.",
+    "Distance of the cluster from the best possible at a round, by the costs that the leader "
+    "decided with. Rounds that follow another too soon have no such line.",
 )
 
 SHADOW: Final = Kind(
@@ -205,16 +209,16 @@ SHADOW: Final = Kind(
     Stream.ROUNDS,
     (
         *TERM,
-        text("strategy", "Strategy beside the active one, which moved nothing."),
-        rate("largest", "The largest use of any broker as it would have been, of its limit."),
-        rate("gap", "How far that is above the proven lower bound, over the bound."),
-        rate("active_gap", "The same of the cluster as it was."),
-        count("moves", "Bundles that it would have moved for their load."),
-        rate("moved", "Their part of all traffic, half by messages and half by bytes."),
+        text("strategy", "Strategy evaluated beside the active one; it moves nothing."),
+        rate("largest", "Largest usage of any broker under this strategy, a fraction."),
+        rate("gap", "Difference of that and the proven lower bound, divided by the bound."),
+        rate("active_gap", "The same of the real cluster."),
+        count("moves", "Bundles that it would have moved for load."),
+        rate("moved", "Their share of all traffic, half by messages and half by bytes."),
         count("active_moves", "Moves of the active strategy."),
-        rate("active_moved", "Their part of all traffic."),
+        rate("active_moved", "Their share of all traffic."),
     ),
-    "What a strategy would have had at a round, had it decided since the term began. It is "
+    "The state of the cluster at a round if this strategy had decided since the term began; "
     "computed as often as the optimality lines.",
 )
 
@@ -230,7 +234,7 @@ BUNDLES: Final = Kind(
             "bundles",
             (
                 text("bundle", "Bundle."),
-                text("owner", "Broker whose report lists it, null for none.", nullable=True),
+                text("owner", "Broker whose report lists it; null for none.", nullable=True),
                 *SHORT_AND_LONG,
                 count("short_samples", "Samples in the short-term average, at most 10."),
                 count("long_samples", "Samples in the long-term average, at most 1000."),
@@ -247,14 +251,14 @@ MOVE: Final = Kind(
     Stream.ROUNDS,
     (
         count("epoch", "Epoch of the leader's term."),
-        count("round", "Round that decided it; 0 for between two rounds."),
+        count("round", "Round that decided it; 0 for between rounds."),
         count("move", "Number of the move in its term, from 1."),
         text("bundle", "Bundle."),
         *MOVING,
         text(
             "outcome",
-            "moved; placed: it had no owner; observed: nothing was ordered, because of the mode; "
-            "failed: its order does not stand. The task lines follow each order to its end.",
+            "moved; placed: it had no owner; observed: not ordered, because of the balancing mode; "
+            "failed: its order could not be written. Task lines follow each order to its end.",
         ),
         text(
             "cause",
@@ -266,7 +270,7 @@ MOVE: Final = Kind(
         rate("source_score", "Score of the source before; null without one.", nullable=True),
         rate("target_score", "Score of the target before; null if unknown.", nullable=True),
     ),
-    "A bundle was given another broker, or would have been.",
+    "A move was decided: ordered, or only observed.",
 )
 
 HAND_OVER: Final = Kind(
@@ -276,14 +280,14 @@ HAND_OVER: Final = Kind(
         count("epoch", "Epoch of the leader's term."),
         text("bundle", "Bundle."),
         *MOVING,
-        text("outcome", "finished; replaced: ordered elsewhere or no more; left: the term ended."),
+        text("outcome", "finished; replaced: by another order or none; left: the term ended."),
         time("ordered_at_ms", "When the order was written."),
-        time("released_at_ms", "When the leader saw that the source let go.", nullable=True),
-        time("acquired_at_ms", "When it saw that the target serves.", nullable=True),
-        rate("took_s", "From order to the target serving, monotonic clock.", nullable=True),
-        rate("pause_s", "For how long no broker served, monotonic clock.", nullable=True),
+        time("released_at_ms", "When the leader saw the release by the source.", nullable=True),
+        time("acquired_at_ms", "When the leader saw the target serve.", nullable=True),
+        rate("took_s", "From the order until the target served, monotonic clock.", nullable=True),
+        rate("pause_s", "How long no broker served, monotonic clock.", nullable=True),
     ),
-    "An order that was written came to its end.",
+    "An order that had been written ended.",
 )
 
 TASK: Final = Kind(
@@ -299,14 +303,14 @@ TASK: Final = Kind(
         text("asked_by", "unowned, people, drain, reconciliation or balancing."),
         text(
             "state",
-            "unconfirmed: the reply to its order was lost; ordered; released: its source let go; "
+            "unconfirmed: the reply to its order was lost; ordered; released: by its source; "
             "and at its end serving, failed, superseded, timed_out or landed_elsewhere.",
         ),
-        rate("age_s", "Since it was proposed, monotonic clock."),
+        rate("age_s", "Time since it was proposed, monotonic clock."),
         count("attempts", "How often its order was written."),
-        text("note", "Why it ended, for people."),
+        text("note", "Why it ended, human-readable."),
     ),
-    "A bundle task came into a new state.",
+    "A bundle task entered a new state.",
 )
 
 CUT: Final = Kind(
@@ -315,10 +319,10 @@ CUT: Final = Kind(
     (
         count("epoch", "Epoch of the leader's term."),
         text("action", "split or merge."),
-        text("whole", "The bundle that was split, or that two became."),
-        Field("parts", Type.TEXT, "What the whole was split into, or made of.", listed=True),
+        text("whole", "The bundle that was split, or the result of the merge."),
+        Field("parts", Type.TEXT, "The halves of the split or merge.", listed=True),
     ),
-    "The leader learned that bundles were split or merged.",
+    "The leader saw that bundles were split or merged.",
 )
 
 LOST_REPORTS, LOST_ROUNDS = (
@@ -326,16 +330,16 @@ LOST_REPORTS, LOST_ROUNDS = (
         name,
         stream,
         (
-            count("records", "How many were not written."),
+            count("records", "Number of lines that were not written."),
             text(
                 "why",
                 "queue_full; unwritable: the disk was full or gone for too long; unfit: a number "
                 "in it was not finite.",
             ),
-            time("first_at_ms", "When the first happened."),
-            time("last_at_ms", "When the last happened."),
+            time("first_at_ms", "Time of the first."),
+            time("last_at_ms", "Time of the last."),
         ),
-        "Records that the writer had to give up; none is missing without such a line.",
+        "Lines that the writer dropped; none is missing without such a line.",
     )
     for name, stream in (("lost_reports", Stream.REPORTS), ("lost_rounds", Stream.ROUNDS))
 )

@@ -1,4 +1,4 @@
-"""What stands in a line of history: one declaration for writer, reader, Spark and documents.
+"""Schema of the lines of history: one declaration for writer, reader, Spark and documents.
 
 A line is one JSON object. Lists that belong together are columns: an object of lists of one
 length, ``{"bundle": [...], "msgs_in_per_s": [...]}``, which is a third of the text of a list
@@ -19,7 +19,7 @@ VERSION: Final = 1
 
 
 class Type(StrEnum):
-    """What a field holds. Spark: string, bigint, bigint, double, boolean."""
+    """Type of a field. Spark: string, bigint, bigint, double, boolean."""
 
     TEXT = "text"
     COUNT = "count"
@@ -38,7 +38,7 @@ BOUNDS: Final[Mapping[Type, Bound]] = MappingProxyType(
 
 
 class Stream(StrEnum):
-    """Which files a kind of line is in; each writer numbers the lines of each by itself."""
+    """The files that have a kind of line; each writer numbers the lines of each stream."""
 
     REPORTS = "reports"
     ROUNDS = "rounds"
@@ -48,8 +48,8 @@ class Stream(StrEnum):
 class Field:
     """One field of a line.
 
-    ``nullable`` fields are null where something is not known or does not apply; the field
-    itself is always there. ``listed`` is a list of such values. Lines that were written
+    ``nullable`` fields are null where a value is unknown or does not apply; the field
+    itself is always present. ``listed`` is a list of such values. Lines that were written
     before a field was ``added`` lack it, and it is read as null.
     """
 
@@ -86,7 +86,7 @@ class Kind:
 
 
 def text(name: str, meaning: str, *, nullable: bool = False) -> Field:
-    """Return a field for a text."""
+    """Return a field for a string."""
     return Field(name, Type.TEXT, meaning, nullable)
 
 
@@ -112,14 +112,14 @@ def flag(name: str, meaning: str) -> Field:
 
 ENVELOPE: Final = (
     count("schema", "Version of this format."),
-    text("kind", "Which kind of line."),
+    text("kind", "Kind of the line."),
     text("cluster", "Name of the cluster."),
     text("writer", "Broker id of the sidecar that wrote the line; attach-HOST:0 of attach."),
-    text("instance", "Drawn at each start of the writer."),
+    text("instance", "Generated at each start of the writer."),
     count("seq", "From 1 and without a gap for each writer, instance and stream."),
     time("at_ms", "When it happened: milliseconds since 1970 on the writer's wall clock."),
 )
-"""What every line begins with, in this order."""
+"""The first fields of every line, in this order."""
 
 TRAFFIC: Final = (
     rate("msgs_in_per_s", "Messages per second from producers."),
@@ -138,8 +138,8 @@ RESOURCES: Final = tuple(
         ("bandwidth_out", "kbit/s"),
     )
     for part, what, note in (
-        ("usage", "How much is used", ""),
-        ("limit", "How much there is", " 0: not measured."),
+        ("usage", "Usage", ""),
+        ("limit", "Limit", " 0: not measured."),
     )
 )
 
@@ -147,18 +147,18 @@ VARIED: Final = tuple(
     Field(f"{resource}_{part}", Type.RATE, what, nullable=True, added=True)
     for resource in ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
     for part, what in (
-        ("mean", "Mean usage of the samples since the bundles changed; null if there is but one."),
+        ("mean", "Mean usage of the samples since the bundles changed; null if there is only one."),
         ("variance", "Variance of usage over the same samples, in its unit squared."),
     )
 )
 
 TERM: Final = (
     count("epoch", "Epoch of the leader's term."),
-    count("round", "Rounds of this term so far, the present one included; 0 before the first."),
+    count("round", "Rounds of this term so far, including the current one; 0 before the first."),
 )
 
 AT_TICK: Final = count(
-    "tick", "Ticks of this term before it was decided; null from simulations.", nullable=True
+    "tick", "Ticks of this term before the decision; null from simulations.", nullable=True
 )
 
 SHORT_AND_LONG: Final = tuple(
@@ -173,8 +173,8 @@ SHORT_AND_LONG: Final = tuple(
 )
 
 MOVING: Final = (
-    text("source", "Broker that had it; null if none had.", nullable=True),
-    text("target", "Broker that is to have it."),
+    text("source", "Previous broker; null if none.", nullable=True),
+    text("target", "Next broker."),
 )
 
 
