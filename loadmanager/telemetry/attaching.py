@@ -21,16 +21,16 @@ class AttachMetrics:
         )
         self.held = gauge("held", "1 while nothing may move: paused, settling, outside of times.")
         self.max_over_mean = gauge(
-            "max_over_mean", "The largest message or byte rate of a broker over the mean."
+            "max_over_mean", "Largest message or byte rate of a broker, divided by the mean."
         )
         self.least_max_over_mean = gauge(
-            "least_max_over_mean", "What that is at least, wherever the bundles are: proven."
+            "least_max_over_mean", "Proven lower bound of that over all assignments of bundles."
         )
         self.brokers = gauge("brokers", "Active brokers.")
         self.brokers_missing = gauge("brokers_missing", "Active brokers that have no sample.")
         self.tasks = Counter(
             "loadmanager_attach_tasks_total",
-            "Moves and splits that ended, by how.",
+            "Moves and splits that ended, by outcome.",
             ("state",),
             registry=registry,
         )

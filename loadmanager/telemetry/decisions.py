@@ -1,4 +1,4 @@
-"""The metrics of decisions: distance from the best possible, and inputs from the pipeline."""
+"""Metrics of decisions: distance from the best possible, and inputs from the pipeline."""
 
 from collections.abc import Mapping
 from math import nan
@@ -12,15 +12,15 @@ from loadmanager.core.shadow import Shadow
 
 _MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "gap": "How far the fullest broker is above the proven lower bound, over the bound",
-        "gap_within_policies": "How far the fullest broker is above the proven lower bound within "
-        "isolation policies and drains, over that bound",
-        "largest": "The largest use of CPU or network of any broker, as a fraction of its limit",
-        "bound": "What that is at least, wherever the bundles are: a proven lower bound",
-        "bound_within_policies": "What it is at least, wherever isolation policies and drains let "
-        "the bundles be: a proven lower bound",
-        "excess": "How far brokers are above the level at which the load is even, mean over the "
-        "brokers, over the level",
+        "gap": "Difference of largest usage and proven lower bound, divided by the bound",
+        "gap_within_policies": "Difference of largest usage and proven lower bound within "
+        "isolation policies and drains, divided by the bound",
+        "largest": "Largest CPU or network usage of any broker, as a fraction of its limit",
+        "bound": "Proven lower bound of the largest usage over all assignments of bundles",
+        "bound_within_policies": "Proven lower bound of the largest usage over all assignments "
+        "that isolation policies and drains allow",
+        "excess": "How far brokers are above the level of even load, mean over the brokers, "
+        "divided by that level",
     }
 )
 """The figures of `Optimality`."""
@@ -37,7 +37,7 @@ class OptimalityMetrics:
         self.found(None)
 
     def found(self, optimality: Optimality | None) -> None:
-        """Show what was computed, None for nothing."""
+        """Set the gauges; NaN for None."""
         for name, gauge in self._gauges.items():
             gauge.set(nan if optimality is None else getattr(optimality, name))
 
@@ -48,8 +48,8 @@ class ShadowMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gap = Gauge(
             "loadmanager_shadow_gap",
-            "How far the fullest broker would be above the proven lower bound with a strategy "
-            "beside the active one, over the bound.",
+            "Distance of the fullest broker from the proven lower bound with a strategy beside the "
+            "active one, divided by the bound.",
             ["strategy"],
             registry=registry,
         )
@@ -62,7 +62,7 @@ class ShadowMetrics:
         )
         self._moves = Counter(
             "loadmanager_shadow_moves",
-            "Bundles that a strategy beside the active one would have moved for their load.",
+            "Bundles that a strategy beside the active one would have moved for load.",
             ["strategy"],
             registry=registry,
         )
@@ -94,7 +94,7 @@ class LearningMetrics:
         self._model = gauge("cost_model", "1 for the cost model that this leader uses.", "kind")
         self._made_at = gauge(
             "cost_model_made_timestamp_seconds",
-            "When the learned costs that this leader uses were made; 0 for none.",
+            "Creation time of the learned costs that this leader uses; 0 for none.",
         )
         self._unusable = gauge(
             "cost_model_unusable", "1 while the published cost model cannot be read."
@@ -104,7 +104,7 @@ class LearningMetrics:
         )
         self._seeds = Counter(
             "loadmanager_seeds",
-            "Seeds that leaders read, by result.",
+            "Seeds read by leaders, by result.",
             ["result"],
             registry=registry,
         )

@@ -21,17 +21,13 @@ class HistoryMetrics:
         self._lines = counter("lines_total", "Lines of history written, by stream.", "stream")
         self._bytes = counter("bytes_total", "Compressed bytes written, by stream.", "stream")
         self._files = counter("files_total", "Files that were finished, by stream.", "stream")
-        self.dropped = counter(
-            "dropped_total", "Records of history that were given up, by reason.", "why"
-        )
+        self.dropped = counter("dropped_total", "History records dropped, by reason.", "why")
         self.errors = counter("errors_total", "Flushes of history that failed.")
         self.uploads = counter("uploads_total", "Files brought to a remote address.")
         self.deletions = counter("deletions_total", "Files deleted by retention.")
         self.waiting = gauge("waiting", "Records that wait for the writer.")
         self.backlog_bytes = gauge("backlog_bytes", "Lines that are not on disk yet.")
-        self.flushed_at_s = gauge(
-            "flushed_timestamp_seconds", "When all lines were last on disk; grows old in trouble."
-        )
+        self.flushed_at_s = gauge("flushed_timestamp_seconds", "When all lines were last on disk.")
         self._shown: dict[str, tuple[int, int, int]] = {}
         for why in WHYS:
             self.dropped.labels(why)

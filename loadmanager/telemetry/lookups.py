@@ -64,7 +64,7 @@ class LookupMetrics(Collector):
         names = [*(str(bound) for bound in _BOUNDS_S), "+Inf"]
         yield HistogramMetricFamily(
             "loadmanager_lookup_duration_seconds",
-            "From the arrival of a lookup to its answer, whatever the answer was.",
+            "Time from the arrival of a lookup to its answer, whatever its result.",
             buckets=list(zip(names, map(float, cumulated), strict=True)),
             sum_value=self._sum_s,
         )
@@ -79,7 +79,7 @@ class LookupMetrics(Collector):
 
     def _counters(self) -> Iterator[Metric]:
         by_result = CounterMetricFamily(
-            "loadmanager_lookups", "Lookups by what became of them.", labels=["result"]
+            "loadmanager_lookups", "Topic lookups, by result.", labels=["result"]
         )
         for result, count in self._counts.items():
             by_result.add_metric([result], count)

@@ -83,7 +83,7 @@ class Metrics:
         ).set(1)
         self.unexpected_errors = self._counter(
             "unexpected_errors",
-            "Errors that no code expected, by the place that went on after them.",
+            "Unexpected errors, by the place that handled them.",
             "place",
         )
         self._declare_pulsar()
@@ -103,17 +103,17 @@ class Metrics:
             "unload_broker", "bundleUnloading", "Brokers unloaded from, once for each round."
         )
         self._unloaded_bundles = self._pulsar_counter(
-            "unload_bundle", "bundleUnloading", "Bundles that this leader ordered off their broker."
+            "unload_bundle",
+            "bundleUnloading",
+            "Bundles that this leader ordered to another broker.",
         )
         self._split_bundles = self._pulsar_counter(
-            "bundles_split", "bundlesSplit", "Bundles that this leader had split."
+            "bundles_split", "bundlesSplit", "Bundles split by this leader."
         )
 
     def _declare_leading(self) -> None:
         self.is_leader = self._gauge("leader", "1 while this sidecar leads the cluster, else 0.")
-        self.leader_epoch = self._gauge(
-            "leader_epoch", "Epoch of the leader that this sidecar follows or is; 0 for none."
-        )
+        self.leader_epoch = self._gauge("leader_epoch", "Epoch of the current leader; 0 for none.")
         self.leader_changes = self._counter(
             "leader_changes", "Times this sidecar gained or lost the lead.", "leadership"
         )
@@ -123,17 +123,17 @@ class Metrics:
         )
         self.rounds = self._counter("rounds", "Rounds of the leader, by outcome.", "outcome")
         self.round_duration_seconds = self._histogram(
-            "round_duration_seconds", "From the view to the written orders.", _ROUND_BOUNDS_S
+            "round_duration_seconds", "Time from the view to the written orders.", _ROUND_BOUNDS_S
         )
         self.moves = self._counter(
             "moves",
-            "Bundles a round decided to move, by strategy and reason.",
+            "Bundles that rounds decided to move, by strategy and reason.",
             "strategy",
             "reason",
         )
         self.refusals = self._counter(
             "refusals",
-            "Brokers and bundles a round considered and left alone, by strategy and reason.",
+            "Brokers and bundles that rounds left alone, by strategy and reason.",
             "strategy",
             "reason",
         )
@@ -151,7 +151,8 @@ class Metrics:
             "brokers_passed_over", "Registered brokers that take no locks and get no bundles now."
         )
         self.bundles_awaiting_return = self._gauge(
-            "bundles_awaiting_return", "Bundles without an owner kept for brokers to come back."
+            "bundles_awaiting_return",
+            "Bundles without an owner that wait for the return of their brokers.",
         )
         self._balancing = self._gauge(
             "balancing",
@@ -160,11 +161,11 @@ class Metrics:
         )
         self.balancing_held = self._gauge(
             "balancing_held",
-            "1 while this leader is to balance Pulsar brokers and may not move anything, else 0.",
+            "1 while this leader may not move bundles of the Pulsar brokers it balances, else 0.",
         )
         self.moves_awaiting_clients = self._gauge(
             "moves_awaiting_clients",
-            "Moves that wait for clients of the move before from their broker; only beside Pulsar "
+            "Moves that wait until the clients of an earlier move are back; only beside Pulsar "
             "brokers.",
         )
         self.stray_locks = self._gauge(
@@ -176,13 +177,15 @@ class Metrics:
             "kind",
         )
         self.assignments = self._counter(
-            "assignments", "Bundles without an owner that the leader was asked to place.", "result"
+            "assignments",
+            "Requests to the leader to place a bundle without an owner, by result.",
+            "result",
         )
 
     def _declare_owning(self) -> None:
         self._phases = self._gauge(
             "ownership_bundles",
-            "Bundles that this sidecar holds or is about to hold, by phase.",
+            "Bundles that this sidecar holds or is acquiring, by phase.",
             "phase",
         )
         self._ownership_changes = self._counter(
@@ -190,14 +193,14 @@ class Metrics:
         )
         self.hand_over_duration_seconds = self._histogram(
             "hand_over_duration_seconds",
-            "From the order that names a new owner until that one serves, as the leader sees it.",
+            "Time from an order until its target serves the bundle, as seen by the leader.",
             _HAND_OVER_BOUNDS_S,
         )
         self.stale_orders = self._counter(
-            "stale_orders", "Orders not obeyed because a newer leader has been obeyed."
+            "stale_orders", "Orders ignored because those of a newer leader are in force."
         )
         self.orders_refused = self._gauge(
-            "orders_refused", "1 while the orders that stand are not obeyed, else 0."
+            "orders_refused", "1 while the current orders are refused, else 0."
         )
         self.broker_leased = self._gauge(
             "broker_leased",
@@ -205,7 +208,7 @@ class Metrics:
             "broker, else 0.",
         )
         self.broker_healthy = self._gauge(
-            "broker_healthy", "1 while the broker's health is good, 0 once it failed for a while."
+            "broker_healthy", "1 while the broker is healthy, 0 after several failed health checks."
         )
         self.broker_healthy.set(1)
         self._broker_probes = self._counter(
@@ -215,7 +218,7 @@ class Metrics:
             self._broker_probes.labels(result)
         self._broker_probe_duration_seconds = self._histogram(
             "broker_probe_duration_seconds",
-            "From a health check of the broker to its answer.",
+            "Duration of health checks of the broker.",
             _OPERATION_BOUNDS_S,
         )
         self.standing_by = self._gauge(
@@ -229,14 +232,14 @@ class Metrics:
 
     def _declare_reporting(self) -> None:
         self.report_publishes = self._counter(
-            "report_publishes", "Load reports written, by what made them due.", "reason"
+            "report_publishes", "Load reports written, by the reason why they were due.", "reason"
         )
         self.report_failures = self._counter(
-            "report_failures", "Load reports that were due and not written, by cause.", "cause"
+            "report_failures", "Load reports that were due but not written, by cause.", "cause"
         )
         self.oversized_writes = self._counter(
             "oversized_writes",
-            "Writes that were not made because ZooKeeper does not take so much at once.",
+            "Writes that failed because they exceed ZooKeeper's size limit.",
             "kind",
         )
         self.report_bytes = self._gauge("report_bytes", "Size of the last loads node written.")
@@ -246,18 +249,20 @@ class Metrics:
             "broker",
         )
         self._unknown = self._gauge(
-            "unknown_resource", "1 while the resource's usage or limit is not known.", "resource"
+            "unknown_resource",
+            "1 while the usage or limit of the resource is unknown, else 0.",
+            "resource",
         )
         self._malformed = self._counter(
-            "malformed_content", "Stored or received content that could not be read.", "kind"
+            "malformed_content", "Malformed stored or received content, by kind.", "kind"
         )
         self._picture = self._gauge(
-            "picture_entries", "Entries of this sidecar's cluster state, by what they are.", "what"
+            "picture_entries", "Entries of this sidecar's cluster state, by type.", "what"
         )
 
     def _declare_coordination(self) -> None:
         self._session = self._gauge(
-            "session_state", "1 for the present state of the ZooKeeper session, else 0.", "session"
+            "session_state", "1 for the current state of the ZooKeeper session, else 0.", "session"
         )
         self._session_changes = self._counter(
             "session_changes", "Changes of the ZooKeeper session, by the new state.", "session"
@@ -270,7 +275,7 @@ class Metrics:
         )
         self._operation_duration_seconds = self._histogram(
             "coordination_operation_duration_seconds",
-            "From a request to ZooKeeper to its reply.",
+            "Time from a request to ZooKeeper to its reply.",
             _OPERATION_BOUNDS_S,
             "kind",
         )
@@ -278,11 +283,11 @@ class Metrics:
     def _declare_event_loop(self) -> None:
         self.event_loop_lag_seconds = self._histogram(
             "event_loop_lag_seconds",
-            "How late the event loop runs what is due, measured twice a second.",
+            "Delay of the event loop, measured twice a second.",
             _LAG_BOUNDS_S,
         )
         self.event_loop_stalls = self._counter(
-            "event_loop_stalls", "Times the event loop hung so long that /healthz answered 503."
+            "event_loop_stalls", "Stalls of the event loop long enough for /healthz to answer 503."
         )
         self._http_refusals = self._counter(
             "http_refusals",
