@@ -60,10 +60,10 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "interval_s",
     default=10.0,
     type=click.FloatRange(0.2, 3600),
-    help="Seconds between two readings; rates are those in between.",
+    help="Seconds between two samples; rates are means over this interval.",
 )
-@option("--once", is_flag=True, help="Take one window, print it and end.")
-@option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@option("--once", is_flag=True, help="Sample one interval, print it and exit.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @option(
     "--doctor", is_flag=True, help="Report rights, versions and settings with remedies, and end."
 )
@@ -82,26 +82,25 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @option(
     "--pause",
     is_flag=True,
-    help="Have a running --balance make no moves until --resume, and end. Pulsar's own shedding "
-    "stays off.",
+    help="Pause a running --balance until --resume, and exit. Pulsar's own shedding stays off.",
 )
-@option("--resume", is_flag=True, help="End a pause, and end.")
+@option("--resume", is_flag=True, help="End a pause, and exit.")
 @option(
     "--split",
     is_flag=True,
-    help="Split bundles that are too large to even out by moves, from Pulsar 3.0 on. No way "
-    "back: Pulsar merges no bundles.",
+    help="Split bundles that are too large to balance by moves; requires Pulsar 3.0 or newer. "
+    "Not reversible: Pulsar does not merge bundles.",
 )
 @option(
     "--place-new",
     is_flag=True,
     help="With --balance, spread the bundles of each new namespace over the brokers before their "
-    "first lookup. On the modular manager alone: the extensible one has no call for it.",
+    "first lookup. Only with the modular load manager: the extensible one has no API for it.",
 )
 @option(
     "--take-over",
     is_flag=True,
-    help="Balance although shedding was switched off by somebody else.",
+    help="Balance although shedding was already switched off by another tool or operator.",
 )
 @option(
     "--config",
@@ -114,7 +113,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     type=_FOLDER,
     default=_state_folder,
     show_default="~/.local/state/loadmanager",
-    help="Where --balance stores what Pulsar was set to before.",
+    help="Where --balance stores Pulsar's previous settings.",
 )
 @option(
     "--history",
@@ -155,7 +154,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     "--moves-at-once",
     default=_LIMITS.at_once,
     type=_COUNT,
-    help="Have at most this many moves in flight.",
+    help="Allow at most this many moves in flight.",
 )
 @option(
     "--window",
@@ -163,7 +162,7 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
     multiple=True,
     callback=_parse_windows,
     metavar="TEXT",
-    help="Move only at such times, as this machine's clock has them: 'Mon-Fri 02:00-05:00'. May "
+    help="Move only at these times, by this machine's clock: 'Mon-Fri 02:00-05:00'. May "
     "be given again.",
 )
 @option(
@@ -210,14 +209,14 @@ def _check_url(_context: click.Context, _option: click.Parameter, value: str) ->
 @access_options
 @click.pass_context
 def attach_command(context: click.Context, /, **options: Any) -> None:
-    """Observe a running Pulsar cluster, print what would balance it, and do that.
+    """Observe a running Pulsar cluster, print the moves that would balance it, and make them.
 
-    Nothing is installed in a broker. Without --balance nothing is changed: this reads the
+    Nothing is installed in a broker. Without --balance nothing is changed: the command reads the
     brokers' metrics and admin REST, and prints the load of each broker, how far the cluster
     is from the best possible, and the moves that would bring it there, with reasons.
     With --balance it makes these moves, round after round, until SIGINT or SIGTERM.
 
-    Exit code 1 says that the cluster cannot be read, that --doctor found a problem, or that
+    Exit code 1 means that the cluster cannot be read, that --doctor found a problem, or that
     --balance had to stop.
 
     \b

@@ -39,18 +39,18 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
     "--cpu-ms-per-message",
     type=click.FloatRange(0, 10_000),
     default=1.0,
-    help="CPU time burnt on each message. 1 ms lets one core take a thousand a second.",
+    help="CPU time used for each message. With 1 ms one core handles a thousand a second.",
 )
 @option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append to this file which bundle was served when, as JSON lines.",
+    help="Append the times at which bundles were served to this file, as JSON lines.",
 )
 @option(
     "--window-s",
     type=click.FloatRange(0.1, 3600),
     default=2.0,
-    help="Window of the reported rates. A shorter one follows load sooner and is noisier.",
+    help="Window of the reported rates. A shorter one reacts faster and is noisier.",
 )
 @option(
     "--hash",
@@ -87,14 +87,14 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 @option(
     "--ledger",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for what Pulsar's clients send; brokers that share it keep it when a bundle "
-    "moves, and after a kill. Without it, it goes with the process.",
+    help="Directory for messages of Pulsar's clients; brokers that share it keep them when a "
+    "bundle moves, and after a kill. Without it, messages are lost with the process.",
 )
 @option(
     "--sidecar-url",
     metavar="URL",
     default="",
-    help="The sidecar's HTTP address: there the broker looks up where a bundle went, for "
+    help="The sidecar's HTTP address, at which the broker looks up the new owner of a bundle for "
     "Pulsar's clients.",
 )
 @option(
@@ -117,12 +117,11 @@ def broker(
     sidecar_url: str,
     sidecar_token_file: Path | None,
 ) -> None:
-    """Run an in-memory broker that implements the broker contract, for trials and tests.
+    """Run an in-memory broker that implements the broker contract, for demonstrations and tests.
 
-    Of what is published over HTTP it keeps nothing: it burns CPU for each message, counts
-    it and answers. With --pulsar-listen it also serves Pulsar's clients, and keeps what
-    they send until it is consumed. It serves nothing until a sidecar gives it a lease and
-    loads bundles.
+    Messages published over HTTP are not stored: the broker uses CPU for each one, counts it and
+    answers. With --pulsar-listen it also serves Pulsar's clients, and stores their messages until
+    they are consumed. It serves nothing until a sidecar gives it a lease and loads bundles.
 
     Example: loadmanager broker --listen 127.0.0.1:8081 --record broker-1.jsonl
     """

@@ -50,7 +50,7 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 def leader_command(*, as_json: bool, reach: Reach) -> None:
     """Print the broker whose sidecar is the leader.
 
-    Ends with 2 if there is no leader now.
+    Exits with 2 if there is no leader now.
 
     Example: loadmanager leader
     """
@@ -68,7 +68,7 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     """Print the bundle of a topic, and the broker that serves it.
 
-    A short name stands for persistent://public/default/NAME. Ends with 2 if the
+    A short name stands for persistent://public/default/NAME. Exits with 2 if the
     namespace does not exist, with 1 if no broker can serve it.
 
     Example: loadmanager lookup persistent://acme/orders/payments

@@ -31,7 +31,7 @@ def config_commands() -> None:
     help="Set one key; overrides file and environment. May be given again.",
 )
 def check(path: Path | None, overrides: tuple[str, ...]) -> None:
-    """Check a configuration and report all errors; ends with 1 if there is one.
+    """Check a configuration and report all errors; exits with 1 if there is one.
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
@@ -78,7 +78,7 @@ def show_reference() -> None:
 
 @config_commands.command("show-strategies")
 def show_strategies() -> None:
-    """Print the strategy guide: every shedder and placement, measured, and which to choose.
+    """Print the strategy guide: every shedder and placement, with measurements and advice.
 
     Example: loadmanager config show-strategies > docs/strategies.md
     """
@@ -108,7 +108,7 @@ def show_scenario_format() -> None:
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
 )
 def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
-    """Check scenarios and their traces and report all errors; ends with 1 if there is one.
+    """Check scenarios and their traces and report all errors; exits with 1 if there is one.
 
     SCENARIO is a TOML file, or the name of one that comes with the package. Settings
     that are allowed but probably wrong are reported as warnings.
@@ -143,10 +143,10 @@ def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
     help="Where to write the file; without it, it is printed.",
 )
 def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) -> None:
-    """Translate Pulsar's broker.conf, and report every key that was not taken.
+    """Translate Pulsar's broker.conf, and report every key without a counterpart.
 
-    The configuration goes to standard output, the report to standard error. Ends with 1
-    if a value has no meaning here.
+    The configuration goes to standard output, the report to standard error. Exits with 1 if a
+    value is not valid.
 
     Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
     """

@@ -32,7 +32,7 @@ def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
     """Publish a cost model; the leader uses it from its next round on.
 
     FILE is what `loadmanager pipeline costs` wrote; - reads stdin. It is checked before
-    anything is sent, and its content is printed. Ends with 2 if it is not a cost model.
+    anything is sent, and its content is printed. Exits with 2 if it is not a cost model.
 
     Example: loadmanager cost-model publish out/cost-model.json
     """
@@ -53,7 +53,7 @@ def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
     """Print the published cost model, or the one in FILE.
 
     Prints the terms with their 90 % intervals, how well they predict held-out data,
-    and which of them the leader decides by. Ends with 2 if none is published.
+    and which of them the leader decides by. Exits with 2 if none is published.
 
     Example: loadmanager cost-model show
     """
@@ -73,7 +73,7 @@ def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
 def remove_command(*, reach: Reach) -> None:
     """Remove the cost model: the leader uses shares of the traffic again.
 
-    Ends with 2 if no cost model is published.
+    Exits with 2 if no cost model is published.
 
     Example: loadmanager cost-model remove
     """

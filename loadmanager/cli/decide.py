@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @option(
     "--mode",
     type=click.Choice(["safe", "parity"]),
-    help="safe refuses what makes things worse; parity does as Pulsar would.",
+    help="safe refuses moves that worsen the balance; parity behaves as Pulsar.",
 )
 @option(
     "--cost-model",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10_000),
     help="Number of rounds, a minute apart, each on the result of the one before.",
 )
-@option("--lenient", is_flag=True, help="Leave out entries that cannot be read, and say so.")
+@option("--lenient", is_flag=True, help="Skip entries that cannot be read, and report them.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def decide(
     *,

@@ -23,8 +23,8 @@ _INDENT: Final = " " * 12
     multiple=True,
     type=click.Choice(_KINDS),
     help="Only this kind: a move of a round, the placement of a bundle without an owner, the drain "
-    "of a broker, an unload by hand, what the leader would have moved if it did not only observe, "
-    "or what it left alone. May be given again.",
+    "of a broker, a manual unload, a move that was only observed, or something left alone. May "
+    "be given again.",
 )
 @option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
 @option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
@@ -34,7 +34,7 @@ _INDENT: Final = " " * 12
     "--limit",
     default=50,
     type=click.IntRange(1, 10_000),
-    help="The most to list, newest first.",
+    help="Maximum number to list, newest first.",
 )
 @JSON_OPTION
 @reaching()
@@ -167,7 +167,7 @@ def plan_command(
 ) -> None:
     """Print what a round would do now, also with other settings; nothing is changed.
 
-    Ends with 2 if a strategy or setting does not exist.
+    Exits with 2 if a strategy or setting does not exist.
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
@@ -229,7 +229,7 @@ _COLUMNS: Final = (
 @JSON_OPTION
 @reaching()
 def shadows_command(*, as_json: bool, reach: Reach) -> None:
-    """Show what the strategies of `[shedding] shadows` would have had.
+    """Compare the strategies of `[shedding] shadows` with the active one.
 
     Each decides on what the leader sees, as if it had decided since the leader's term began,
     and moves nothing. The gap is how far the fullest broker is above the proven lower bound;

@@ -31,13 +31,13 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
     "--bundles",
     type=click.IntRange(2, 1024),
     default=32,
-    help="Bundles the topics fall into; fewer than 8 a broker cannot be balanced well.",
+    help="Number of bundles; with fewer than 8 per broker the load cannot be balanced well.",
 )
 @option(
     "--topics",
     type=click.IntRange(2, 20_000),
     default=200,
-    help="Topics to publish to, at least one a bundle.",
+    help="Topics to publish to, at least one per bundle.",
 )
 @option(
     "--duration",
@@ -50,7 +50,7 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
     "--seed",
     type=click.IntRange(0),
     default=1,
-    help="Decides which broker gets too much, and each topic's share.",
+    help="Seed of the overloaded broker and of each topic's share.",
 )
 @option(
     "--kill",
@@ -75,7 +75,7 @@ MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} i
 @option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where logs, settings and records go, and stay.",
+    help="Directory for logs, settings and records; it is kept.",
 )
 @option(
     "--history",
@@ -100,7 +100,7 @@ def demo_command(
     Starts a ZooKeeper, brokers with a sidecar each, and a traffic generator that gives
     one broker more than half of the traffic; shows how the leader moves bundles, and
     prints a summary at the end. Prints all addresses and how to join from another
-    terminal. Ends with 1 if a process ended by itself, or if ownership, lookups or
+    terminal. Exits with 1 if a process ended by itself, or if ownership, lookups or
     publishing failed.
 
     Example: loadmanager demo --kill leader@20

@@ -17,7 +17,7 @@ _PATH = "/admin/v2/brokers/configuration"
 def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
     """Print the settings made for the whole cluster: all, or one.
 
-    Ends with 2 if NAME is not set.
+    Exits with 2 if NAME is not set.
 
     Example: loadmanager config get leader.round_interval_s
     """
@@ -44,7 +44,7 @@ def set_command(*, name: str, value: str, reach: Reach) -> None:
     """Change a dynamic setting of the whole cluster; sidecars apply it within seconds.
 
     NAME is section.key as in docs/configuration.md, or Pulsar's name, and then VALUE is in
-    Pulsar's unit. Ends with 2 if NAME is not dynamic, or VALUE is not valid for it.
+    Pulsar's unit. Exits with 2 if NAME is not dynamic, or VALUE is not valid for it.
 
     Example: loadmanager config set leader.round_interval_s 120
     """

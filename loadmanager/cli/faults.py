@@ -35,7 +35,7 @@ _SHOWN_LINES = 40
     "--steps",
     default=40,
     type=click.IntRange(1, 10_000),
-    help="Number of faults and requests in each run, before it must come to rest.",
+    help="Number of faults and requests in each run, before it must converge.",
 )
 @option(
     "--jobs",
@@ -49,12 +49,12 @@ def faults_command(
     """Run the service in simulated time under random faults, and check its promises.
 
     Sidecars, leaders, brokers, clients and the service between them run in one process
-    and in virtual time, hours in a second. They are killed, frozen and cut off, messages
-    are lost and late, sessions expire, clocks jump; meanwhile bundles move, are split and
-    drained. The same seed does the same again. docs/simulated-faults.md describes what is
-    watched, and how to read a failure.
+    and in virtual time, hours in a second. They are killed, frozen and partitioned, messages are
+    lost and delayed, sessions expire, clocks jump; meanwhile bundles are moved, split and drained.
+    The same seed gives the same run. docs/simulated-faults.md describes the checked promises, and
+    how to analyze a failure.
 
-    Ends with 1 if a promise was not kept.
+    Exits with 1 if a promise was not kept.
 
     \b
     Examples:

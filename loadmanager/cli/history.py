@@ -35,8 +35,8 @@ def format_command() -> None:
 def finish_command(directory: Path) -> None:
     """Finish the files that killed processes left in DIRECTORY.
 
-    A sidecar does it for its own when it starts; this is for brokers that never come
-    back. Files of writers that run on this host are left alone: run it where they ran.
+    A sidecar finishes its own files when it starts; this command is for brokers that never return.
+    Run it on the host of the killed writers: files of live writers on this host are skipped.
 
     Example: loadmanager history finish /var/lib/loadmanager/history
     """
@@ -51,8 +51,8 @@ def finish_command(directory: Path) -> None:
 def check_command(*, directory: Path, as_json: bool) -> None:
     """Check every finished file in DIRECTORY, and count lines by kind.
 
-    Reports files and lines that cannot be read, lines that are missing or there twice, and
-    what writers had to give up. Ends with 1 if a file or a line cannot be read.
+    Reports files and lines that cannot be read, missing and duplicate lines, and lines that
+    writers dropped. Exits with 1 if a file or a line cannot be read.
 
     Example: loadmanager history check --json /var/lib/loadmanager/history
     """

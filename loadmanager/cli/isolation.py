@@ -125,7 +125,7 @@ def set_command(
 @_CLUSTER
 @reaching()
 def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
-    """Delete an isolation policy. Ends with 2 if there is none of that name.
+    """Delete an isolation policy. Exits with 2 if there is none of that name.
 
     Example: loadmanager isolation delete gold
     """

@@ -20,8 +20,8 @@ from loadmanager.cli.options import option, print_json
 def snapshot_command(*, file: Path, reach: Reach) -> None:
     """Write a snapshot of the cluster as its leader sees it now.
 
-    It holds load reports, averages, owners, orders, constraints, what the strategies
-    remember, and the settings in force. See docs/snapshot-format.md.
+    It contains load reports, averages, owners, orders, constraints, the memory of the strategies,
+    and the settings in force. See docs/snapshot-format.md.
 
     Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
     """
@@ -43,7 +43,7 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
 def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
     """Explain why a bundle or a broker was moved or left alone, and what would change it.
 
-    Ends with 2 if the leader knows no such bundle or broker, with 1 if no leader answers.
+    Exits with 2 if there is no such bundle or broker, with 1 if no leader answers.
 
     Example: loadmanager explain public/default/0x00000000_0x08000000
     """

@@ -48,7 +48,7 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 )
 @reaching()
 def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None:
-    """Create a namespace. Ends with 1 if it exists.
+    """Create a namespace. Exits with 1 if it exists.
 
     Example: loadmanager namespaces create acme/orders --bundles 16
     """
@@ -64,7 +64,7 @@ def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None
 )
 @reaching()
 def delete_command(*, namespace: str, reach: Reach) -> None:
-    """Delete a namespace that has no topics. Ends with 1 if it has some.
+    """Delete a namespace that has no topics. Exits with 1 if it has some.
 
     Example: loadmanager namespaces delete acme/orders --yes
     """
@@ -153,7 +153,7 @@ def split_command(
     """Split a bundle.
 
     BUNDLE may end in LARGEST, the namespace's bundle with the most topics, or HOT, the one
-    with the most traffic. Ends with 2 if there is no such bundle, with 1 if it cannot be
+    with the most traffic. Exits with 2 if there is no such bundle, with 1 if it cannot be
     split now.
 
     Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
@@ -178,7 +178,7 @@ def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
     """Merge two adjacent bundles into one.
 
     Both move to the owner of the busier one first; lookups wait while they are merged.
-    Ends with 2 if there is no such bundle or the two cannot be merged, with 1 if one of
+    Exits with 2 if there is no such bundle or the two cannot be merged, with 1 if one of
     them is moving or being split, or the merge was not done in time.
 
     Example: loadmanager merge acme/orders/0x00000000_0x40000000

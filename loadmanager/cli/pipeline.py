@@ -50,15 +50,15 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     "--since",
     metavar="TIME",
     type=MOMENT,
-    help="Leave out what is older: 2026-11-01, 2026-11-01T06:00 (UTC unless it says otherwise), "
-    "or so long ago: 12h, 7d.",
+    help="Ignore older data: 2026-11-01, 2026-11-01T06:00 (UTC unless it has an offset), or an "
+    "age: 12h, 7d.",
 )
-@option("--until", metavar="TIME", type=MOMENT, help="Leave out this time and all after it.")
+@option("--until", metavar="TIME", type=MOMENT, help="Ignore data from this time on.")
 @option(
     "--driver-memory",
     metavar="SIZE",
     default="2g",
-    help="Memory of the JVM that plans the work; with a local master, that does it.",
+    help="Memory of Spark's driver JVM, which with a local master also runs the tasks.",
 )
 @option(
     "--conf",
@@ -101,7 +101,7 @@ def pipeline_command(
     docs/pipeline-tables.md the tables they write. Needs its extra, which brings Spark
     and Java: pip install 'loadmanager[pipeline]'
 
-    Ends with 1 if a job cannot go on or Spark cannot run, with 2 on bad input.
+    Exits with 1 if a job cannot go on or Spark cannot run, with 2 on bad input.
 
     \b
     Examples:

@@ -33,8 +33,8 @@ _OPTIONS: Final = (
         "--segment-h",
         metavar="HOURS",
         type=click.FloatRange(min=0.1, max=24 * 365),
-        help="replay: how long the decisions of a strategy add up before it begins again from a "
-        "new start; so long pieces are spread over Spark's tasks. [default: 2]",
+        help="replay: length of the segments, each of which begins again from a new start; "
+        "segments are distributed over Spark's tasks. [default: 2]",
     ),
     click.option(
         "--for-s",
@@ -42,12 +42,12 @@ _OPTIONS: Final = (
         type=click.FloatRange(min=0, min_open=True),
         help="stream: end after this time. Without it, it runs until it is interrupted.",
     ),
-    click.option("--once", is_flag=True, help="stream: process what is there now, and end."),
+    click.option("--once", is_flag=True, help="stream: process the existing files, and exit."),
     click.option(
         "--watermark-s",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
-        help="stream: how long after a minute its reports may come; later ones are reported and "
+        help="stream: how late the reports of a minute may arrive; later ones are reported and "
         "not counted. [default: 1500, of which 900 are a file's until it is finished]",
     ),
     click.option(

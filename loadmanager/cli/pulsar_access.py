@@ -22,7 +22,7 @@ _OPTIONS: Final = (
         type=_FILE,
         help="A file with a token that Pulsar accepts; read again for each request.",
     ),
-    option("--ca-file", type=_FILE, help="Certificates of the authority that signs the brokers'."),
+    option("--ca-file", type=_FILE, help="CA certificates to verify the brokers' certificates."),
     option("--certificate-file", type=_FILE, help="A client certificate to show."),
     option("--key-file", type=_FILE, help="Its private key."),
 )

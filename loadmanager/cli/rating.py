@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @option(
     "--seeds",
     type=click.IntRange(1),
-    help="How many runs each median is of. Without it, as many as of the package's own figures: "
+    help="Number of runs for each median. Without it, as many as of the package's own figures: "
     "1, and 20 of model 1.",
 )
 @option(
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     "--scenario",
     "scenarios",
     multiple=True,
-    help="Measure only this problem, and keep what the file says of the others. May be given "
+    help="Measure only this problem, and keep the file's figures of the others. May be given "
     "again.",
 )
 @option(
     "--strategy",
     "strategies",
     metavar="A+B,...",
-    help="Measure only these pairs, as of `loadmanager simulate`, and write nothing of others.",
+    help="Measure only these pairs, as in `loadmanager simulate`, and write no others.",
 )
 def rate_strategies_command(
     *,

@@ -22,9 +22,9 @@ Commands that ask a sidecar find it by `--url`, else `LOADMANAGER_URL`, else a p
     token_file = "~/.config/loadmanager/token.jwt"
     ca_file = "/etc/ssl/brokers.pem"
 
-Any sidecar will do; questions that only the leader can answer go on to the leader. `--json` prints
-what scripts can read. They end with 0 if all went well, with 2 if the input was wrong or names
-something that does not exist, with 1 if the sidecar refuses, fails or cannot be reached. Every
+Any sidecar will do; requests that only the leader can answer are forwarded to it. `--json` prints
+machine-readable output. Exit codes: 0 for success, 2 for invalid input or a name that does not
+exist, 1 if the sidecar refuses, fails or cannot be reached. Every
 command has `-h`, and `loadmanager --version` prints the version.
 
 `loadmanager completion bash` (`zsh`, `fish`) prints a script that lets a shell complete commands

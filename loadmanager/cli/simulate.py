@@ -51,7 +51,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     type=click.Choice(["safe", "parity", "both"]),
     default="safe",
     show_default=True,
-    help="safe refuses what makes things worse; parity does as Pulsar would.",
+    help="safe refuses moves that worsen the balance; parity behaves as Pulsar.",
 )
 @click.option(
     "--set",
@@ -68,7 +68,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
     default=1,
     show_default=True,
     type=click.IntRange(1, 100_000),
-    help="How many runs of each strategy in each scenario, each with a seed of its own.",
+    help="Number of runs of each strategy in each scenario, each with its own seed.",
 )
 @click.option(
     "--first-seed",
@@ -98,42 +98,41 @@ _file = click.Path(dir_okay=False, path_type=Path)
     help="Print one table with a row for each scenario: the lower bound, and of each strategy the "
     "gap and the traffic moved, by both models unless --model names one.",
 )
-@click.option(
-    "--html", type=_file, help="Write a report with plots: one file that fetches nothing."
-)
+@click.option("--html", type=_file, help="Write a report with plots as one self-contained file.")
 @click.option(
     "--history",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the history a live cluster would have written, to a folder for each run in this "
-    "one; to this one if there is but one run. What other runs wrote there is refused.",
+    help="Write the history that a live cluster would have written: of several runs to one "
+    "directory each, of a single run to this directory. A directory with history of another run "
+    "is refused.",
 )
 @click.option(
     "--from",
     "source",
     metavar="URL|FILE",
-    help="Instead of a scenario, a Pulsar cluster as it runs (the URL of any broker), or what "
-    "`loadmanager attach --once --json` printed of it: how even it is, and would be.",
+    help="Instead of a scenario, a running Pulsar cluster (the URL of any broker), or the output "
+    "of `loadmanager attach --once --json`: its balance now, and after changes.",
 )
 @click.option(
     "--add-brokers",
     "add",
     default=0,
     type=click.IntRange(0, 10_000),
-    help="With --from: as if there were this many more brokers.",
+    help="With --from: add this many brokers.",
 )
 @click.option(
     "--lose-broker",
     "lose",
     metavar="HOST:PORT",
     multiple=True,
-    help="With --from: as if this one were gone. May be given again.",
+    help="With --from: remove this broker. May be given again.",
 )
 @click.option(
     "--times",
     metavar="TENANT/NAMESPACE=FACTOR",
     multiple=True,
     callback=_parse_times,
-    help="With --from: as if a namespace had this multiple of its traffic. May be given again.",
+    help="With --from: multiply the traffic of a namespace. May be given again.",
 )
 @access_options
 def simulate_command(
@@ -161,12 +160,11 @@ def simulate_command(
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
-    SCENARIO is a shipped scenario (--list prints their names) or a TOML file. Strategies see
-    only what a real leader sees, and decide with the code of a real leader. The same seed
-    gives the same figures. docs/simulator.md describes the model and the files, and what the
-    scores mean.
+    SCENARIO is a shipped scenario (--list prints their names) or a TOML file. Strategies have only
+    the information of a real leader, and run the same code. The same seed
+    gives the same figures. docs/simulator.md describes the model and the scores.
 
-    Ends with 1 if an expectation of a scenario did not hold, with 2 on bad input.
+    Exits with 1 if an expectation of a scenario did not hold, with 2 on bad input.
 
     \b
     Examples:

@@ -60,8 +60,8 @@ def worker_command(
 ) -> None:
     """Run a worker of a cluster in the foreground.
 
-    Its executors run the Python that PYSPARK_PYTHON names where a job is submitted:
-    have the same one, with loadmanager[pipeline] in it, on every host.
+    Its executors run the Python that PYSPARK_PYTHON names where a job is submitted: install the
+    same one, with loadmanager[pipeline], on every host.
 
     Example: loadmanager spark worker spark://spark-1:7077 --host spark-2 --memory 6g
     """

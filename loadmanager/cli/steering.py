@@ -17,7 +17,7 @@ _POLL_S: Final = 0.25
 _QUESTION_S: Final = 30.0
 _SEEN_WITHIN_S: Final = 10.0
 _BALANCING: Final = "/admin/v2/loadmanager/balancing"
-_REASON = option("--reason", default="", help="Why; kept with the state, and logged.")
+_REASON = option("--reason", default="", help="Reason, stored with the state and logged.")
 
 
 @click.command("drain")
@@ -40,7 +40,7 @@ def drain_command(
 
     The leader moves them a few at a time, each to the best other broker, also while
     balancing is paused. The broker takes no bundle, also after a restart, until --undo.
-    --undo moves nothing back by itself; it prints what happens next. Ends with 1 if the
+    --undo moves nothing back by itself; it prints what happens next. Exits with 1 if the
     broker is not empty in time, with 2 if there is no such broker.
 
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"

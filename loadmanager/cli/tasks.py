@@ -61,7 +61,7 @@ _HOUR_S: Final = 3600
     "--limit",
     default=50,
     type=click.IntRange(1, 10_000),
-    help="The largest number of tasks to list: live ones first, the oldest at the top.",
+    help="Maximum number of tasks to list: live ones first, oldest first.",
 )
 @JSON_OPTION
 @reaching()

@@ -24,13 +24,13 @@ _DAY_S: Final = 86_400
     "--right",
     required=True,
     type=click.Choice(["lookup", "read", "admin"]),
-    help="What the bearer may do; each includes the ones before it.",
+    help="Right of the bearer; each includes those before it.",
 )
 @option(
     "--days",
     default=90,
     type=click.IntRange(1, 3650),
-    help="How long the token is good.",
+    help="Days until the token expires.",
 )
 @option(
     "--name",
@@ -41,8 +41,8 @@ _DAY_S: Final = 86_400
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The sidecars' TOML file, for ZooKeeper's hosts, chroot and login. The environment counts "
-    "as for a sidecar.",
+    help="The sidecars' TOML file, for ZooKeeper's hosts, chroot and login. Environment "
+    "variables apply as for a sidecar.",
 )
 @option(
     "--set",
@@ -56,7 +56,7 @@ _DAY_S: Final = 86_400
 @option(
     "--replace-key",
     is_flag=True,
-    help="Have a new key made first: every token that was signed until now is void.",
+    help="Replace the key first, which invalidates all existing tokens.",
 )
 @option(
     "--timeout",
@@ -77,11 +77,11 @@ def token_command(  # noqa: PLR0917 - one for each option
     *,
     replace_key: bool,
 ) -> None:
-    """Print a token to ask sidecars with that have no [security] of their own.
+    """Print a token for sidecars without [security].
 
-    It is signed with the key that the sidecars share in ZooKeeper, which is made if there
-    is none yet: a token can be made before the first sidecar runs. The bearer of a token may
-    do what it says until it ends or the key is replaced.
+    It is signed with the key that the sidecars share in ZooKeeper, which is created if missing: a
+    token can be issued before the first sidecar runs. A token is valid until it expires or the key
+    is replaced.
 
     Example: loadmanager token --right admin --config /etc/loadmanager.toml > admin.jwt
     """

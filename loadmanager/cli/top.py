@@ -113,7 +113,7 @@ _WIDTH: Final = 80
     "most_bundles",
     default=10,
     type=click.IntRange(0, 1000),
-    help="How many of the busiest bundles to show.",
+    help="Number of busiest bundles to show.",
 )
 @reaching()
 def top_command(*, interval_s: float, times: int | None, most_bundles: int, reach: Reach) -> None:

@@ -26,7 +26,7 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach
 
     Prints the former and the new owner of each bundle, and the time until the new owner
     served it. The bundles of a namespace move one after the other; one that cannot move
-    stays where it is served, and the others go on. Ends with 2 if there is no such bundle
+    stays where it is served, and the others go on. Exits with 2 if there is no such bundle
     or namespace, with 1 if a bundle did not move.
 
     Example: loadmanager unload public/default/0x00000000_0x08000000

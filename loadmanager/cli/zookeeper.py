@@ -19,10 +19,10 @@ from loadmanager.cli.options import option, stopped_by_signals
     "--tick-ms",
     default=2000,
     type=click.IntRange(50, 60_000),
-    help="ZooKeeper's unit of time; the shortest session is two of them.",
+    help="ZooKeeper's tick; the shortest session timeout is two ticks.",
 )
 def zookeeper_command(host: str, port: int, data_dir: Path | None, tick_ms: int) -> None:
-    """Run a single ZooKeeper server in the foreground, for trials and tests.
+    """Run a single ZooKeeper server in the foreground, for demonstrations and tests.
 
     Not for production. Needs PySpark's jars and Java:
     pip install 'loadmanager[demo]' brings both.

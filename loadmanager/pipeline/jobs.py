@@ -45,9 +45,9 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ingest": "history to typed tables; only files that are new",
         "rollup": "loads per minute, hour and day, profiles, imbalance over time",
-        "moves": "what each move achieved and what clients paid",
-        "costs": "what messages, bytes, topics and connections cost, with intervals",
-        "replay": "what other strategies and settings would have done",
+        "moves": "effect of each move, and its cost for clients",
+        "costs": "costs of messages, bytes, topics and connections, with intervals",
+        "replay": "effect of other strategies and settings on the recorded traffic",
         "report": "one HTML file with all of it",
         "stream": "minute rollups and alerts while history is being written",
     }

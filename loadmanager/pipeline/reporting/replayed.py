@@ -1,4 +1,4 @@
-"""Scores of the replay: what other strategies and settings would have done."""
+"""Scores of the replay: effect of other strategies and settings on the recorded traffic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
