@@ -57,6 +57,12 @@ def test_every_alert_has_an_outage_in_which_it_is_to_fire(
     assert {rule["alert"] for rule in rules} == fired
 
 
+def told(label: str) -> str:
+    """Return how an annotation begins that takes an external label of Prometheus."""
+    name = f"$externalLabels.loadmanager_{label}"
+    return f"{{{{ with {name} }}}}{{{{ . }}}}{{{{ else }}}}"
+
+
 def test_every_alert_has_an_entry_in_the_runbooks(
     rules: list[dict[str, Any]], project: Path
 ) -> None:
@@ -69,10 +75,14 @@ def test_every_alert_has_an_entry_in_the_runbooks(
     index = page.partition("\n## ")[0]
     for rule in rules:
         alert = rule["alert"]
-        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{alert.lower()}"
+        links = rule["annotations"]
+        assert links["runbook_url"] == (
+            f"{told('runbooks_url')}docs/runbooks.md{{{{ end }}}}#{alert.lower()}"
+        )
         # That of attach is for its own host alone.
         of_attach = "loadmanager_attach_" in rule["expr"]
-        assert ("page_url" in rule["annotations"]) is not of_attach, alert
+        assert links["page_url"].startswith(told("attach_page_url")) is of_attach, alert
+        assert ('label "instance" }}/{{ else }}' in links["page_url"]) is not of_attach, alert
         assert f"`{alert}`" in index
         bullets = [line for line in entries[alert].splitlines() if line.startswith("- ")]
         assert [line.split(":")[0] for line in bullets] == [

@@ -13,15 +13,14 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
 RARE: Final = {
     "loadmanager_attach_": "loadmanager attach",
-    "loadmanager_history_": "[history]",
-    "loadmanager_shadow_": "[shedding] shadows",
+    "loadmanager_cost_model_made_": "a published cost model",
     "loadmanager_moves_total": "a move",
     "loadmanager_refusals_total": "a broker that might have been unloaded",
     "loadmanager_tasks_ended_total": "a bundle task that ended",
     "loadmanager_assignments_total": "a bundle without an owner",
     "pulsar_lb_bandwidth": "a limit of the network",
 }
-"""Beginnings of metrics that a healthy cluster may lack, and what it would have to have."""
+"""Beginnings of metrics that the stack of docker-compose.yml may lack, and what gives them."""
 
 GAP: Final = "cluster:loadmanager_optimality_gap:max"
 ONE: Final = '{instance=~"$instance"}'
@@ -198,6 +197,63 @@ def decisions() -> Dashboard:
     return made
 
 
+def pipeline() -> Dashboard:
+    """Return what sidecars write for the pipeline, and what leaders do with what it found."""
+    made = Dashboard(
+        "pipeline", "Load manager: history and pipeline", "loadmanager_history_waiting"
+    )
+    flushed = f"time() - loadmanager_history_flushed_timestamp_seconds{ONE}"
+    dropped = f"sum(increase(loadmanager_history_dropped_total{ONE}[1h]))"
+    backlog = f"sum(loadmanager_history_backlog_bytes{ONE})"
+    # 0 without a model, and where a sidecar does not lead.
+    model_age = "time() - max(loadmanager_cost_model_made_timestamp_seconds > 0)"
+    made.row(
+        figure("Last flush", "s", "Of the sidecar that is most behind.", f"max({flushed})"),
+        figure("Lost within an hour", "none", "Records; each is a gap in tables.", dropped),
+        figure("Not on disk yet", "bytes", "It grows where a disk is too slow.", backlog),
+        figure("Age of the cost model", "s", "None is published without one.", model_age),
+    )
+    lines = {"{{stream}}": f"sum by (stream) ({one_rate('loadmanager_history_lines_total')})"}
+    size = {"{{stream}}": f"sum by (stream) ({one_rate('loadmanager_history_bytes_total')})"}
+    finished = f"increase(loadmanager_history_files_total{ONE}[1h])"
+    files = {
+        "{{stream}} finished": f"sum by (stream) ({finished})",
+        "uploaded": f"sum(increase(loadmanager_history_uploads_total{ONE}[1h]))",
+        "deleted": f"sum(increase(loadmanager_history_deletions_total{ONE}[1h]))",
+    }
+    made.row(
+        Panel("Lines written", "ops", "Reports of all sidecars; rounds of the leader.", lines),
+        Panel("Bytes written", "Bps", "Compressed.", size),
+        Panel("Files within an hour", "none", "The pipeline reads finished ones.", files),
+    )
+    behind = {"{{instance}}": flushed}
+    waiting = {"{{instance}}": f"loadmanager_history_waiting{ONE}"}
+    lost = {
+        "{{instance}} {{why}}": one_rate("loadmanager_history_dropped_total"),
+        "{{instance}} failed flushes": one_rate("loadmanager_history_errors_total"),
+    }
+    made.row(
+        Panel("Since the last flush", "s", "The alert fires above 120 s.", behind),
+        Panel("Records that wait", "none", "For the writer.", waiting),
+        Panel("Records lost", "ops", "By reason, and flushes that failed.", lost),
+    )
+    regret = {"{{strategy}}": "max by (strategy) (loadmanager_shadow_regret)"}
+    moves = {
+        "active": "sum(increase(pulsar_lb_unload_bundle_total[1h]))",
+        "{{strategy}}": "sum by (strategy) (increase(loadmanager_shadow_moves_total[1h]))",
+    }
+    seeds = {
+        "{{result}}": "sum by (result) (increase(loadmanager_seeds_total[1h]))",
+        "bundles": "max(loadmanager_seeded_bundles)",
+    }
+    made.row(
+        Panel("Regret", "percentunit", "Above 0 another strategy would be closer.", regret),
+        Panel("Moves within an hour", "none", "More of them may cost more than they gain.", moves),
+        Panel("Seeds of new leaders", "none", "Others than used: see [history] seed.", seeds),
+    )
+    return made
+
+
 def pulsar_attach() -> Dashboard:
     """Return a Pulsar cluster that is balanced from outside."""
     made = Dashboard("pulsar-attach", "Load manager: attach", "loadmanager_attach_balancing")
@@ -225,7 +281,7 @@ def pulsar_attach() -> Dashboard:
 
 def dashboards() -> tuple[Dashboard, ...]:
     """Return all of them."""
-    return cluster(), broker(), decisions(), pulsar_attach()
+    return cluster(), broker(), decisions(), pipeline(), pulsar_attach()
 
 
 def generated() -> dict[Path, str]:
