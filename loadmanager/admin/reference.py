@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from loadmanager.adapters.http.lookups import REDIRECT_PREFIX
 from loadmanager.adapters.http.operations import Operation, all_replies
 from loadmanager.admin.surface import surface
 
@@ -38,6 +39,14 @@ first), the deletion of a single bundle's topics, and everything about messages,
 and tenants. A tenant is made with its first namespace.
 """
 
+_UNDECLARED: Final = {
+    "lookup": f"| `ANY {REDIRECT_PREFIX}/{{...}}/{{domain}}/{{tenant}}/{{namespace}}/{{topic}}` "
+    "|  | lookup | Send a request, by any method, to the broker that serves a topic. | 307: "
+    "`Location` is the rest of the path and the query at the owner's URL; 404: The path does not "
+    "end in a topic, or the namespace does not exist; 412: The broker has no HTTP URL |"
+}
+"""Rows of what OpenAPI has no words for, any method and a path of any length, by their tag."""
+
 
 def reference(operations: Sequence[Operation]) -> str:
     """Return the reference of these operations."""
@@ -46,7 +55,8 @@ def reference(operations: Sequence[Operation]) -> str:
     lines = [_INTRODUCTION]
     for tag, group in groupby(ordered, key=lambda one: one.tag):
         lines += [f"## {tag.capitalize()}", "", "| operation | | role | what | statuses |"]
-        lines += ["|---|---|---|---|---|", *(_row(one) for one in group), ""]
+        lines += ["|---|---|---|---|---|", *(_row(one) for one in group)]
+        lines += [*filter(None, [_UNDECLARED.get(tag)]), ""]
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from loadmanager.telemetry.lookups import LookupMetrics
 AnswerMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
-_REDIRECT_PREFIX: Final = "/redirect"
+REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
 _MOVED: Final = 307
 # Refused clients are to wait up to 4 s longer, in turn, so that they do not return together.
@@ -85,7 +85,7 @@ class Lookups(Resource, tag="lookup"):
         return [
             *super().routes(),
             Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster, Role.LOOKUP),
-            Route(ANY_METHOD, _REDIRECT_PREFIX + "/{...}", self.redirect_to_owner, Role.LOOKUP),
+            Route(ANY_METHOD, REDIRECT_PREFIX + "/{...}", self.redirect_to_owner, Role.LOOKUP),
         ]
 
     def remembered(self, request: web.BaseRequest) -> KnownReply | None:
@@ -154,7 +154,7 @@ class Lookups(Resource, tag="lookup"):
         owner = await self._find_owner(_topic(target.captured[-_TOPIC_SEGMENTS:]))
         if not owner.urls.http_url:
             raise Refused(412, f"broker {owner.broker} has no HTTP URL to redirect to")
-        kept = target.path_and_query.removeprefix(_REDIRECT_PREFIX)
+        kept = target.path_and_query.removeprefix(REDIRECT_PREFIX)
         return _moved(owner.urls.http_url.rstrip("/") + kept)
 
     async def _reply(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
