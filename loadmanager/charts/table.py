@@ -47,11 +47,18 @@ Row = Sequence[Cell]
 def table(caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
     """Return a table. The first column names its rows."""
     best = [_best(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
-    head = tag("thead", tag("tr", *(_header(column) for column in columns)))
+    numbers = [any(row[place].value is not None for row in rows) for place in range(len(columns))]
+    head = tag("thead", tag("tr", *map(_header, columns, numbers)))
     body = tag(
         "tbody",
         *(
-            tag("tr", *(_cell(cell, place, best[place]) for place, cell in enumerate(row)))
+            tag(
+                "tr",
+                *(
+                    _cell(cell, place, best[place], numbers[place])
+                    for place, cell in enumerate(row)
+                ),
+            )
             for row in rows
         ),
     )
@@ -67,24 +74,22 @@ def _best(column: Column, cells: Sequence[Cell]) -> float | None:
     return min(known) if column.best is Best.LEAST else max(known)
 
 
-def _header(column: Column) -> Html:
+def _header(column: Column, number: bool) -> Html:
     words = [tag("span", column.name)]
     if column.unit:
         words.append(tag("small", column.unit))
     button = tag("button", *words, type="button", title=column.explanation or None)
-    return tag("th", button, scope="col", aria_sort="none")
+    return tag("th", button, class_="number" * number or None, scope="col", aria_sort="none")
 
 
-def _cell(cell: Cell, place: int, best: float | None) -> Html:
+def _cell(cell: Cell, place: int, best: float | None, number: bool) -> Html:
     marked = best is not None and cell.value == best
     words = [cell.text]
     if cell.note:
         words.append(joined((" ", tag("small", cell.note))))
     if marked:
         words.append(tag("span", " (best)", class_="unseen"))
-    tones = " ".join(
-        filter(None, ("number" * (cell.value is not None), cell.tone, "best" * marked))
-    )
+    tones = " ".join(filter(None, ("number" * number, cell.tone, "best" * marked)))
     return tag(
         "td" if place else "th",
         *words,
