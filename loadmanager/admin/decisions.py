@@ -87,7 +87,7 @@ class Accounts(Resource, tag="decisions"):
         "GET",
         "/admin/v2/loadmanager/explain",
         Reply(200, "The explanation.", dict[str, Any]),
-        Reply(404, "The leader knows no bundle or broker of that name."),
+        Reply(404, "The leader has no bundle or broker of that name."),
         Reply(412, "The subject is not the name of a bundle or a broker."),
         query=ExplainQuery,
         leader=True,

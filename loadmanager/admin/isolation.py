@@ -53,7 +53,7 @@ class IsolationRequests:
         parts: of this sidecar.
         leading: has the leader's term.
         unload: moves what a new policy does not let stay.
-        cluster: whose policies they are.
+        cluster: the cluster of the policies.
     """
 
     def __init__(self, context: Context, leading: Leadership, unload: Unload, cluster: str) -> None:

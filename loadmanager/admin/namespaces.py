@@ -107,14 +107,14 @@ class NamespaceRequests:
         else:
             raise Conflict(f"{namespace} was changed by others {_TRIES} times meanwhile")
         log.info("namespace.bundles.created", namespace=namespace, bundles=len(boundaries.bundles))
-        # Who created it may ask for it next.
+        # Its creator may read it next.
         await boundaries_of(self._context.cluster_state, namespace)
 
     async def _nothing_stands(self, namespace: Namespace) -> Operation:
         """Return what holds while there is no such namespace, nor a lock of a former one.
 
         The versions of its boundaries begin at 0 again, so the check that keeps a former
-        bundle from being locked, or cut, would take the new boundaries for those it knew.
+        bundle from being locked, or cut, would mistake the new boundaries for the earlier ones.
 
         Raises:
             NamespaceTaken: it exists, or bundles of a former one are locked still.
@@ -135,7 +135,7 @@ class NamespaceRequests:
         return Check(path, folder.stat.version if folder else 0)
 
     async def _ensure_tenant(self, tenant: str) -> None:
-        """Make the node of a tenant unless it stands: a Pulsar broker wants one with content."""
+        """Create the node of a tenant unless it exists: Pulsar brokers require one with content."""
         path = f"{znodes.POLICIES}/{tenant}"
         with as_unavailable(path, "written"):
             if await self._context.coordination.get(path) is None:

@@ -101,7 +101,7 @@ class Plans(Resource, tag="decisions"):
         """Compute what the next round, or another strategy, would do now.
 
         The plan is computed on what the leader sees now and is not carried out. It is that of an
-        active leader: `balancing` says whether this one is.
+        active leader: `balancing` is True if this one is.
         """
         query: PlanQuery = call.query
         wish = PreviewWish(

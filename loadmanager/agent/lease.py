@@ -1,6 +1,7 @@
 """The lease that lets the broker serve: never longer than the session surely lives.
 
-A session lives at least its timeout from when the ensemble's leader last knew that a
+A session lives at least its timeout from the time at which the ensemble's leader last recorded
+that a
 heartbeat had been sent, and that may be an earlier one than the last that was committed
 (`loadmanager.core.lease`). So after a heartbeat sent at ``t`` the broker may serve until ``t``
 plus a part of the timeout (two thirds unless configured, and never more than is safe for the
@@ -53,7 +54,7 @@ class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
     ``earlier_end_s`` is when the lease of this agent's membership before has run out;
-    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` says whether
+    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` is True if
     another broker could take this one's bundles.
     """
 
@@ -111,7 +112,7 @@ class LeaseKeeper:
         self._heard_since_s = self._clock.monotonic_s()
         state = await self._renew(until_s=None)
         if not await self._extend():
-            # Of a new session the leader knows the beginning, which is not known here. The
+            # The leader has the beginning of a new session, which is not known here. The
             # heartbeat that was just answered counts once it surely was reported.
             timeout_s = self._coordination.session.timeout_s
             await self._clock.sleep(report_interval_s(timeout_s, self._terms.tick_s))
@@ -166,7 +167,7 @@ class LeaseKeeper:
     async def _pause(self) -> None:
         """Wait until the next heartbeat is due: an interval after the last one was sent.
 
-        And a part of it after its answer, so that late answers bring no more requests. With a
+        And a part of it after its answer, so that late answers do not cause more requests. With a
         whole one a lease would have gaps sooner where ZooKeeper is slow.
         """
         interval_s = self._terms.interval_fraction * self._coordination.session.timeout_s

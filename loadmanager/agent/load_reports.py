@@ -191,7 +191,7 @@ class Publisher:
         try:
             await self._coordination.set(path, content)
         except NodeMissing as missing:
-            # Not beside a newer agent of this broker, who deletes our mark.
+            # Not beside a newer agent of this broker, which deletes our mark.
             mark = Check(znodes.agent(membership.broker, membership.session_id), 0)
             try:
                 await self._coordination.commit([mark, Create(path, content, ephemeral=True)])

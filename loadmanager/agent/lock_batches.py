@@ -22,7 +22,7 @@ _LARGEST_BATCH: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class LockBatch:
-    """The locks to take and drop in one commit; ``refused`` are not to be taken for now."""
+    """The locks to take and drop in one commit; ``refused`` are not to be taken now."""
 
     takes: Sequence[BundleId]
     drops: Sequence[BundleId]

@@ -314,6 +314,6 @@ class LockCommits:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return False
         if holder is not None and holder != self._identity.broker:
-            # It is taken as soon as that broker's list, watched from now on, names it no more.
+            # It is taken as soon as that broker's list, watched from now on, no longer has it.
             self._cluster_state.lists.read_list(holder)
         return holder == self._identity.broker

@@ -110,14 +110,14 @@ class LockWorker:
     async def _write_list(self) -> None:
         """Publish to lookups what the broker serves by now: the one write that nothing waits for.
 
-        Whatever changes locks says it too; alone it goes only when there is nothing else.
+        A commit of locks includes it; it is written alone only if there is none.
         """
         own = self._ownerships
         gather_s = _GATHER_S if own.records.loading else 0.0
         await self._clock.sleep(max(self._list.pause_s(), gather_s))
         batch = self._next_batch()
         if batch.takes or batch.drops:
-            return  # Their commit says it too.
+            return  # Their commit includes it.
         try:
             await self._list.commit()
         except TooLarge as error:

@@ -43,7 +43,7 @@ _RECONNECT_POLL_S: Final = 0.1
 class OwnedList:
     """The one writer of the list, for one membership.
 
-    ``loading`` are the bundles that it says are not served yet.
+    ``loading`` are its bundles that are not served yet.
     """
 
     def __init__(self, context: Context, records: OwnershipRecords, membership: Membership) -> None:
@@ -114,7 +114,7 @@ class OwnedList:
         """Wait until ZooKeeper answers; return the list's stat if it was written since."""
         while True:
             try:
-                # No sync: a leader of the ensemble that lost the others may not know of it.
+                # No sync: a leader of the ensemble that lost the others may not have it.
                 await self._coordination.heartbeat()
                 node = await self._coordination.get(self.path)
             except Disconnected:

@@ -63,7 +63,7 @@ class OwnershipEffects:
         self.disobeyed.clear()
 
     def end(self) -> None:
-        """Send no more commands, until another epoch begins."""
+        """Stop sending commands until another epoch begins."""
         self._leaving_alone = True
 
     def fire_all(self, event: Event) -> None:

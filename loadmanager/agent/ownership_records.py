@@ -1,4 +1,4 @@
-"""What an agent knows of each bundle: one record a bundle, and the sets that follow from them.
+"""An agent's state of each bundle: one record per bundle, and sets derived from them.
 
 A record begins when the orders or the broker name a bundle, and ends when neither does and
 nothing of it is under way. Each change of one files it again, which keeps the derived
@@ -24,7 +24,7 @@ class Ownership:
     """One bundle on one agent.
 
     ``token`` is the fencing token of the lock that this session holds or that the last one
-    held, and ``broker_token`` that under which the broker last said that it serves the
+    held, and ``broker_token`` that under which the broker last reported serving the
     bundle; 0 for none. ``command`` is the last command to the broker that has not ended.
     ``command_ended`` counts the commands of all bundles up to the last that ended of this one.
     """
@@ -101,7 +101,7 @@ class OwnershipRecords:
 
     @property
     def may_be_served(self) -> bool:
-        """Whether the broker may be serving any of them, as far as this agent knows."""
+        """Whether the broker may be serving any of them."""
         return any(may_serve(phase) and self._counts[phase] for phase in Phase)
 
     def enter(self, record: Ownership, phase: Phase) -> None:

@@ -64,7 +64,7 @@ class OwnershipWorker:
         return self.orders.handovers if self.orders else {}
 
     def serves(self, bundle: BundleId) -> bool:
-        """Return whether the broker serves ``bundle`` and is to go on: lookups may name it."""
+        """Return whether the broker serves ``bundle`` and continues to: lookups may name it."""
         record = self.records.get(bundle)
         return record is not None and record.phase is Phase.OWNED and not record.loading
 
@@ -126,7 +126,7 @@ class OwnershipWorker:
             self._effects.fire(record, Event.ASSIGNED)
 
     def _is_kept(self, record: Ownership) -> bool:
-        """Return whether a bundle that no order names stays until orders know of it.
+        """Return whether a bundle without an order stays until orders include it.
 
         So does what a split or merge here made, while the orders name what it replaced.
         """
@@ -169,7 +169,7 @@ class OwnershipWorker:
         return self._effects.commands_done
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
-        """Compare with what the broker said it serves.
+        """Compare with the bundles that the broker reported to serve.
 
         ``asked_at`` is `commands_done` when it was asked. A bundle with a command under
         way, or answered since, is left to the next comparison: the broker's answer may
@@ -195,7 +195,8 @@ class OwnershipWorker:
             # That it is not served now is not proof enough: a load of it may still be on its
             # way to the broker, and only an unload that was confirmed keeps it from being
             # obeyed. What an earlier agent loaded runs on under that agent's lease, which
-            # is extended no more: if it is wanted, its lock is taken over and it never stops.
+            # is no longer extended: if it is ordered here, its lock is taken over and service
+            # never stops.
             self._effects.unload(record)
         elif record.phase is Phase.FREE:
             record.command_ended = 0

@@ -172,7 +172,7 @@ class OwningAgent:
         """End, unless the sidecar that took over is gone by now: then this agent registers again.
 
         Raises:
-            Displaced: another sidecar has this broker; the message says which.
+            Displaced: another sidecar, named in the message, has this broker.
         """
         self._log_end("broker.membership.displaced", displaced)
         self._unleased.refusal()
@@ -191,7 +191,7 @@ class OwningAgent:
         report = self._publisher.fitting(await self._first_report())
         membership, former = await registrar.register(report)
         # Not before: they may change while it waits for its turn, and by former ones it would
-        # stop what it serves and is to go on serving.
+        # stop bundles that it is to continue to serve.
         await self._obedience.read()
         self._unleased.registered()
         earlier_end_s = self._lease.leased_until_s if self._lease else context.clock.monotonic_s()

@@ -103,7 +103,7 @@ class Balancer:
 
         Raises:
             Deposed: another one leads.
-            Stopped: somebody switched Pulsar's own balancer on, or a right was lost.
+            Stopped: Pulsar's own balancer was switched on, or a right was lost.
             LoadManagerError: it cannot begin, or what was set before cannot be restored.
         """
         dispatcher = Dispatcher(

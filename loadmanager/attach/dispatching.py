@@ -1,4 +1,4 @@
-"""Gives the task controller what a look proposes, splits one by one; knows owners by samples."""
+"""Passes proposals of a look to the task controller, splits one by one; owners from samples."""
 
 import asyncio
 from collections import deque

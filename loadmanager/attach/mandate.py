@@ -24,7 +24,7 @@ class Mandate(Protocol):
         """Of the term, 0 where there are no terms."""
 
     def lapsed(self) -> str:
-        """Return why no order may be sent now, as far as this process knows; "" if one may."""
+        """Return why no order may be sent now; "" if one may."""
 
     async def confirm(self) -> str:
         """Return as `lapsed`, having asked.

@@ -250,7 +250,7 @@ class PulsarOrders:
             if why:
                 raise _Lapsed(why)
             if self._under_way.get(bundle) is not order:
-                raise _Lapsed("its order was taken back")
+                raise _Lapsed("its order was withdrawn")
             sent += 1
             if sent > 1:
                 self._reported(bundle, TaskEvent.REPEATED, "")

@@ -37,7 +37,7 @@ class Planned:
     Attributes:
         name: of the strategy, as it was asked for.
         planner: it and its bounds.
-        tallied: what it knows of the cluster.
+        tallied: the state of the cluster.
         hosts: how hosts are read; None for a strategy that does not look at them.
         acts: whether moves are made; else the last ones are shown until it decides again.
         decided: what it decided in this window, None where it did not decide.

@@ -1,7 +1,7 @@
 """Pulsar's own shedding and automatic splits: off while we balance, then as they were.
 
 Two balancers undo each other's moves. The switches are dynamic settings, so no broker is
-restarted. A value that somebody else has changed meanwhile is theirs, and stays.
+restarted. A value that was changed by others meanwhile is kept.
 """
 
 import asyncio
@@ -64,7 +64,8 @@ class Quiet:
         What an earlier controller stored and did not restore stays stored.
 
         Raises:
-            NotQuiet: somebody else has switched shedding off already, or brokers do not act on it.
+            NotQuiet: shedding was already switched off by others, or brokers do not apply the
+            setting.
             StateUnusable: it cannot be stored; nothing was changed then.
             PulsarAdminError: a setting cannot be read or changed.
         """
@@ -103,7 +104,7 @@ class Quiet:
             if now == value:
                 done.append(f"{key}: {_shown(value)}, as before")
             elif now != _OFF:
-                done.append(f"{key}: {_shown(now)}, as somebody else has set it; left so")
+                done.append(f"{key}: {_shown(now)}, as set by others; left unchanged")
             else:
                 await self._put_back(url, key, value, prior.effective.get(key, ""))
                 done.append(f"{key}: {_shown(value)} again")
@@ -145,7 +146,7 @@ def _switched_on(cluster: PulsarCluster, keys: Collection[str]) -> Iterator[str]
     for key in keys:
         brokers = cluster.differing(key).get("true", ())
         if brokers:
-            yield f"{key} was switched on by somebody (true on {', '.join(brokers)})"
+            yield f"{key} was switched on by others (true on {', '.join(brokers)})"
 
 
 def _alike(cluster: PulsarCluster, key: str) -> str:

@@ -1,6 +1,7 @@
 """The budget of moves, kept beside the prior settings, so that the next controller goes on with it.
 
-Before each round's moves it is stored as if all of them had begun: one who takes over after a
+Before each round's moves it is stored as if all of them had begun: a candidate that takes over
+after a
 crash counts some that did not, and none too few. After them it is stored as it is.
 """
 

@@ -34,7 +34,7 @@ class Course:
     _stored_ms: int = 0
 
     def note(self, seen: Observation, at_ms: int) -> None:
-        """Take note of one look; one whose balance is unknown is left out."""
+        """Record one look, unless its balance is unknown."""
         plan = seen.plan
         if plan is not None and plan.least_max_over_mean > 0:
             largest, bound = plan.max_over_mean, plan.least_max_over_mean

@@ -90,7 +90,7 @@ class Strategy(Protocol):
 
     @property
     def tallied(self) -> Tallied | None:
-        """What it knows of the cluster, None where it keeps nothing."""
+        """Its state of the cluster, None if it has none."""
 
     @property
     def decided(self) -> Decided | None:

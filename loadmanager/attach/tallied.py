@@ -1,4 +1,4 @@
-"""What attach knows of a cluster over time, in the form that the planner and history share."""
+"""The state of a cluster over time for attach, in the form that the planner and history share."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ _TOO_FEW: Final = "there are fewer than three points in time"
 class Chart:
     """A figure of plotly.js: its traces and its layout, which leaves colours of text alone.
 
-    ``summary`` says in words what is to be seen, for those who cannot see it, and stands
+    ``summary`` describes it in words, for readers who cannot see it, and stands
     under the title for the others. The page draws a chart when it comes into sight. One that
     would be empty, or a line between two points, is not drawn: the text says so instead.
     """
@@ -77,7 +77,7 @@ def _packed(figure: Mapping[str, Json]) -> str:
 
 
 def numbers(values: ArrayLike, digits: int = 3) -> list[float | None]:
-    """Return ``values`` rounded, as a figure wants them: a gap where one is not finite."""
+    """Return ``values`` rounded for a figure: a gap where one is not finite."""
     rounded = np.round(np.asarray(values, dtype=np.float64), digits)
     return [value if np.isfinite(value) else None for value in rounded.tolist()]
 

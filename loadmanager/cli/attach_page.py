@@ -47,7 +47,7 @@ class PagePortUnusable(LoadManagerError):
 class AttachOverviews:
     """Keeps what the page shows.
 
-    ``balances`` says whether moves are made, ``waits`` who makes them instead, "" for nobody else.
+    ``balances`` is True if moves are made; ``waits`` names the one that makes them instead, or "".
     """
 
     balances: bool

@@ -120,7 +120,7 @@ def _steer(word: str, reason: str, reach: Reach) -> None:
 def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:
-    """Return the state when the broker is empty, let go again, or the time is up."""
+    """Return the state when the broker is empty, no longer drained, or the time is up."""
     import time
 
     deadline_s = time.monotonic() + timeout_s
@@ -188,7 +188,7 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
 
 
 def user_name() -> str:
-    """Return the user's name, as far as the system knows."""
+    """Return the user's name, if the system has one."""
     import getpass
     import socket
 

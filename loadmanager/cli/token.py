@@ -138,7 +138,7 @@ def _refuse_other_signers(config: "Config") -> None:
         option = "--private-key file://..."
     else:
         raise click.UsageError(
-            "[security] or [tls] client_authorities_file says who may do what, and names no key "
+            "[security] or [tls] client_authorities_file sets the rights, and names no key "
             "that tokens are signed with; see docs/security.md"
         )
     raise click.UsageError(

@@ -46,7 +46,7 @@ async def _refuse_cluster_at_root(coordination: Coordination, default_chroot: st
     if _is_record(node):
         raise ChrootRefused(
             f"[zookeeper] chroot is not set, which means {default_chroot}, and there is a cluster "
-            f"of version 0.1 at ZooKeeper's root ({znodes.CLUSTER}). To go on with it, set "
+            f"of version 0.1 at ZooKeeper's root ({znodes.CLUSTER}). To keep it, set "
             '[zookeeper] chroot = "/". To begin a new cluster, without the namespaces and '
             "policies of the old one, stop all sidecars of the old one and set [zookeeper] "
             f'chroot = "{default_chroot}"'

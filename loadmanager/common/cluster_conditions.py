@@ -65,7 +65,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     """Return the cluster's hash function once the nodes are seen to be this cluster's.
 
     Two members with different functions would each find another bundle for a topic,
-    and both be sure of it. Waits for the service for as long as it takes, and says so.
+    and both be sure of it. Waits for the service without a limit, and logs it.
 
     Raises:
         ClusterDisagrees: the cluster uses another function, or another format of nodes.
@@ -129,7 +129,7 @@ def _check_format(fields: Fields) -> None:
         raise ClusterDisagrees(
             f"{znodes.CLUSTER}: these nodes are of version 0.1, which recorded no format; expected "
             f"format {FORMAT}. Sidecars of both versions cannot work together: stop all, then do "
-            "as docs/upgrade.md says"
+            "as described in docs/upgrade.md"
         )
     recorded = fields.count("format")
     if recorded != FORMAT:

@@ -1,6 +1,7 @@
 """The key that tokens of the cluster are signed with, where nothing else is configured.
 
-It stands in ZooKeeper, so everyone who can read it there can sign. The first who needs it
+It is stored in ZooKeeper, so every client that can read it there can sign. The first one that
+needs it
 makes it; all sidecars watch it, so that a replaced one counts at once, and make it
 again when it was deleted.
 """
@@ -42,7 +43,7 @@ async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] =
 
     Raises:
         CoordinationError: it can be neither read nor made now.
-        MalformedContent: what stands in its place is no key.
+        MalformedContent: the node's content is not a key.
     """
     while True:
         node = await coordination.get(znodes.KEY)
@@ -81,12 +82,12 @@ class ClusterKey:
         try:
             await key_of_cluster(self._coordination, self._make)
         except (Disconnected, SessionLost):
-            return False  # The session's state says so.
+            return False  # The session's state shows it.
         except CoordinationError as error:
             log.warning("cluster.key.unread", path=znodes.KEY, error=str(error))
             return False
         except MalformedContent:
-            return True  # The watch says so, and shows it when it is replaced.
+            return True  # The watch reports it, and its replacement.
         return True
 
     def _read(self, node: Node | None) -> None:
@@ -102,7 +103,7 @@ async def _create(coordination: Coordination, key: bytes) -> None:
     try:
         await coordination.create(znodes.KEY, key, private=True)
     except NodeExists:
-        return  # Somebody else was quicker: theirs is the cluster's.
+        return  # Another process was quicker: its key is the cluster's.
     log.info("cluster.key.created", path=znodes.KEY)
 
 

@@ -84,7 +84,7 @@ class ClusterLoads:
         return self._reports
 
     def registration_changed(self, broker: BrokerId) -> None:
-        """Join a broker's loads with what its registration says now."""
+        """Join a broker's loads with its current registration."""
         known = self._folder.values.get(broker) if self._folder else None
         registration = self._registered(broker)
         if known is None or registration is None:

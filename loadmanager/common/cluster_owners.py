@@ -3,7 +3,7 @@
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
 and most of them do not need it, nor all lists at their start and after each reconnect. So a list
-is read at once only while somebody here follows it: the leader follows all lists, a lookup that
+is read at once only while it is followed here: the leader follows all lists, a lookup that
 waits that of the planned owner (all, where it is not known), and a bundle that this broker is
 ordered to take that of the broker that still has it.
 Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
@@ -29,7 +29,7 @@ from loadmanager.telemetry.metrics import Metrics
 _OWNS_NOTHING: Final = OwnedList({})
 
 READ_AHEAD: Final = 16
-"""How many lists that nobody here follows are read at once, after as many seconds."""
+"""How many lists that are not followed here are read at once, after as many seconds."""
 
 _READS_PER_S: Final = 1.0
 _READ_WITHIN_S: Final = 2.0
@@ -165,7 +165,7 @@ class ClusterOwners:
         return True
 
     def _has_turn(self) -> bool:
-        """Take one of the reads for lists that nobody follows, if there is one."""
+        """Take one of the reads for lists that are not followed, if there is one."""
         now_s = self._clock.monotonic_s()
         saved = (now_s - self._counted_at_s) * _READS_PER_S
         self._reads_left = min(self._reads_left + saved, self._read_ahead)

@@ -18,7 +18,7 @@ REST_S: Final = 10.0
 class OversizedWrites:
     """The writes of one process that were not made, by what they were for.
 
-    Such a write fails by itself: what it was for stays as it is, and all else goes on.
+    Only such a write fails: its subject stays unchanged, and everything else continues.
     """
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:

@@ -56,7 +56,7 @@ def _same(one: Config, other: Config) -> bool:
 
 
 def tuned_by(config: Config) -> RuntimeValues:
-    """Return what a configuration says of all that may change.
+    """Return a configuration's values of all dynamic settings.
 
     Raises:
         ConfigError: a strategy or one of its settings does not exist.

@@ -9,7 +9,7 @@ _LOOK_S = 1.0
 
 
 class Subscriptions:
-    """A thing that changes: callbacks for those who react, a wait for those who sleep.
+    """A source of changes, with callbacks and a wait.
 
     ``version`` grows with every change.
     """
@@ -17,7 +17,7 @@ class Subscriptions:
     def __init__(self) -> None:
         self.version = 0
         self._callbacks: list[Callable[[], None]] = []
-        # A dict keeps the order, so that those who wait go on in it, too.
+        # A dict keeps the order, so that waiting tasks resume in it.
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -25,7 +25,7 @@ class Subscriptions:
         self._callbacks.append(callback)
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` no more."""
+        """Stop calling ``callback``."""
         self._callbacks.remove(callback)
 
     def notify(self) -> None:

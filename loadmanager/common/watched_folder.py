@@ -22,7 +22,7 @@ class WatchedFolder(Generic[Value]):
     until it changes. ``changed`` is called with a name, its former and its new value;
     ``completed`` when the folder was found with no child to read, which nothing else reports.
     ``postpone`` is called with a child that came or changed, and with each after a reconnect, and
-    says whether to leave it unread for now.
+    is True to leave it unread for now.
     """
 
     def __init__(

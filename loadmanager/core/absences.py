@@ -20,7 +20,7 @@ class AbsenceRules:
     A broker is waited for ``return_wait_s`` at most, from when it was missed. More than
     ``max_lost_fraction`` of the brokers, and more than one, are many. Brokers that vanish
     within ``session_s``, the timeout of a session, vanish together. Until ``connected_s`` any
-    absent broker is waited for, as nobody was watched before.
+    absent broker is waited for, since none was watched before.
     """
 
     return_wait_s: float

@@ -65,7 +65,7 @@ class Arbitration:
             if self._stands(proposal):
                 found.ordered |= dict.fromkeys(proposal.bundles, proposal.target)
                 if proposal.asked_by is AskedBy.PEOPLE:
-                    self._change(proposal)  # It is written again, which repairs what was spoilt.
+                    self._change(proposal)  # It is written again, which repairs a damaged one.
             elif (why := self._obstacle(proposal)) is not None:
                 found.refused |= dict.fromkeys(proposal.bundles, why)
             else:

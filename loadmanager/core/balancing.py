@@ -20,7 +20,7 @@ class BalancingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balancing:
-    """The mode, since when, who wants it and why; for people to read but for the mode.
+    """The mode, since when, by whom and why; only the mode has an effect.
 
     ``since_ms`` is the wall clock of the sidecar that was asked, 0 if it never was.
     """

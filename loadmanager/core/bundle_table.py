@@ -30,7 +30,7 @@ _COMPACT_ABOVE: Final = 4096
 
 
 class BundleTable:
-    """The bundles the leader knows of, each in a row that stays the same while it is known.
+    """The bundles of the leader, each in a row that stays the same while the bundle is kept.
 
     Arrays that went out in a `BundleColumns` are never written to again, except in
     rows beyond the ones that belong to it.
@@ -76,7 +76,7 @@ class BundleTable:
     def add_sample(self) -> bool:
         """Add each listed bundle's newest statistics to its averages, as one sample.
 
-        Returns True if rows were renumbered: reports have to list their bundles anew.
+        Returns True if rows were renumbered: reports have to list their bundles again.
         """
         listed = self._listed > 0
         resting = np.flatnonzero(~listed[: len(self._names)])

@@ -1,7 +1,7 @@
 """The life of one bundle task, as a table: a placement, move, split or merge under way.
 
 A task begins as a proposal of the leader and ends in one of five states. This file holds
-everything that changes a task's state, and knows neither ZooKeeper nor HTTP nor a clock: an
+everything that changes a task's state, and has neither ZooKeeper nor HTTP nor a clock: an
 event comes in with its time, the task as it is afterwards comes out. `core/live_tasks.py`
 keeps the tasks that have not ended; the leader's task controller is the only caller of both.
 """
@@ -28,7 +28,7 @@ class TaskKind(StrEnum):
 
 
 class AskedBy(IntEnum):
-    """What proposes a task; the lower number goes first where two want the same bundle."""
+    """What proposes a task; the lower number takes precedence for the same bundle."""
 
     UNOWNED = 0
     """No broker serves the bundle: a lookup waits, or its broker left."""
@@ -78,7 +78,7 @@ class TaskEvent(StrEnum):
     ORDER_WRITTEN = "order_written"
     ORDER_REFUSED = "order_refused"
     WITHDRAWN = "withdrawn"
-    """Its decider does not want it ordered now."""
+    """Its proposer withdrew it before it was ordered."""
 
     REPLY_LOST = "reply_lost"
     REPEATED = "repeated"
@@ -92,7 +92,7 @@ class TaskEvent(StrEnum):
     SERVED_ELSEWHERE = "served_elsewhere"
     EXPIRED = "expired"
     REPLACED = "replaced"
-    """Another task has its bundle now, or the bundle is no more."""
+    """Another task has its bundle now, or the bundle no longer exists."""
 
     TERM_ENDED = "term_ended"
 

@@ -30,7 +30,7 @@ class Window:
 
     Attributes:
         rates: of each topic that the second reading has.
-        partial: those whose counters began within the window: their rates are lower bounds.
+        partial: topics whose counters began within the window: their rates are lower bounds.
     """
 
     rates: Mapping[str, Rates]

@@ -35,7 +35,7 @@ class TopBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """Which brokers may hold what, as far as a shedder has to know before it picks a bundle.
+    """Which brokers may hold which bundles, as far as shedders need it.
 
     ``available`` are the registered brokers, with or without load data. ``owners`` are
     the locks as they are now, None if they are not to be compared with the reports.
@@ -113,7 +113,7 @@ class ClusterView:
         return self.moved.get(bundle) or self.listed_owner(bundle)
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return whose report lists ``bundle``, None if no report does."""
+        """Return the broker whose report lists ``bundle``, or None."""
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self.owned.listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]

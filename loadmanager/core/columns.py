@@ -119,7 +119,7 @@ class BrokerColumns:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BundleColumns:
-    """All bundles the leader knows; row ``i`` is the bundle ``names[i]``.
+    """All bundles of the leader; row ``i`` is the bundle ``names[i]``.
 
     ``names`` and ``index`` may hold bundles that came later than this value: rows
     beyond the arrays' length do not belong to it. ``short`` and ``long`` are

@@ -118,7 +118,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the leader knows when it is asked.
+    """The leader's state at the time of a request.
 
     ``refusals`` are those of its last round, None before the first one.
     """

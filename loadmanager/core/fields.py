@@ -176,7 +176,7 @@ def parse_object(where: str, data: bytes) -> dict[str, Any]:
 
     Raises:
         MalformedContent: it is not UTF-8, not JSON, not an object, or holds NaN or
-            an infinity, which JSON does not know.
+            an infinity, which JSON does not have.
     """
 
     def no_constant(text: str) -> NoReturn:

@@ -25,7 +25,7 @@ def stands(task: BundleTask, assigned: Assigned, splits: Splits) -> bool:
 
 
 def ended_by(task: BundleTask, assigned: Assigned, splits: Splits) -> TaskEvent | None:
-    """Return what ends a task whose order stands no more, None if it stands."""
+    """Return what ends a task whose order no longer exists, None if it exists."""
     if task.state is TaskState.UNCONFIRMED or stands(task, assigned, splits):
         return None
     # What was split or merged was replaced in the orders by its parts, or by its whole.
@@ -93,7 +93,7 @@ def unfollowed(
     merges = [
         both.halves for both in merges_in(cuts) if assigned[both.lower] == assigned[both.upper]
     ]
-    # A half whose other half is no more, or is elsewhere, has a task as well: it is taken
+    # A half whose other half no longer exists, or is elsewhere, has a task as well: it is taken
     # back in time.
     alone = cuts.keys() - {half for halves in merges for half in halves}
     for some in [*merges, *((bundle,) for bundle in sorted(alone))]:

@@ -1,4 +1,4 @@
-"""When a round sheds nothing at all, because what it knows may be wrong."""
+"""When a round sheds nothing at all, because its data may be wrong."""
 
 import numpy as np
 

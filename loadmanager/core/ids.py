@@ -38,7 +38,7 @@ _MAX_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A full topic name. ``str()`` of it is the text whose hash finds the bundle.
+    """A full topic name. The hash of its ``str()`` determines the bundle.
 
     A partition of a topic is a topic of its own: ``-partition-N`` is part of ``local``.
     ``local`` may hold any character: over HTTP a ``/`` in it arrives as ``%2F``.
@@ -143,7 +143,7 @@ def parse_topic(text: str) -> TopicName:
 
 
 def parse_full_topic(text: str) -> TopicName:
-    """Return the topic whose full name, as ``str()`` of it gives it, is ``text``.
+    """Return the topic whose ``str()`` is ``text``.
 
     Unlike in what people write, nothing may be left out, and all that follows the
     namespace is the local name, slashes included.
@@ -159,7 +159,7 @@ def parse_full_topic(text: str) -> TopicName:
 
 
 def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
-    """Return a topic name whose parts came separately, as in a URL path.
+    """Return a topic name from separate parts, as in a URL path.
 
     Raises:
         InvalidName: the domain is unknown, a part is empty or has a forbidden character.

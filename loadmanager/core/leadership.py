@@ -19,7 +19,7 @@ SUCCESSORS: Final = 2
 
 
 class Standing(StrEnum):
-    """What an agent has to do about the leadership, as far as it can know."""
+    """What an agent has to do about the leadership, from what it has read."""
 
     CAMPAIGN = "campaign"
     """No sidecar leads: try to create the election node."""
@@ -43,7 +43,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The one whose standing is judged. ``instance`` is drawn at each start."""
+    """The agent that is judged. ``instance`` is generated at each start."""
 
     broker: BrokerId
     instance: str
@@ -52,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """What the election node holds, and whose session holds it.
+    """Content and owner of the election node.
 
     ``broker`` is None in a node whose content cannot be read: only the session counts.
     """

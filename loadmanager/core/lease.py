@@ -1,9 +1,9 @@
 """How much of a session timeout may be leased to a broker, and from when it counts.
 
 A session does not live its whole timeout after the last heartbeat that was committed. On
-an ensemble a follower reports to its leader twice a tick which sessions it heard from, and
+an ensemble a follower reports to its leader twice a tick which sessions were active, and
 the leader counts a session's timeout from that report. A transaction that the follower
-forwards does not count for it. So what a follower heard since its last report is lost when
+forwards does not count for it. So the activity since a follower's last report is lost when
 it fails, and the session ends as if the heartbeats since then had not been sent. A lease
 has to be over before, on a clock that runs slower than ours as well.
 """
@@ -34,7 +34,7 @@ def longest_lease_fraction(timeout_s: float, tick_s: float) -> float:
 
 
 def report_interval_s(timeout_s: float, tick_s: float) -> float:
-    """Return within what time a follower reports that it heard from a session: half a tick.
+    """Return the time within which a follower reports a session's activity: half a tick.
 
     A little more, for the way there; ``tick_s`` as in `longest_lease_fraction`.
     """
@@ -48,11 +48,11 @@ def latest_end_s(known_since_s: float, timeout_s: float) -> float:
 
 
 class Heartbeats:
-    """The answered heartbeats of a process, and which the ensemble's leader surely knows of.
+    """The answered heartbeats of a process, and the newest that the leader certainly has.
 
     A follower's reports go the same way as the requests that it forwards, in order. So what was
     answered a report interval before another heartbeat was sent had been reported when that
-    other one was committed. The leader knows a new session since it began, and that was after
+    other one was committed. A new session is known to the leader since it began, and that was after
     the process had begun, and after what was answered in an earlier session had been sent.
     """
 

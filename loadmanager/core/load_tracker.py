@@ -31,7 +31,7 @@ _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What a `LoadTracker` knew at one moment: a value, made in a millisecond or two.
+    """State of a `LoadTracker` at one time: a value, made in a millisecond or two.
 
     The view takes longer where very many bundles are ordered, and may be made in another thread.
     """
@@ -206,7 +206,7 @@ class LoadTracker:
         departed_at_s: Mapping[BrokerId, float],
         now_s: float,
     ) -> None:
-        """Carry on from a former leader, whose end counts as a change of membership.
+        """Continue from a former leader, whose end counts as a change of membership.
 
         To be called before the first report: a broker's averages are taken up with it.
         """

@@ -1,4 +1,4 @@
-"""What to do with a lookup, decided from what this sidecar knows.
+"""What to do with a lookup, decided from this sidecar's state.
 
 Pulsar answers 200 for an owned bundle wherever it is asked, and redirects only for
 the assignment of an unowned one: to the leader, and from the leader, once it has
@@ -48,7 +48,7 @@ def next_step(
 
     ``owned`` says that the picture has an owner that is registered and serves.
     ``coming`` says that it is on its way to a broker that is known here: the leader
-    knows no more than that, so it is not asked. Without a leader the lookup waits
+    has the same state, so it is not asked. Without a leader the lookup waits
     for the next one: a follower that decided for itself would do so on its own view,
     and two of them on two views.
     """

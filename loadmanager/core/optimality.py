@@ -25,10 +25,10 @@ from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, FloatArray, ResourceWeights
 
 MOVING: Final = (CPU, BANDWIDTH_IN, BANDWIDTH_OUT)
-"""The resources whose use goes with a bundle; a heap stays where it is."""
+"""The resources whose usage moves with a bundle; heap usage does not."""
 
 _IDLE: Final = 1e-4
-"""Where the best possible uses no more than that, a cluster is idle and has no gap."""
+"""If the best possible usage is at most this, a cluster is idle and has no gap."""
 
 _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 

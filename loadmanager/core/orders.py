@@ -1,4 +1,4 @@
-"""What the leader wants each broker to own, what changes of it at once, and what each broker owns.
+"""The bundles that each broker is to own, changes of them in one commit, and the bundles owned.
 
 Both are one znode a broker, written by one writer, JSON with the ranges grouped by
 namespace, compressed when that pays. A bundle costs about 25 bytes, compressed about
@@ -36,7 +36,7 @@ class SplitOrder:
 class Orders:
     """What one broker should own, from the leader of ``epoch``.
 
-    ``handovers`` names, for bundles that the broker is to let go, which broker gets them: the
+    ``handovers`` names, for bundles that the broker is to release, the broker that gets them: the
     old owner can then send clients straight on. ``splits`` are those of ``bundles``
     that should not be whole: the order stands until the namespace's boundaries show
     their parts.
@@ -61,7 +61,7 @@ class OwnedList:
 
 @dataclass(frozen=True, slots=True)
 class OrderChanges:
-    """Bundles for brokers, orders to split (None takes one back), and bundles that are no more."""
+    """Bundles for brokers, orders to split (None withdraws one), and bundles that are gone."""
 
     assigned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
     splits: Mapping[BundleId, SplitOrder | None] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class OrderChanges:
         return after, cuts
 
     def less(self, full: Collection[BrokerId], assigned: Mapping[BundleId, BrokerId]) -> Self:
-        """Return half of the bundles for brokers whose orders do not fit, all for the others.
+        """Return half of the bundles for brokers whose orders do not fit, and all for the others.
 
         ``assigned`` is which broker was to own what before: what is split there stays whole, too.
         """

@@ -93,7 +93,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.ACQUIRING, _E.BROKER_LOST): (_P.ABANDONING, ()),
     (_P.ABANDONING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ABANDONING, _E.RECALLED): (_P.ABANDONING, ()),
-    # Never loaded by us, but perhaps by an agent before us, under whose lease it is served
+    # Never loaded by this agent, but perhaps by an earlier one, under whose lease it is served
     # until its lock is taken over: so the broker is asked to stop here too.
     (_P.ABANDONING, _E.LOCK_TAKEN): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.ABANDONING, _E.SPLIT_OFF): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
@@ -103,7 +103,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.OWNED, _E.ASSIGNED): (_P.OWNED, ()),
     (_P.OWNED, _E.RECALLED): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     # The broker restarted, or its lease ran out and was renewed in the same session:
-    # the lock never was anybody else's, so the same token serves again.
+    # no other broker held the lock, so the same token serves again.
     (_P.OWNED, _E.BROKER_FORGOT): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     # The lease ran out unrenewed, so the broker cannot serve; others may.
     (_P.OWNED, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
@@ -151,7 +151,7 @@ def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
 
 
 def may_serve(phase: Phase) -> bool:
-    """Return whether the broker may be serving a bundle in this phase, as far as we know."""
+    """Return whether the broker may be serving a bundle in this phase."""
     return phase in {Phase.OWNED, Phase.RELEASING, Phase.HALTING}
 
 

@@ -76,7 +76,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A bundle a shedder would move away from ``source``; to ``target`` if it knows."""
+    """A bundle to move away from ``source``, to ``target`` if the shedder has chosen one."""
 
     bundle: BundleId
     source: BrokerId

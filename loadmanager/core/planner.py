@@ -79,7 +79,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Turns what strategies want into what is done.
+    """Turns the offers of strategies into moves.
 
     Each move is chosen on the view that the one before left, so two moves never pile
     onto one broker, and bundle and destination are chosen together, so nothing is

@@ -24,7 +24,7 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.SWAP: "It went back in exchange for a larger bundle, to even a pair of brokers out.",
         Cause.DRAINING: "Its broker is draining: everything is taken off it.",
         Cause.UNOWNED: "No broker owned it, and it was asked for or its broker had left.",
-        Cause.REQUESTED: "Somebody asked for it to be unloaded from its broker.",
+        Cause.REQUESTED: "An operator requested its unload from the broker.",
         Cause.OVERSIZED: "It has more traffic, topics or sessions than one bundle may have.",
         Cause.INHERITED: "A former leader ordered it, and it is not carried out yet.",
     }

@@ -1,6 +1,6 @@
 """When an agent publishes its load report: as rarely as the leader can do with.
 
-A report costs a write and a read by everyone who watches. It is written when it
+A report costs a write, and a read by every watcher. It is written when it
 says something new, and at least every ``max_interval_s`` so that its age reveals a
 silent agent from a quiet one. A change counts only if it is large in itself too:
 from 0.1 to 5 messages per second is fiftyfold and means nothing, and an idle

@@ -26,7 +26,7 @@ class Doc:
 
     ``pulsar_alias`` is for Pulsar's accident `misspelt-weight`: an older, misspelt key
     wins whenever the right one has its default, even if that was written out. Only
-    `from_pulsar` reads it; our configuration knows the right key alone.
+    `from_pulsar` reads it; our configuration has only the correct key.
     """
 
     effect: str

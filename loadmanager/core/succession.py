@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another agent of the same broker whose session stands.
+    """Another agent of the same broker with a live session.
 
     ``epoch`` is the czxid of its mark: of two agents the later one has the higher.
     """

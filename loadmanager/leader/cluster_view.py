@@ -112,7 +112,7 @@ class ViewBuilder:
             if target not in brokers:
                 found[bundle] = f"{target} left meanwhile"
             elif brokers[target].registration.started_at_ms != began.get(target):
-                found[bundle] = f"{target} began anew meanwhile"
+                found[bundle] = f"{target} restarted meanwhile"
             elif brokers[target].registration.draining:
                 found[bundle] = f"{target} is draining now"
             elif target in given_nothing:

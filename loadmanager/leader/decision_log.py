@@ -70,7 +70,7 @@ class DecisionLog:
             number=self.rounds,
         ):
             decision = self._entered(made)
-            # A round says something of every broker, which would crowd out the moves.
+            # A round has an entry for every broker, which would displace the moves.
             if decision.subject not in known:
                 self._recent.append(decision)
 

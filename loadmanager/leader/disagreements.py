@@ -34,7 +34,7 @@ class Kind(StrEnum):
     """An ordered bundle that its namespace's boundaries do not have."""
 
     VANISHED_NAMESPACE = "vanished_namespace"
-    """A bundle of a namespace that is no more."""
+    """A bundle of a deleted namespace."""
 
     SERVED_UNLOCKED = "served_unlocked"
     """A bundle that a broker reports to serve after another broker took the lock."""
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One thing that does not agree; ``repaired`` says whether the leader put it right."""
+    """One disagreement; ``repaired`` is True if the leader repaired it."""
 
     kind: Kind
     subject: BundleId | BrokerId

@@ -85,9 +85,9 @@ class Elector(Protocol):
 class Election:
     """Takes part in the election for as long as it runs.
 
-    ``eligible`` says whether this agent may lead now: one whose broker is not
+    ``eligible`` is True while this agent may lead: one whose broker is not
     registered leaves it to others. ``lead`` runs for the length of a term and is
-    cancelled at its end. ``barred`` says whether it has to give up the lead, if it has it,
+    cancelled at its end. ``barred`` is True if it has to give up the lead, if it has it,
     because the others could not reach it.
     """
 
@@ -157,7 +157,7 @@ class Election:
         elif standing is Standing.CLEAR or (standing is Standing.LEAD and held_back_s > 0):
             await self._clear()
         elif standing is Standing.LEAD and self._won is None:
-            # The commit that elected us lost its reply: the epoch node knows.
+            # The reply to the electing commit was lost: the epoch node shows the result.
             await self._recover()
         elif standing is Standing.LEAD and self._won is not None and self._barred():
             await self._give_up(self._won)

@@ -92,11 +92,11 @@ class Explainer:
         )
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
-        """Return the last decisions of this leader that are wanted, newest first."""
+        """Return the last matching decisions of this leader, newest first."""
         return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
     def tasks(self, wish: TaskWish) -> TaskList:
-        """Return the wanted tasks: the live ones, oldest first, then those that ended last."""
+        """Return the matching tasks: live ones, oldest first, then those that ended last."""
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if wish.wants(task)]

@@ -77,9 +77,9 @@ class PlacementWorker:
                     await self._turn()
                 except Deposed:
                     raise
-                except Exception as error:  # noqa: BLE001 - lookups that wait get it, and it goes on
+                except Exception as error:  # noqa: BLE001 - waiting lookups get it, and it continues
                     self.context.unexpected.caught("placing", error)
-                    self.wanted.refuse_all("the leader failed unexpectedly; its log says how")
+                    self.wanted.refuse_all("the leader failed unexpectedly; see its log")
                     await self.context.clock.sleep(_AFTER_ERROR_S)
         finally:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)

@@ -83,7 +83,7 @@ class Reconciler:
         try:
             boundaries = await cluster_state.boundaries(namespace)
             if boundaries is None:
-                # To recall a whole namespace, what one server has not heard of yet will
+                # To recall a whole namespace, what one server has not yet received will
                 # not do.
                 await self.context.coordination.sync(znodes.local_policies(namespace))
                 boundaries = await cluster_state.reread_boundaries(namespace)
@@ -92,7 +92,7 @@ class Reconciler:
         bundles = [bundle for bundle in bundles if bundle in self.tasks.assigned]
         if boundaries is None:
             log.warning("namespace.bundles.vanished", namespace=namespace)
-            kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} is no more"
+            kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} does not exist"
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"
             bundles = [bundle for bundle in bundles if self.adoption.is_foreign(bundle, boundaries)]

@@ -58,7 +58,7 @@ MOST_FAILED_ROUNDS: Final = 3
 class Rounds:
     """The ticks and rounds of one term.
 
-    ``brokers_own`` says that brokers own bundles by themselves: what became of splits is seen by
+    ``brokers_own`` is for brokers that own bundles by themselves: the results of splits are seen by
     what they list, and nothing of them is repaired.
     """
 

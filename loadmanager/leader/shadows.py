@@ -1,4 +1,4 @@
-"""Strategies beside the active one, on the leader's own views; nothing that they want is done."""
+"""Strategies evaluated beside the active one, on the leader's views; they move nothing."""
 
 from dataclasses import dataclass, field
 

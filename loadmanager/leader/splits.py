@@ -147,8 +147,8 @@ class Splits:
         """Raise `Unavailable` if bundles are not ordered to be split or merged any more."""
         if not self.tasks.splits.keys() >= set(bundles):
             notes = (one.note for one in reversed(self.tasks.ended) if bundles[0] in one.bundles)
-            note = next(notes, "") or "the bundle is no more"
-            raise Unavailable(f"{order} was taken back{why} ({note})")
+            note = next(notes, "") or "the bundle no longer exists"
+            raise Unavailable(f"{order} was withdrawn{why} ({note})")
 
     def _owners(self, both: Merge) -> dict[BundleId, BrokerId]:
         """Return the owner of each half, with which nothing is under way; raises as `merge`."""

@@ -245,7 +245,7 @@ class TaskController:
             raise
 
     def _refuse(self, batch: Iterable[_Request], error: BaseException) -> None:
-        """Answer all that have no answer yet: each decider goes on, whatever one write met."""
+        """Answer all open proposals: each proposer continues, whatever the result of one write."""
         if not isinstance(error, Exception):
             error = Disconnected("the write was interrupted before its reply")
         for request in batch:

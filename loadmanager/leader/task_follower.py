@@ -57,7 +57,7 @@ class TaskFollower:
             ended = ended_by(task, assigned, splits)
             if ended is not None:
                 there = task.bundle in assigned
-                why = "its order was taken back" if there else "the bundle is no more"
+                why = "its order was withdrawn" if there else "the bundle no longer exists"
                 self.advance(task, ended, "" if ended is TaskEvent.DONE else why)
         for proposal in unfollowed(self._tasks, self._owners.listed_owner, assigned, splits):
             task = self._tasks.admit(proposal, self._clock.monotonic_s())

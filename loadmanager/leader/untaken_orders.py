@@ -22,7 +22,7 @@ from loadmanager.leader.task_controller import TaskController
 log = structlog.get_logger()
 
 TAKEN_WITHIN_FRACTION: Final = 0.5
-"""How much of a session timeout a broker may let go by without taking a free lock."""
+"""Fraction of a session timeout within which a broker has to take a free lock."""
 
 REST_S: Final = 60.0
 MOST_REST_S: Final = 600.0

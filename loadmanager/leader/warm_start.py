@@ -43,10 +43,10 @@ class WarmStart:
         self._max_age_ms = max_age_days * DAY_MS
 
     async def seed(self) -> None:
-        """Read the seed and suppose what it says of bundles without a sample.
+        """Read the seed and use its averages for bundles without a sample.
 
         Nothing is read where the former leader left the averages of half of the reported
-        bundles or more. Failures are logged, and the leader goes on without.
+        bundles or more. Failures are logged, and the leader continues without it.
         """
         if not self._is_cold():
             return

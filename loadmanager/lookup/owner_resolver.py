@@ -1,7 +1,7 @@
 """The broker that a lookup may name for a bundle: its owner, once that serves it.
 
 The owned lists say which broker holds which lock, and which of those bundles the broker has not
-loaded yet. Of its own broker a sidecar knows better: it commands it. But not one that
+loaded yet. For its own broker a sidecar has better data: it controls it. But not one that
 waits because another sidecar has registered that broker: its watch reports that.
 """
 

@@ -169,7 +169,7 @@ class LookupService:
         """Decide, as the leader, which broker is to own ``bundle``."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
-            # The requester may know of a split that this sidecar does not see yet.
+            # The requester may have seen a split that this sidecar has not.
             try:
                 await self._cluster_state.reread_boundaries(namespace_of(bundle))
             except (CoordinationError, MalformedContent) as error:

@@ -107,7 +107,7 @@ class BrokerControl(Protocol):
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """Serve ``bundle`` no more under this token or a lower one, now or later.
+        """Stop serving ``bundle`` under this token or a lower one, now or later.
 
         On return no request of it is being served, and a load with such a token that is
         still under way will be refused. Unloading what is not loaded is fine; what is

@@ -59,7 +59,7 @@ class CommitRejected(CoordinationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """What the service knows of a node.
+    """The service's metadata of a node.
 
     ``czxid`` and ``mzxid`` are the ids of the transactions that created and last
     changed it: unique and growing over the whole service, so the czxid of a lock is
@@ -120,9 +120,9 @@ Operation = Create | SetData | Delete | Check
 
 
 class Connection(StrEnum):
-    """The state of the session as this process can know it.
+    """The state of the session as seen by this process.
 
-    In SUSPENDED the session may live or be gone already; only the service knows.
+    In SUSPENDED the session may be alive or expired; only the service can tell.
     """
 
     CONNECTED = "connected"

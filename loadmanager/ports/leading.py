@@ -23,7 +23,7 @@ class LeaderElsewhere(LookupRefused):
 
 
 class SubjectUnknown(LookupRefused):
-    """The leader knows no broker and no bundle of that name."""
+    """The leader has no broker and no bundle of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerWish:
-    """Which decisions are wanted: at most ``limit``, and those that fit all that is said.
+    """A filter of decisions: at most ``limit``, of those that match all fields.
 
     ``before`` leaves out that number and all later ones, 0 none: the last number of one
     page is what the next page is before. ``broker`` is either end of a move, ``namespace``
@@ -93,7 +93,7 @@ class LedgerWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWish:
-    """Which bundle tasks are wanted: at most ``limit``, and those that fit all that is said.
+    """A filter of bundle tasks: at most ``limit``, of those that match all fields.
 
     ``namespace`` is that of the bundles, ``broker`` the source or the target. ``live``
     leaves out those that have ended. What is empty fits any.
@@ -123,7 +123,7 @@ class TaskWish:
 class TaskList:
     """Bundle tasks of the leader of ``epoch``, at one moment of its two clocks.
 
-    ``tasks`` are those that are wanted, the live ones first; ``found`` counts all that fit.
+    ``tasks`` are those that match, live ones first; ``found`` counts all that match.
     """
 
     tasks: Sequence[BundleTask]
@@ -167,7 +167,7 @@ class ShadowList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An explanation, and who gives it: the leader of ``epoch``, at ``at_ms``.
+    """An explanation by the leader of ``epoch``, at ``at_ms``.
 
     ``last_round`` and ``last_round_at_ms`` are 0 before the first round of the epoch.
     ``tasks`` are the live task of a bundle and the one that ended last, none for a broker.
@@ -201,7 +201,7 @@ class LeaderQueries(Protocol):
 
         Raises:
             InvalidName: ``subject`` is neither a bundle's nor a broker's name.
-            SubjectUnknown: the leader does not know it.
+            SubjectUnknown: the leader does not have it.
         """
 
     def assessment(self) -> Assessment | None:
@@ -211,14 +211,14 @@ class LeaderQueries(Protocol):
         """Return what strategies beside the active one would have had."""
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
-        """Return the last decisions of this leader that are wanted, newest first.
+        """Return the last matching decisions of this leader, newest first.
 
         Those are moves, placements, and what was left alone of bundles and of whole
         rounds; what each round says of each broker is in `explain`.
         """
 
     def tasks(self, wish: TaskWish) -> TaskList:
-        """Return the wanted tasks: the live ones, oldest first, then those that ended last.
+        """Return the matching tasks: live ones, oldest first, then those that ended last.
 
         Of those that ended a bounded number is kept; the latest comes first.
         """

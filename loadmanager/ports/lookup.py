@@ -53,7 +53,7 @@ class LeaderInfo:
 class Readiness:
     """Whether this sidecar can answer for the cluster; if not, why not.
 
-    ``troubles`` are what it cannot do besides, and what keeps nobody from using it.
+    ``troubles`` are other problems, which do not affect readiness.
     """
 
     ready: bool

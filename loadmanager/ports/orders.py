@@ -46,7 +46,7 @@ class StandingOrders(Protocol):
         """
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Order again what others changed, and return whose orders that were; raises as `write`."""
+        """Restore orders that others changed, and return their brokers; raises as `write`."""
 
     def close(self) -> None:
         """Order nothing more: the term is over."""

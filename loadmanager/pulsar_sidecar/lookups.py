@@ -30,7 +30,7 @@ _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
 class ObservedBundles:
-    """The bundles of this sidecar's own broker: it knows of them what every sidecar sees."""
+    """The bundles of this sidecar's own broker, as every sidecar sees them."""
 
     def __init__(self) -> None:
         self.changes = Subscriptions()

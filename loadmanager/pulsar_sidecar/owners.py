@@ -37,7 +37,7 @@ class ObservedOwners:
         picture.changes.subscribe(self._changed)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._picture.changes.unsubscribe(self._changed)
 
     @property

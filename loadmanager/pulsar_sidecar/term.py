@@ -149,7 +149,7 @@ class PulsarTerm:
             self._hold(why)
             return quiet
         if not wanted:
-            self._hold("moves are not wanted")
+            self._hold("balancing is off")
             if await self._quiet.state.read() is not None:
                 log_restored(await self._quiet.restore(url))
             return False

@@ -31,7 +31,7 @@ class Server(Protocol):
         """Listen, and return the port."""
 
     async def stop(self) -> None:
-        """Answer what is under way, and listen no more."""
+        """Answer requests under way, and stop listening."""
 
 
 class Sidecar:

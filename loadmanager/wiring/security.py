@@ -1,4 +1,4 @@
-"""From the configuration to who may do what, and to TLS."""
+"""Access rights and TLS, from the configuration."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ _OWN_TOKEN_S: Final = 60
 
 
 def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> Guard:
-    """Return who says what callers may do.
+    """Return the guard that authorizes callers.
 
     ``key`` and ``is_sidecar`` are as for `make_leader_line`.
 
@@ -82,7 +82,7 @@ def make_leader_line(
 ) -> HttpAssignClient:
     """Return the line to the leader's sidecar.
 
-    ``key`` returns the cluster's, None before it is known; ``is_sidecar`` says whether a
+    ``key`` returns the cluster's, None before it is known; ``is_sidecar`` is True if a
     registered sidecar advertises a URL: others are shown no token.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Joins adapters to the application: the only module that knows both."""
+"""Joins adapters to the application: the only module that imports both."""
 
 import asyncio
 import os
@@ -179,7 +179,7 @@ def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
     """Return what commands the broker.
 
     Raises:
-        SecretUnusable: the secret that it wants to see cannot be read.
+        SecretUnusable: the secret that it requires cannot be read.
     """
     broker = config.broker
     if exposure := broker.exposure(control_url):

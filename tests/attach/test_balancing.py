@@ -146,7 +146,7 @@ def test_shedding_that_somebody_switches_on_stops_it(pulsar: FakePulsar, state_d
         process.until('"verdict"')
         pulsar.dynamic[SHEDDING] = "true"
         assert process.wait() == 1
-    assert f"{SHEDDING} was switched on by somebody" in process.lines[-1]
+    assert f"{SHEDDING} was switched on by others" in process.lines[-1]
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 

@@ -163,7 +163,7 @@ async def test_nothing_moves_while_somebody_has_switched_shedding_on(
     leader_term = leader.application.leading.leader_term
     assert leader_term is not None
     pulsar.dynamic[SHEDDING] = "true"
-    await eventually(lambda: "was switched on by somebody" in leader_term.look().balancing.reason)
+    await eventually(lambda: "was switched on by others" in leader_term.look().balancing.reason)
     assert leader_term.look().balancing.mode is BalancingMode.OBSERVING
     held = leader.context.metrics.balancing_held
     await eventually(lambda: held._value.get() == 1)

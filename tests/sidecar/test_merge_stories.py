@@ -258,7 +258,7 @@ async def test_a_half_that_is_sent_elsewhere_ends_the_merge(cluster: Cluster) ->
     leader_term = cluster.leader.app.leading.leader_term
     assert leader_term is not None
     await order(leader_term, {lower: third.name})
-    with pytest.raises(Unavailable, match="was taken back: a half was moved"):
+    with pytest.raises(Unavailable, match="was withdrawn: a half was moved"):
         await merging
     await cluster.until(lambda: cluster.servers(lower) == [third])
     await cluster.settled(boundaries.bundles)

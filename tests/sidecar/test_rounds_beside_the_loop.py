@@ -109,7 +109,7 @@ CHANGES = {
     paused: "the balancing mode changed",
     other_settings: "the balancing mode changed",
     draining: "b2:8080 is draining now",
-    restarted: "b2:8080 began anew meanwhile",
+    restarted: "b2:8080 restarted meanwhile",
     gone: "b2:8080 left meanwhile",
 }
 

@@ -239,7 +239,7 @@ async def test_who_asked_is_told_at_once_that_the_order_was_taken_back(cluster: 
     leader_term = cluster.leader.app.leading.leader_term
     assert leader_term is not None
     await leader_term.recall(boundaries.namespace)
-    with pytest.raises(Unavailable, match=r"was taken back \(the bundle is no more\)"):
+    with pytest.raises(Unavailable, match=r"was withdrawn \(the bundle no longer exists\)"):
         await asyncio.wait_for(splitting, 2.0)
     await cluster.until(lambda: all(whole not in a.cluster_state.owners for a in cluster.living))
     await place_all(cluster, boundaries)

@@ -314,7 +314,7 @@ async def test_a_split_whose_bundle_is_recalled_is_superseded(cluster: Controlle
     await cluster.controller.dispatch(cluster.moves((A, B1), **SPLIT))
     await cluster.controller.change(lambda: OrderChanges(gone=[A]))
     assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "the bundle is no more"
+    assert cluster.last(A).note == "the bundle no longer exists"
 
 
 @at_work
@@ -323,7 +323,7 @@ async def test_a_move_whose_order_is_taken_back_is_superseded(cluster: Controlle
     await cluster.controller.dispatch(cluster.moves((A, B2)))
     await cluster.controller.change(lambda: OrderChanges(gone=[A]))
     assert cluster.states(A) == ["ordered", "superseded"]
-    assert cluster.last(A).note == "the bundle is no more"
+    assert cluster.last(A).note == "the bundle no longer exists"
 
 
 @at_work

@@ -1,4 +1,4 @@
-"""Where the lines of history are: partitions by hour, and names that say whose a file is."""
+"""Paths of history files: partitions by hour, and names with the writer."""
 
 import re
 from dataclasses import dataclass

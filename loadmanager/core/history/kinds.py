@@ -128,7 +128,7 @@ ROUND: Final = Kind(
         Field("departed_ago_s", Type.RATE, "Times since brokers left recently.", listed=True),
         count("moves", "Moves that were decided."),
         count("observed", "Moves that were not ordered, because of the balancing mode."),
-        count("bundles_known", "Bundles that the leader knows of."),
+        count("bundles_known", "Bundles known to the leader."),
         rate("mean_score", "Mean of the brokers' scores.", nullable=True),
         rate("highest_score", "Highest of the brokers' scores.", nullable=True),
         rate("lowest_score", "Lowest of the brokers' scores.", nullable=True),

@@ -18,7 +18,7 @@ _WORDS: Final[Mapping[Type, str]] = {
 def read_line(where: str, line: bytes) -> Mapping[str, Any]:
     """Return the fields of a line; ``where`` names file and line in messages.
 
-    Fields that this version does not know are kept: later writers may add some.
+    Unknown fields are kept: later writers may add some.
     """
     fields = parse_fields(where, line)
     if fields.count("schema", None) != VERSION:

@@ -1,4 +1,4 @@
-"""From what agents and leaders know to records of history, and from records to lines."""
+"""Conversion of reports and rounds to records of history, and of records to lines."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From lines of history back to what a leader knew: for replays, and for ``loadmanager decide``."""
+"""Restores a leader's state from lines of history: for replays, and for ``loadmanager decide``."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -79,7 +79,7 @@ def averages_of(lines: Iterable[Line]) -> dict[BundleId, BundleAverages]:
 def snapshot_of(
     line: Line, bundles: Iterable[Line], reports: Mapping[tuple[BrokerId, int], LoadReport]
 ) -> Snapshot:
-    """Return what the leader knew at a base round, before it decided.
+    """Return the leader's state at a base round, before it decided.
 
     ``bundles`` are the lines of the round's bundles, ``reports`` are by broker and
     ``reported_at_ms``.

@@ -22,7 +22,7 @@ from loadmanager.core.snapshot import Choice, InForce, in_force, in_force_to_jso
 from loadmanager.core.snapshot.encoding import constraints_to_json
 
 BUNDLES_PER_LINE: Final = 1000
-"""So many that a line is read at once, and so few that none holds up who writes it."""
+"""Enough to read a line at once, and few enough not to delay the writer."""
 
 _UNKNOWN: Final[Mapping[BrokerId, int]] = MappingProxyType({})
 

@@ -25,7 +25,7 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 FORMAT: Final = 1
 MOST_BYTES: Final = 256 * 1024
 MOST_BROKERS: Final = 2000
-"""So many always fit; the others of a larger cluster are learned again, and those whose figures
+"""This many always fit; the others of a larger cluster are learned again, and those whose figures
 are beyond what is read, as where a broker reported a usage of 1e18 times its limit."""
 
 _MOST_RESTARTS: Final = 500
@@ -76,7 +76,7 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
-    """Return the state in ``data``, for a leader whose clock is at ``now_s``.
+    """Return the state in ``data`` for a leader at time ``now_s``.
 
     Raises:
         MalformedContent: it is of another format, or a figure is missing or impossible.

@@ -120,7 +120,7 @@ class Learned:
 def measured_error(columns: BrokerColumns) -> FloatArray:
     """Return (brokers, `RESOURCES`): the mean square error of a measured usage, of fractions.
 
-    It is that of the model, and where the report tells it the variance of usage from one
+    It is that of the model, and if the report has it the variance of usage from one
     sample to the next.
     """
     usage = fractions(columns.usage, columns.limit)

@@ -40,7 +40,7 @@ class Restarts:
     ) -> "Restarts":
         """Return what is known once these brokers are there.
 
-        A broker that restarts for the second time begins anew: it fails, and no restart of
+        A second restart of a broker starts the observation again: it fails, and no restart of
         the others follows from that.
         """
         lives = dict(zip(names, started_at_ms, strict=True))

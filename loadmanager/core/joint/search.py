@@ -55,7 +55,7 @@ class Search:
     """The moves of one round, one after the other. ``prices`` (K,) are per bundle row.
 
     ``weight_left`` is how much of the cluster's traffic may still move. ``unreached`` are
-    brokers whose turn did not come.
+    brokers that were not reached.
     """
 
     at: Standing

@@ -133,7 +133,7 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
     """
     bundles, reported, owner = view.bundles, view.brokers.reported, owners(view)
     full = (fractions(reported.usage, reported.limit)[:, _LOADED] > URGENT).any(axis=1)
-    at_once = np.append(full, False)[owner]  # The last one is of bundles that nobody has.
+    at_once = np.append(full, False)[owner]  # The last entry is for bundles without an owner.
     lasting = state.persistence.lasting_of(len(owner), at_once)[:, np.newaxis]
     rates = lasting * bundles.short + (1.0 - lasting) * bundles.long
     return np.asarray(np.where(bundles.known[:, np.newaxis], rates, 0.0))

@@ -10,7 +10,7 @@ from loadmanager.core.joint.restarts import Restarts
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class JointState:
-    """What traffic costs, how much of a change of it lasts, and who restarted lately."""
+    """Costs of traffic, how much of a change of it lasts, and recent restarts."""
 
     learned: Learned
     persistence: Persistence = field(default_factory=Persistence)

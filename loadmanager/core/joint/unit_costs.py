@@ -87,7 +87,7 @@ class CostSums:
 def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArray:
     """Return (R, F): the unit costs that explain the sums best, none of them negative.
 
-    What is ``published`` stands in the place of the priors, of the resources that it knows.
+    ``published`` costs replace the priors of their resources.
     """
     return np.stack([_solved_one(sums, one, published) for one in range(len(RESOURCES))])
 

@@ -1,4 +1,4 @@
-"""How the joint strategy weighs one bundle or one broker, with what it knows the figures from."""
+"""How the joint strategy weighs one bundle or one broker, with the sources of its figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -21,7 +21,7 @@ _COUNTED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPlacement:
-    """Prefer the broker whose part of the joint strategy's potential would rise least.
+    """Prefer the broker whose part of the joint strategy's potential rises least.
 
     What was placed before and is not reported yet counts, by what it is predicted to use.
     A bundle that was never measured, or any where usage is within the noise, goes to

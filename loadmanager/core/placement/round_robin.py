@@ -30,7 +30,7 @@ class RoundRobin:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidate whose turn it is."""
+        """Return the next candidate."""
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)
@@ -42,7 +42,7 @@ class RoundRobin:
 def take_turn(
     names: tuple[BrokerId, ...], memory: Memory, *, like_java: bool
 ) -> tuple[BrokerId, Memory]:
-    """Return whose turn it is among ``names``, at least one, and the memory afterwards."""
+    """Return the next one of ``names``, at least one, and the memory afterwards."""
     place = memory.turn % len(names)
     order = memory.turn_order
     stale = order != names

@@ -45,7 +45,7 @@ class JointShedder:
     """Choose moves and their targets together, by what they gain for what they interrupt.
 
     It learns from load reports what messages, bytes, topics and connections cost of each
-    resource, and how fast and how busy with other things each broker is. So it knows how
+    resource, and how fast and how busy with other things each broker is. So it accounts for how
     high every broker would stand if the load were water, and moves bundles, or swaps them,
     where that brings brokers closer to this level by more than the move's price, which
     falls the longer a broker has stood above it. How much of a change of traffic lasts is

@@ -36,7 +36,7 @@ def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool
     for bundle in snapshot.unowned:
         if bundle in owners:
             what = f"{bundle} is in unowned and in owners"
-            faults.fault(what, "a bundle of unowned to be owned by nobody")
+            faults.fault(what, "no owner for a bundle in unowned")
     reports = snapshot.reports
     if not owners:
         reports = faults.without_rivals(reports, in_flight)
@@ -65,7 +65,7 @@ def overlapping(bundles: Iterable[BundleId]) -> Iterator[tuple[BundleId, BundleI
 
 
 def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> bool:
-    """Return whether ``boundaries`` do not know ``bundle``; no boundaries know all bundles."""
+    """Return whether ``bundle`` is not within ``boundaries``; None contains all bundles."""
     if not boundaries or belongs_to_a_broker(bundle):
         return False
     found = boundaries.get(namespace_of(bundle))

@@ -22,7 +22,7 @@ _URLS: Final = ("httpUrl", "httpUrlTls", "nativeUrl", "nativeUrlTls")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRecord:
-    """What an ownership lock says: Pulsar's ``NamespaceEphemeralData`` and who wrote it.
+    """Content of an ownership lock: Pulsar's ``NamespaceEphemeralData``, with its writer.
 
     ``broker`` is None and ``epoch`` 0 in a lock that a Pulsar broker wrote itself.
     ``epoch`` is that of the leader whose order was obeyed. A ``disabled`` bundle is

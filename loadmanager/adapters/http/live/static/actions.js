@@ -8,12 +8,12 @@ const WAIT_MS = 2000;
 const MOST_MOVES = 50;
 
 const WORDS = {
-  pause: ["Pause rounds", "Rounds move and split nothing until somebody resumes them. Sidecars still place bundles without an owner, and empty draining brokers."],
-  observe: ["Only observe", "Rounds decide and record, and order nothing."],
+  pause: ["Pause rounds", "Rounds move and split nothing until they are resumed. Bundles without an owner are still placed, and draining brokers are still drained."],
+  observe: ["Only observe", "Rounds decide and record their decisions, but move nothing."],
   resume: ["Resume rounds", "Rounds move bundles again."],
-  unload: ["Unload", "The bundle moves to the broker that the leader chooses, or to the one named below; its clients wait a moment."],
-  split: ["Split", "The bundle is cut in two where the configured algorithm says. Its parts are placed anew."],
-  drain: ["Drain", "The leader moves all bundles off this broker, a few at a time, and gives it none until the drain ends."],
+  unload: ["Unload", "The bundle moves to the broker that the leader chooses, or to the one given below; its clients are interrupted briefly."],
+  split: ["Split", "The bundle is split at the position that the configured algorithm chooses. The new bundles are placed by the leader."],
+  drain: ["Drain", "The leader moves all bundles off this broker, a few at a time, and places none on it until the drain ends."],
   undrain: ["End the drain", "The broker takes bundles again."],
 };
 
@@ -35,7 +35,7 @@ export function actionsFor(answer, allowed) {
 function open(action, subject) {
   const [title, text] = WORDS[action];
   const dialog = byId("action");
-  const before = h("div", {}, h("p", { class: "quiet" }, "Asking what would come of it"));
+  const before = h("div", {}, h("p", { class: "quiet" }, "Loading the preview"));
   const outcome = h("div", { role: "status" });
   const reason = h("input", { id: "reason", maxlength: 200, autocomplete: "off" });
   const target = h("input", { id: "target", autocomplete: "off", spellcheck: "false" });
@@ -43,23 +43,23 @@ function open(action, subject) {
   const form = h("form", { method: "dialog" },
     ...(action === "unload" ? [h("p", {}, h("label", { for: "target" }, "Target broker, empty for the leader's choice "), target)] : []),
     ...(["pause", "observe", "resume", "drain"].includes(action)
-      ? [h("p", {}, h("label", { for: "reason" }, "Reason, for those who ask later "), reason)] : []),
+      ? [h("p", {}, h("label", { for: "reason" }, "Reason (recorded) "), reason)] : []),
     h("div", { class: "actions" }, go, h("button", { type: "button", onclick: () => dialog.close() }, "Close")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     go.disabled = true;
-    outcome.replaceChildren(h("p", {}, "Asked; waiting for the outcome"));
+    outcome.replaceChildren(h("p", {}, "Requested; waiting for the result"));
     try {
       outcome.replaceChildren(...await carryOut(action, subject, { reason: reason.value, target: target.value.trim() }, outcome));
     } catch (error) {
       go.disabled = false;
-      outcome.replaceChildren(h("p", { role: "alert" }, `Not done: ${error.message}`));
+      outcome.replaceChildren(h("p", { role: "alert" }, `Failed: ${error.message}`));
     }
   });
   dialog.replaceChildren(h("h2", { id: "action-title" }, subject ? `${title}: ${subject}` : title), h("p", {}, text), before, form, outcome);
   dialog.showModal();
   plan(action, subject).then((parts) => before.replaceChildren(...parts))
-    .catch((error) => before.replaceChildren(h("p", { class: "quiet" }, `What would come of it is not known: ${error.message}`)));
+    .catch((error) => before.replaceChildren(h("p", { class: "quiet" }, `No preview: ${error.message}`)));
 }
 
 async function plan(action, subject) {
@@ -92,14 +92,14 @@ async function carryOut(action, subject, { reason, target }, outcome) {
   if (action === "unload") {
     const query = target ? `?${new URLSearchParams({ destinationBroker: target })}` : "";
     const answer = await ask(`${ADMIN}/namespaces/${encoded(subject)}/unload${query}`, "PUT");
-    return [h("p", {}, answer.target ? `${answer.source ?? "Nobody"} → ${answer.target}, in ${answer.tookS.toFixed(1)} s.` : "It has no owner now.")];
+    return [h("p", {}, answer.target ? `${answer.source ?? "no owner"} → ${answer.target}, in ${answer.tookS.toFixed(1)} s.` : "It has no owner now.")];
   }
   if (action === "split") {
     await ask(`/admin/v2/namespaces/${encoded(subject)}/split`, "PUT");
     const [low, high] = subject.split("/")[2].split("_");
     const { boundaries } = await ask(`/admin/v2/namespaces/${encoded(subject.split("/").slice(0, 2).join("/"))}/bundles`);
     const parts = boundaries.slice(boundaries.indexOf(low), boundaries.indexOf(high) + 1);
-    return [h("p", {}, `It is cut: ${parts.slice(0, -1).map((edge, row) => `${edge}_${parts[row + 1]}`).join(", ")}.`)];
+    return [h("p", {}, `It is split into ${parts.slice(0, -1).map((edge, row) => `${edge}_${parts[row + 1]}`).join(", ")}.`)];
   }
   const path = `${ADMIN}/brokers/${encodeURIComponent(subject)}`;
   if (action === "undrain") {
@@ -113,7 +113,7 @@ async function carryOut(action, subject, { reason, target }, outcome) {
     const after = span((performance.now() - began) / 1000);
     if (!state.bundlesLeft) return [h("p", {}, `It is empty, after ${after}.`)];
     if (!byId("action").open) return [];
-    outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}. It goes on if this is closed.`));
+    outcome.replaceChildren(h("p", {}, `${amount(state.bundlesLeft)} bundles left after ${after}. The drain continues if this is closed.`));
     await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
   }
 }

@@ -31,7 +31,7 @@ const stream = follow({
   },
   onUnauthorized(reason) {
     lost = "not allowed";
-    askToken(hasToken() ? `The token is not accepted (any more): ${reason}` : reason);
+    askToken(hasToken() ? `The token is not accepted: ${reason}` : reason);
     connection();
   },
 });
@@ -41,7 +41,7 @@ function explain(name) {
 }
 
 function trouble(reason) {
-  setText("trouble", `No overview now: ${reason}`);
+  setText("trouble", `No overview: ${reason}`);
   byId("trouble").hidden = false;
 }
 
@@ -52,7 +52,7 @@ function connection() {
   element.dataset.state = lost || stale ? "lost" : "live";
   document.body.classList.toggle("stale", Boolean(seenAt) && (Boolean(lost) || stale));
   const age = seenAt ? `, last seen ${span(10 * Math.floor(ageS / 10))} ago` : ""; // read aloud when it changes
-  setText("connection", lost ? `Reconnecting (${lost})${stale ? age : ""}` : stale ? `No news${age}` : "Live");
+  setText("connection", lost ? `Reconnecting (${lost})${stale ? age : ""}` : stale ? `No updates${age}` : "Live");
 }
 
 function askToken(reason) {
@@ -63,7 +63,7 @@ function askToken(reason) {
   byId("token").focus();
 }
 
-byId("token-button").addEventListener("click", () => askToken("This page asks with:"));
+byId("token-button").addEventListener("click", () => askToken("Token of this page:"));
 byId("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useToken(byId("token").value);

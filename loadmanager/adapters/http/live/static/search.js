@@ -15,7 +15,7 @@ export async function search(text, actionsFor) {
   const mine = ++asked;
   byId("subject").value = wanted;
   const found = byId("found");
-  found.replaceChildren(h("p", { class: "quiet" }, `Asking about ${wanted}`));
+  found.replaceChildren(h("p", { class: "quiet" }, `Loading ${wanted}`));
   let parts;
   try {
     parts = await answer(wanted, actionsFor);
@@ -62,7 +62,7 @@ async function namespace(name) {
 async function explained(name, actionsFor) {
   const found = await ask(`${ADMIN}/explain?subject=${encodeURIComponent(name)}`);
   const where = found.kind === "bundle"
-    ? `${found.owner ? `owned by ${found.owner}` : "has no owner"}${found.target ? `, under way to ${found.target}` : ""}`
+    ? `${found.owner ? `owned by ${found.owner}` : "has no owner"}${found.target ? `, being moved to ${found.target}` : ""}`
     : `owns ${amount(found.bundles)} bundles`;
   const { own, mean, highest, lowest } = found.scores;
   return [
@@ -70,7 +70,7 @@ async function explained(name, actionsFor) {
     h("p", {}, `${where}; ${amount(found.msgsPerS ?? 0)} msg/s, ${amount(found.bytesPerS ?? 0)} B/s. `,
       `Score of the broker ${percent(own)}; mean ${percent(mean)}, highest ${percent(highest)}, lowest ${percent(lowest)}.`),
     h("div", { class: "actions" }, ...actionsFor(found)),
-    ...(found.grounds.length ? [table("What holds it where it is", [
+    ...(found.grounds.length ? [table("Reasons why it stays", [
       ["about", "", (one) => one.about || "the round"],
       ["why", "", (one) => h("span", {}, one.meaning, one.takes ? h("span", { class: "quiet" }, ` ${one.takes}`) : "")],
       ["figures", "wide", (one) => one.detail],
@@ -82,7 +82,7 @@ async function explained(name, actionsFor) {
 }
 
 export function candidates(rows, named = (one) => subject(one.broker)) {
-  return table("Brokers that might take it", [
+  return table("Candidate brokers", [
     ["broker", "", named],
     ["score", "figure", (one) => percent(one.score)],
     ["with it", "figure", (one) => percent(one.scoreWith)],

@@ -73,7 +73,7 @@ export function follow({ onEvent, onLost, onUnauthorized }) {
           onUnauthorized(error.message);
           waitMs = LONGEST_WAIT_MS;
         } else {
-          onLost(error.name === "AbortError" ? "nothing came for a while" : error.message);
+          onLost(error.name === "AbortError" ? "no data received" : error.message);
         }
       }
       await new Promise((resolve) => {

@@ -36,7 +36,7 @@ function balance(seen, button) {
   if (!point) {
     number.dataset.level = "";
     setText("number", "–");
-    setText("verdict", "Not known yet: no round was computed since the leader began.");
+    setText("verdict", "Unknown: no round since the leader's term began.");
   } else {
     const [atMs, gap, largest, bound] = point;
     const [level, word] = gap <= CLOSE ? ["good", "Balanced"] : gap <= FAR ? ["fair", "Nearly balanced"] : ["bad", "Not balanced"];
@@ -44,20 +44,20 @@ function balance(seen, button) {
     setText("number", `${Math.round(100 * gap)} % above best`);
     const former = atMs < seen.sinceMs ? " So the former leader saw it last; this one has not finished a round yet." : "";
     setText("verdict", (seen.measure === "use"
-      ? `${word}. The fullest broker uses ${percent(largest)} of its CPU or network; no placement of the present bundles is below ${percent(bound)}.`
-      : `${word}. The fullest broker has ${largest.toFixed(2)} times the mean rate; at best it is ${bound.toFixed(2)}.`) + former);
+      ? `${word}. The fullest broker uses ${percent(largest)} of its CPU or network; no assignment of the current bundles is below ${percent(bound)}.`
+      : `${word}. The fullest broker has ${largest.toFixed(2)} times the mean rate; the best possible is ${bound.toFixed(2)}.`) + former);
     draw(byId("course"), seen.measure);
-    setText("course-text", "The last hour, as far as it was seen.");
+    setText("course-text", "The last hour, as far as it is recorded.");
   }
   setText("why", why(seen));
   const { mode, by, reason } = seen.balancing;
   show(byId("steering"), [mode, by, reason, seen.held, seen.actions], () => {
     const said = mode === "active" ? tag("active", "good") : tag(mode, "fair");
-    const who = mode === "active" || !(by || reason) ? "" : ` by ${by || "somebody"}${reason ? `: ${reason}` : ""}`;
+    const author = mode === "active" || !(by || reason) ? "" : `${by ? ` by ${by}` : ""}${reason ? `: ${reason}` : ""}`;
     const modes = { pause: "paused", observe: "observing", resume: "active" };
     const others = Object.keys(modes).filter((one) => modes[one] !== mode && seen.actions.includes(one));
     return [
-      h("p", {}, "Rounds: ", said, who, seen.held ? ` Held: ${seen.held}.` : ""),
+      h("p", {}, "Rounds: ", said, author, seen.held ? ` Held: ${seen.held}.` : ""),
       h("div", { class: "actions" }, ...others.map((one) => button(one, ""))),
     ];
   });
@@ -87,7 +87,7 @@ function brokers(seen) {
       ` highest ${percent(one.highestFraction)} at `, subject(one.broker), `, mean ${percent(one.meanFraction)}`)));
   const rows = seen.brokers.map((one) => ({ ...one, reportAgeS: Math.round(one.reportAgeS / 5) * 5 }));
   const byRate = rows.every((one) => one.largestFraction === null);
-  show(byId("brokers"), [rows, seen.leader], () => table("Brokers, the fullest first", [
+  show(byId("brokers"), [rows, seen.leader], () => table("Brokers, fullest first", [
     ["broker", "", (one) => h("span", {}, subject(one.broker), ...marks(one, seen.leader))],
     ...(byRate ? [] : [["scarcest", "", (one) => use(one.largestFraction, `largest use of ${one.broker}`)]]),
     ...(byRate ? [] : METERS.map(([name, key]) => [name, "figure wide", (one) => percent(one[key])])),
@@ -127,19 +127,19 @@ export function taskTable(caption, rows, withGain = true) {
 
 function tasks(seen) {
   const live = seen.tasks.filter((task) => task.live);
-  setText("tasks-count", `${live.length} under way, ${seen.tasks.length - live.length} done lately`);
+  setText("tasks-count", `${live.length} under way, ${seen.tasks.length - live.length} ended recently`);
   const rows = seen.tasks.map(({ ageS: _, ...task }) => task);
   show(byId("tasks"), rows, () => (rows.length
-    ? taskTable("Under way first, then those that ended last", rows, seen.measure === "use") : h("p", {}, "No task in this leader's term.")));
+    ? taskTable("Live tasks, then ended ones", rows, seen.measure === "use") : h("p", {}, "No task in this leader's term.")));
 }
 
 function refusals(seen) {
   show(byId("refusals"), seen.refusals, () => (seen.refusals.length
-    ? table("The most frequent reasons first", [
+    ? table("Most frequent reasons first", [
       ["times", "figure", (one) => String(one.count)],
       ["why", "", (one) => h("span", {}, one.meaning, one.takes ? h("span", { class: "quiet" }, ` ${one.takes}`) : "")],
       ["such as", "wide", (one) => h("span", {}, one.subject ? subject(one.subject) : "the round", one.detail ? `: ${one.detail}` : "")],
-    ], seen.refusals) : h("p", {}, "Nothing was left alone, or no round is over yet.")));
+    ], seen.refusals) : h("p", {}, "Nothing was left alone, or no round has ended yet.")));
 }
 
 function missing(seen) {
