@@ -168,6 +168,18 @@ def test_two_candidates_wait_on_different_nodes_and_one_at_a_time_goes(
         assert "app.kubernetes.io/component" in selector["matchLabels"]
 
 
+def test_nothing_but_sigterm_is_needed_for_the_last_candidate_to_restore(
+    resources: list[Resource], values: Path
+) -> None:
+    for pod in (one["spec"]["template"] for one in kinds(resources, "Deployment")):
+        assert "lifecycle" not in container(pod)
+        # Of a shell in between the program would get no signal.
+        assert "command" not in container(pod)
+        if "--balance" in container(pod)["args"]:
+            wanted = given(values).get("terminationGracePeriodSeconds", 180)
+            assert pod["spec"]["terminationGracePeriodSeconds"] == wanted
+
+
 def test_what_restores_after_the_release_was_deleted_needs_nothing_of_it(
     resources: list[Resource],
 ) -> None:
@@ -221,10 +233,11 @@ def test_prometheus_finds_every_pod_that_has_metrics(
     assert len(kinds(resources, "PrometheusRule")) == ("prometheusRule" in asked)
 
 
-def test_the_alerts_are_those_of_the_chart(resources: list[Resource]) -> None:
-    rules = yaml.safe_load((CHART / "files" / "rules.yml").read_text(encoding="utf-8"))
+def test_the_alerts_are_those_of_the_chart(resources: list[Resource], values: Path) -> None:
+    text = (CHART / "files" / "rules.yml").read_text(encoding="utf-8")
     for rule in kinds(resources, "PrometheusRule"):
-        assert rule["spec"] == rules
+        kept = given(values)["metrics"]["prometheusRule"].get("runbooksUrl", "docs/runbooks.md")
+        assert rule["spec"] == yaml.safe_load(text.replace("docs/runbooks.md", kept))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +252,7 @@ def test_the_alerts_are_those_of_the_chart(resources: list[Resource]) -> None:
         ("options.moves-per-hour=0", "/options/moves-per-hour"),
         ("zookeeperPassword.mechanism=plain", "/zookeeperPassword/mechanism"),
         ("replica=2", "additional properties 'replica' not allowed"),
+        ("metrics.prometheusRule.runbooksUrl=of {{ x }}", "/metrics/prometheusRule/runbooksUrl"),
         ("terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"),
     ],
 )
@@ -273,6 +287,11 @@ def test_after_the_installation_it_says_what_to_do(
     notes = yaml.safe_load(done.stdout)["text"]
     commands = re.findall(r"-- loadmanager (attach .*)", notes)
     actions = [re.findall("--(?:pause|resume)", one) for one in commands]
+    page = given(values).get("options", {}).get("page")
+    assert ("The live page" in notes) == (page is not None)
+    assert page is None or re.search(
+        f"port-forward .* deployment/\\S+ {page}$", notes, re.MULTILINE
+    )
     assert actions == [["--pause"], ["--resume"]]
     assert ("WARNING: replicas is 1" in notes) == (given(values).get("replicas") == 1)
     assert ("helm uninstall" in notes) == given(values).get("restore", {}).get("enabled", True)

@@ -16,10 +16,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{- define "loadmanager.chroot" -}}
+{{- default (ternary "/loadmanager-attach" "/loadmanager/pulsar" (eq .Values.mode "attach")) .Values.zookeeper.chroot }}
+{{- end }}
+
 {{- /* The file that --config names. */}}
 {{- define "loadmanager.config" -}}
 [zookeeper]
-{{- range $key, $value := .Values.zookeeper }}
+{{- range $key, $value := set (deepCopy .Values.zookeeper) "chroot" (include "loadmanager.chroot" .) }}
 {{ $key }} = {{ toJson $value }}
 {{- end }}
 {{- with .Values.zookeeperTls }}
@@ -163,6 +167,10 @@ securityContext:
 - name: config
   mountPath: /etc/loadmanager
   readOnly: true
+{{- include "loadmanager.zookeeperTlsMount" . }}
+{{- end }}
+
+{{- define "loadmanager.zookeeperTlsMount" }}
 {{- if .Values.zookeeperTls.secret }}
 - name: zookeeper-tls
   mountPath: /run/loadmanager/zookeeper-tls
@@ -175,13 +183,15 @@ securityContext:
 - name: config
   configMap:
     name: {{ index . 1 }}
-{{- with (index . 0).Values.zookeeperTls }}
+{{- include "loadmanager.zookeeperTlsVolume" (index . 0).Values.zookeeperTls }}
+{{- end }}
+
+{{- define "loadmanager.zookeeperTlsVolume" }}
 {{- if .secret }}
 - name: zookeeper-tls
   secret:
     secretName: {{ .secret }}
     defaultMode: 0440
-{{- end }}
 {{- end }}
 {{- end }}
 
