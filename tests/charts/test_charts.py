@@ -97,6 +97,14 @@ def test_never_sorts_after_every_number() -> None:
     assert 'data-sort="Infinity">never</td>' in written
 
 
+def test_a_header_and_what_is_unknown_stand_like_the_numbers_of_their_column() -> None:
+    rows = [[Cell("a"), Cell("3", 3), Cell("good")], [Cell("b"), Cell("-"), Cell("bad")]]
+    columns = [Column(name="strategy"), Column(name="moves"), Column(name="trust")]
+    written = table("Scores", columns, rows)
+    assert re.findall(r'<th( class="number")? scope="col"', written) == ["", ' class="number"', ""]
+    assert '<td class="number">-</td><td>bad</td>' in written
+
+
 def test_contents_point_to_the_sections() -> None:
     title = "Scores & <more>"
     assert 'href="#part-scores-more"' in contents([(title, "")])
