@@ -67,7 +67,7 @@ class SheddingSettings(Section):
 
     enabled: bool = True
     """Whether loaded bundles are moved at all. Unowned bundles are placed always."""
-    strategy: Word = "AvgShedder"
+    strategy: Word = "joint"
     """The algorithm, by our short name or Pulsar's class name; see the strategy guide."""
     observe: bool = False
     """Decide, log and count moves without carrying any out: for trying a strategy."""
@@ -89,7 +89,7 @@ class PlacementSettings(Section):
 
     dynamic = True
 
-    strategy: WordOrUnset = Field(None, examples=["LeastLongTermMessageRate"])
+    strategy: WordOrUnset = Field(None, examples=["joint"])
     """The algorithm, by our short name or Pulsar's class name; see the strategy guide. Unset: joint
     beside the joint strategy, which places bundles itself and takes no other, and AvgShedder beside
     any other."""
@@ -124,9 +124,11 @@ class PlannerSettings(Section):
     cluster, where there is one and it is good enough. false: by shares of the traffic, as where
     there is none. Never in parity mode."""
     max_moves_per_round: int = Field(16, ge=0, le=100_000)
-    """Most moves one round may order. 0 moves nothing."""
+    """Most moves one round may order. 0 moves nothing. With the joint strategy, whose moves have a
+    price, it binds only where it is set, be it to its default."""
     max_moves_per_hour: int = Field(480, ge=0, le=1_000_000)
-    """Most moves within any hour, over all rounds: each costs its clients a reconnect."""
+    """Most moves within any hour, over all rounds: each costs its clients a reconnect. With the
+    joint strategy as for max_moves_per_round."""
     max_in_flight_per_broker: int = Field(4, ge=1, le=10_000)
     """Most bundles under way from or to one broker at a time. More drains a broker faster and loads
     its neighbours harder."""

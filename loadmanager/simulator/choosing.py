@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+_JOINT: Final = "joint+joint"
 _AVG: Final = "avg+avg"
 _THRESHOLD: Final = "threshold+least_long_term_message_rate"
 _THRESHOLD_USAGE: Final = "threshold+least_resource_usage_with_weight"
@@ -25,11 +26,36 @@ class Advice:
 
 CHOOSE: Final = (
     Advice(
-        "Brokers that are alike, and nothing else is known",
+        "Nothing in particular is known",
+        _JOINT,
+        "opposite-skews",
+        "The default. It weighs all resources together, by costs that it learns from reports, and "
+        "a move has to be worth the interruption.",
+    ),
+    Advice(
+        "Brokers of different size",
+        _JOINT,
+        "heterogeneous-cores",
+        "It learns how fast each broker is.",
+    ),
+    Advice(
+        "Few messages that are large beside many that are small",
+        _JOINT,
+        "mixed-message-sizes",
+        "It learns what a message and what a byte costs.",
+    ),
+    Advice(
+        "Everything on one broker",
+        _JOINT,
+        "all-on-one",
+        "A round moves all that is misplaced, up to 60 percent of the traffic.",
+    ),
+    Advice(
+        "Brokers that are alike, with even traffic",
         _AVG,
         "equal-items",
-        "The default. It comes to the best there is, and moves little: each move has its target "
-        "from the beginning.",
+        "It comes to the best there is, and moves little: each move has its target from the "
+        "beginning.",
     ),
     Advice(
         "A broker that stays idle among full ones, as after a restart",
@@ -56,7 +82,7 @@ CHOOSE: Final = (
         "It takes nothing back that it moved in the hour before.",
     ),
     Advice(
-        "Brokers of different size",
+        "Brokers of different size, by one of Pulsar's strategies",
         _THRESHOLD,
         "heterogeneous-cores",
         "It goes by usage alone; AvgShedder finds the brokers by usage, but the amount by message "
@@ -74,7 +100,7 @@ CHOOSE: Final = (
         "over-placement",
         "LeastLongTermMessageRate counts what it gave away and no broker has reported yet, and "
         "spreads best with any shedder. AvgShedder names its own targets whatever the placement "
-        "is, so that this pair does as the default does at the four other problems.",
+        "is, so that this pair does as `avg+avg` does at the four other problems.",
     ),
     Advice(
         "A cold start",
@@ -103,7 +129,7 @@ CHOOSE: Final = (
         "minutes, and 9 with 100 and 2,000 of them.",
     ),
     Advice(
-        "Everything on one broker",
+        "Everything on one broker, by one of Pulsar's strategies",
         _THRESHOLD,
         "all-on-one",
         "It sheds what is too much in every round. With `[planner] max_in_flight_per_broker` at 50 "

@@ -24,8 +24,8 @@ are the defaults. The simulator's former model, that of 0.1, was measured with
 now (seeds: {SEEDS[MODEL]}). `loadmanager rate-strategies` measures these again, and with
 `--model 1` the others. What both say is solid; where they differ, a cheap move made the
 difference, or so few seeds are too few. The figures of `joint+joint` by the
-former model are older than its present form (commit 63548b9), those by the other are of commit
-22664363; [its own page](joint-strategy.md#what-it-comes-to) has more of them."""
+former model are older than its present form (commit 63548b9);
+[its own page](joint-strategy.md#what-it-comes-to) has more of them."""
 
 _ADVICE: Final = """\
 What follows is for safe mode, the default, and from what happened in the scenarios that come with

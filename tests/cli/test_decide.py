@@ -95,12 +95,14 @@ def test_what_the_leader_would_only_observe_is_shown_as_observed(tmp_path: Path)
 
 def test_a_plain_dump_on_stdin_is_enough() -> None:
     dump = {name: report_to_json(one) for name, one in hot_and_idle().reports.items()}
-    options = ["--rounds", "3"]
-    got = CliRunner().invoke(main, ["decide", "--snapshot", "-", *options], input=json.dumps(dump))
+    asked = ["decide", "--snapshot", "-", "--rounds", "3"]
+    got = CliRunner().invoke(main, asked, input=json.dumps(dump))
     assert got.exit_code == 0
+    assert got.output.startswith("JointShedder, JointPlacement, safe mode\n")
+    assert "moves\n" in got.output
+    got = CliRunner().invoke(main, [*asked, "--shedder", "avg"], input=json.dumps(dump))
     assert got.output.startswith("AvgShedder, PlannedPlacement, safe mode\n")
     assert "hits_pending" in got.output
-    assert "moves\n" in got.output
 
 
 def test_message_rates_stand_in_for_capacities_that_nobody_knows(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_is_read_at_the_start_only_cannot_be_set(name: str) -> None:
         ("shedding.strategy", "Guessing"),
         ("shedding.settings.threshold", "0.1"),
         ("loadBalancerSheddingEnabled", "maybe"),
-        ("loadBalancerAvgShedderLowThreshold", "-5"),
+        ("shedding.settings.move_price", "cheap"),
         ("log.level", "loud"),
     ],
 )

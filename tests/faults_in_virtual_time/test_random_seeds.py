@@ -4,10 +4,12 @@ import os
 
 import pytest
 
+from loadmanager.config import SheddingSettings
 from loadmanager.testbed.faults.campaign import Totals, outcomes
-from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed, seeded_config
 
 QUICK_SEEDS = range(8)
+DEFAULT_SEEDS = range(500, 520)
 MANY_SEEDS = range(1000, 1300)
 
 
@@ -15,6 +17,18 @@ MANY_SEEDS = range(1000, 1300)
 def test_no_fault_breaks_a_promise_and_peace_mends_all(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
+
+
+@pytest.mark.simulated
+@pytest.mark.timeout(600)
+def test_no_fault_breaks_a_promise_with_the_default_strategy() -> None:
+    # The other seeds have ThresholdShedder, which moves more.
+    default = seeded_config(
+        shedding={"strategy": SheddingSettings().strategy}, placement={"strategy": None}
+    )
+    for seed in DEFAULT_SEEDS:
+        outcome = run_seed(seed, config=default)
+        assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
 
 
 @pytest.mark.simulated

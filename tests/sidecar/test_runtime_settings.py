@@ -70,9 +70,9 @@ OTHERWISE: Mapping[str, str] = {
 
 @pytest.fixture
 def config() -> Config:
-    # The default placement has no settings of its own.
-    placement = "placement.strategy=LeastResourceUsageWithWeight"
-    return load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, [placement])
+    # The default takes no other placement.
+    given = ["shedding.strategy=AvgShedder", "placement.strategy=LeastResourceUsageWithWeight"]
+    return load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}, given)
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

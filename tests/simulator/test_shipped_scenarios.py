@@ -5,6 +5,9 @@ from contextlib import closing
 import pytest
 from all_placements import with_all_placements
 
+from loadmanager.config import SheddingSettings
+from loadmanager.config.strategies import own_placement
+from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import (
     Compared,
@@ -87,7 +90,8 @@ def test_each_expectation_speaks_of_a_pair_and_can_fail(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_each_expects_something_of_the_default_pair(name: str) -> None:
-    default = Strategy(shedder="avg", placement="avg")
+    shedder = SheddingSettings().strategy
+    default = Strategy(shedder=shedder, placement=own_placement(SHEDDERS[shedder]))
     assert any(meant(one, default) for one in SCENARIOS[name].expect)
 
 

@@ -37,7 +37,7 @@ def test_the_options_and_strategies_of_the_document_exist() -> None:
 
 
 def test_the_scores_of_the_document_exist() -> None:
-    table = TEXT.partition("## What the figures mean")[2].partition("## ")[0]
+    table = TEXT.partition("## Scores")[2].partition("## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     told = {name for row in rows for name in re.findall(r"`([a-z][a-z_]+)`", row)}
     assert told <= set(SCORE_NAMES)

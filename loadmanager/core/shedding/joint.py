@@ -30,8 +30,8 @@ class MovePrice(StrEnum):
 
 
 _PRICES: Final[Mapping[MovePrice, float]] = {
-    MovePrice.QUIET: 2.0,
-    MovePrice.NORMAL: 1.0,
+    MovePrice.QUIET: 4.0,
+    MovePrice.NORMAL: 2.0,
     MovePrice.EVEN: 0.35,
 }
 """What the potential must fall by for each weight of a mean broker that is interrupted.

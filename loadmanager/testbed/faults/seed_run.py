@@ -10,10 +10,10 @@ leases for ever. ``config`` changes settings, and ``happenings`` what may happen
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -115,8 +115,7 @@ def run_seed(
     began_s = time.monotonic()
     found: Violation | None = None
     try:
-        usual = make_config(split=_FEW_BUNDLES, zookeeper={"tick_s": TICK_S})
-        program = one.play(config or usual, build)
+        program = one.play(config or seeded_config(), build)
         run(program, limit_s=VIRTUAL_LIMIT_S, cpu_limit_s=CPU_LIMIT_S)
     except Violation as violation:
         found = violation
@@ -125,6 +124,11 @@ def run_seed(
     finally:
         structlog.reset_defaults()
     return one.outcome(time.monotonic() - began_s, found)
+
+
+def seeded_config(**sections: Mapping[str, Any]) -> Config:
+    """Return the configuration of a seed's run; ``sections`` change single keys."""
+    return make_config(split=_FEW_BUNDLES, zookeeper={"tick_s": TICK_S}, **sections)
 
 
 class _SeedRun:
