@@ -1,4 +1,4 @@
-"""The seed of a rollup, in a local file or at a URL that fsspec knows, read beside the loop."""
+"""The seed of a rollup, in a local file or at a URL that fsspec supports, read beside the loop."""
 
 import asyncio
 import gzip
@@ -87,7 +87,7 @@ def _opened(address: str) -> Iterator[IO[bytes]]:
             yield file
         return
     try:
-        import fsspec  # noqa: PLC0415 - only those who read from a URL have it installed
+        import fsspec  # noqa: PLC0415 - installed only for URLs
     except ImportError:
         raise SeedUnreadable(f"{address}: needs fsspec; {_HOW}") from None
     with fsspec.open(address, "rb") as remote:

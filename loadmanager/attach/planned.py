@@ -155,7 +155,7 @@ def _weighed(choice: Decided) -> Mapping[BundleId, str]:
     described = {}
     for move in choice.plan.moves:
         weighing = weigher.weighing(move.source, move.bundle)
-        described[move.bundle] = "" if weighing is None else weighing.told_move(move.target)
+        described[move.bundle] = "" if weighing is None else weighing.describe_move(move.target)
     return described
 
 

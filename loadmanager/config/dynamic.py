@@ -77,7 +77,7 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
 
 
 def _given_by(config: Config) -> Given:
-    """Return what a configuration sets; what it leaves unset is no choice of anybody's."""
+    """Return the values that a configuration sets, without defaults."""
     given = Given()
     for known in describe():
         section = getattr(config, known.section)

@@ -16,7 +16,7 @@ class HistorySettings(Section):
     """
 
     dir: str = Field("", examples=["/var/lib/loadmanager/history"])
-    """Folder for the files, which any number of sidecars may share, or a URL that fsspec knows,
+    """Folder for the files, which any number of sidecars may share, or a URL that fsspec supports,
     such as s3://bucket/prefix. Empty: no history."""
     spool_dir: str = ""
     """Folder on this host for files that are not uploaded yet; needed where dir is a URL."""
@@ -49,7 +49,7 @@ class HistorySettings(Section):
 
     seed: str = Field("", examples=["/var/lib/loadmanager/pipeline/seed.json.gz"])
     """What a leader without a past begins with: the seed that `loadmanager pipeline rollup` wrote,
-    as a file or a URL that fsspec knows. It is read when a term begins with too little from the
+    as a file or a URL that fsspec supports. It is read when a term begins with too little from the
     leader before. Empty: such a leader begins cold."""
     seed_max_age_days: float = Field(7, gt=0, le=36_500)
     """A seed whose history ended longer ago is not used."""

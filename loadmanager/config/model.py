@@ -48,7 +48,7 @@ from loadmanager.core.lease import longest_lease_fraction
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A key whose value does not go with that of another key.
+    """A key with a value that conflicts with that of another key.
 
     ``because`` are the other keys as ``(section, key)``: where one of them is at fault
     itself, the contradiction says nothing.
@@ -133,7 +133,7 @@ def own_url(host: str, broker: object, port: object, *, tls: bool) -> str:
 
 
 def _has_security(values: dict[str, Any]) -> bool:
-    """Return whether raw values of a configuration say who may do what."""
+    """Return whether raw values of a configuration set rights."""
     fields = SecuritySettings.model_fields
     for key, field in fields.items():
         value = _given(values, "security", key)

@@ -67,7 +67,7 @@ class _Part:
 def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
     """Return the planner to decide on a snapshot with; ``where`` names its file.
 
-    What the snapshot does not hold is as in a sidecar whose configuration is empty.
+    Settings that are not in the snapshot are those of a sidecar with an empty configuration.
 
     Raises:
         ConfigError: a strategy or setting does not exist, or has a value it cannot have.

@@ -130,5 +130,5 @@ def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimi
 
 
 def default_planner() -> Planner:
-    """Return the planner of a sidecar whose configuration says nothing about it."""
+    """Return the planner of a sidecar with an empty configuration."""
     return planner_of(SheddingSettings(), PlacementSettings(), PlannerSettings(), LeaderSettings())

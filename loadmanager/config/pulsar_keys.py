@@ -166,7 +166,7 @@ UNUSED: Final[Mapping[str, str]] = {
     "lookupPropertyPrefix": "reports carry no properties of the broker",
     "metadataStoreOperationTimeoutSeconds": "requests to ZooKeeper end with the session",
     "zookeeperSessionExpiredPolicy": (
-        "a broker whose session expired stops serving and joins again, always"
+        "a broker with an expired session always stops serving and joins again"
     ),
 }
 

@@ -73,5 +73,5 @@ def _pulsar_keys() -> Iterator[str]:
     for name, why in sorted(UNUSED.items()):
         yield f"| `{name}` | {why} |"
     older = ", ".join(f"`{name}` for `{right}`" for name, right in sorted(MISSPELT.items()))
-    yield f"\n`config import` also knows the older names {older};"
+    yield f"\n`config import` also accepts the older names {older};"
     yield "they count where the right name has its default."

@@ -1,4 +1,4 @@
-"""Sections that say who may ask for what, and how that is kept from others."""
+"""Sections for access rights and TLS."""
 
 from collections.abc import Iterator
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Sections that say which broker is served, who may serve a bundle, how clients find out."""
+"""Sections for the broker, for ownership, and for HTTP."""
 
 from collections.abc import Iterator
 from typing import Literal

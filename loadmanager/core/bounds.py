@@ -119,8 +119,6 @@ LIMIT: Final = _number(0.001, 1e15, "a finite number, 0 or less if it is unknown
 VARIANCE: Final = _number(0.0, TOTAL.most, "a finite number")
 """How much usage varies: the mean square of its deviations."""
 
-FRACTION: Final = _number(0.0, 1.0, "a fraction")
-
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS

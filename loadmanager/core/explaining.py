@@ -287,7 +287,7 @@ def _grounds_of_broker(
         return tuple(found)
     for about in (broker, ""):
         found += [Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())]
-    detail = "" if weighing is None else weighing.told
+    detail = "" if weighing is None else weighing.description
     return tuple(found) or (Ground(broker, Reason.NOT_OFFERED, detail),)
 
 

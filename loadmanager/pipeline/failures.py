@@ -59,7 +59,7 @@ _KNOWN: Final = (
     (
         re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop"),
         (
-            "Spark does not know this kind of address; expected its file system's jar: "
+            "Spark does not support this kind of address; expected its file system's jar: "
             "--conf spark.jars.packages=... (docs/pipeline.md has them)"
         ),
     ),

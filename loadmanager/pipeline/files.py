@@ -1,4 +1,4 @@
-"""Small files, and whole folders, on any file system that Spark knows, by URL or path."""
+"""Small files, and whole folders, on any file system that Spark supports, by URL or path."""
 
 import contextlib
 import re
@@ -155,5 +155,5 @@ def _named_errors(where: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         cause = str(error.java_exception.toString())
-        expected = "expected a place that is whole, allowed, and of a kind that Spark knows"
+        expected = "expected a place that is whole, allowed, and of a kind that Spark supports"
         raise PipelineError(f"{where}: {cause}; {expected}") from None

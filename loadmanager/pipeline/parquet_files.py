@@ -2,7 +2,7 @@
 
 Row by row, as Spark writes Parquet, rows of bundles cost more than reading them does; here
 they are columns already. A worker hands over whole files, and Spark puts them where
-its other files are: to any file system that it knows, those of tasks that succeeded alone.
+its other files are: to any file system that it supports, those of tasks that succeeded alone.
 
 Spark has no writer of bytes. The one of text writes what a row has and a separator behind it,
 both as they are. Every Parquet file ends with the same four bytes: they are the separator.

@@ -238,7 +238,7 @@ def _partitions(cores: int) -> int:
 
 
 def _wait_for_executors(session: "SparkSession", settings: SessionSettings) -> None:
-    """Wait until a job could run and no more executors come: their number divides it.
+    """Wait until a job can run and the number of executors is stable: it divides the job.
 
     Spark itself would wait for ever, and say nothing.
     """

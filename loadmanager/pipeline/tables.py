@@ -139,7 +139,7 @@ KEYS: Final = Table(
 SPANS: Final = Table(
     name="spans",
     job="ingest",
-    meaning="From when to when a sidecar reported on a broker, as far as a batch knows.",
+    meaning="From when to when a sidecar reported on a broker, within a batch.",
     schema=StructType(
         [
             *_some("report", "broker"),

@@ -205,7 +205,7 @@ def observes_splits_and_drains(page: Page, cluster: LiveSidecars) -> None:
     find(bundle)
     page.get_by_role("button", name="Split").click()
     expect(dialog).to_contain_text("owns it")
-    done("Split", "It is cut: 0x00000000_0x10000000, 0x10000000_0x20000000.")
+    done("Split", "It is split into 0x00000000_0x10000000, 0x10000000_0x20000000.")
     drained = next(one for one in cluster.living if not one.leads)
     find(drained.name)
     page.get_by_role("button", name="Drain", exact=True).click()

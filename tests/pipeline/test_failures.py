@@ -25,7 +25,7 @@ loadmanager.core.errors.InvalidName: bundle 'x'; expected tenant/ns/0xLLLLLLLL_0
         ("No space left on device", "the disk is full; expected room in --out"),
         ("java.lang.OutOfMemoryError: Java heap space", "the memory is short; expected more: "),
         ('Cannot run program "/opt/a/bin/python3"', "a worker has no such Python; expected"),
-        ("No FileSystem for scheme s3a", "Spark does not know this kind of address; expected"),
+        ("No FileSystem for scheme s3a", "Spark does not support this kind of address; expected"),
         ("Answer from Java side is empty", "Spark's Java is gone; the system kills it"),
     ],
 )

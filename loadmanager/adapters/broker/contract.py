@@ -1,8 +1,8 @@
 """The broker contract on the wire: paths, bodies and answers, for both of its sides.
 
 The prose and the schemas for other languages are in ``docs/broker-contract.md`` and
-``docs/broker-contract.openapi.yaml``. Fields that a side does not know are ignored, so
-that the contract can grow; fields it knows must have exactly the promised type.
+``docs/broker-contract.openapi.yaml``. Unknown fields are ignored, so that the contract can grow;
+known fields must have exactly the promised type.
 """
 
 import json
@@ -87,7 +87,7 @@ class Body(BaseModel):
 class LeaseRequest(Body):
     """Body of ``PUT /lease``; a null ``untilSeconds`` asks without extending.
 
-    ``incarnation`` is the one whose clock ``untilSeconds`` is on.
+    ``incarnation`` is the process on whose clock ``untilSeconds`` is.
     """
 
     agent_epoch: Epoch

@@ -95,7 +95,7 @@ class HttpBrokerControl:
         unload_timeout_s: the same for unloading, which waits for requests in service;
             ``timeout_s`` when it is not given.
         max_answer_bytes: a longer answer is refused unread.
-        secret: what the broker wants to see in each request, "" for nothing.
+        secret: the secret that the broker requires in each request, "" for none.
 
     Raises:
         ValueError: ``base_url`` is not an http URL, or a limit is not above zero.
@@ -165,7 +165,7 @@ class HttpBrokerControl:
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """Serve ``bundle`` no more under this token or a lower one."""
+        """Stop serving ``bundle`` under this token or a lower one."""
         request = UnloadRequest(
             agent_epoch=agent_epoch, fencing_token=fencing_token, next_owner_url=next_owner_url
         )

@@ -1,4 +1,4 @@
-"""Where whole files are in the end: here, or at an address that fsspec knows."""
+"""Where complete files are stored: here, or at an address that fsspec supports."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -138,7 +138,7 @@ _HOW: Final = (
 
 def _file_system(url: str) -> tuple[Any, str]:
     try:
-        import fsspec  # noqa: PLC0415 - only those who write to a URL have it installed
+        import fsspec  # noqa: PLC0415 - installed only for URLs
     except ImportError:
         raise HistoryUnavailable(f"[history] dir = {url}: needs fsspec; {_HOW}") from None
     try:

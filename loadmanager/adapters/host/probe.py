@@ -161,7 +161,7 @@ class PsutilHostProbe:
         return found
 
     def _scope(self, levels: Sequence[Level], host_has: float) -> Level | None:
-        """Return the group whose limit is the tightest; None: the host's counters it is.
+        """Return the group with the tightest limit; None for the host's counters.
 
         Raises:
             Unreadable: scope ``cgroup`` was asked for, and no group counts the resource.

@@ -8,7 +8,7 @@ import psutil
 from loadmanager.adapters.host.process_tree import procfs
 from loadmanager.adapters.host.reading import Unreadable
 
-# What psutil lets through when a file is missing or not of the form it knows.
+# Errors that psutil does not catch when a file is missing or of an unknown form.
 _UNPARSABLE: Final = (OSError, ValueError, LookupError, TypeError)
 
 

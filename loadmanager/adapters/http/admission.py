@@ -77,7 +77,7 @@ class Admission:
         return None
 
     def disconnected(self, connection: Connection) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         address = self._open.pop(connection)
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -105,7 +105,7 @@ class Admission:
         self._unbegun += 1
 
     def begun(self) -> None:
-        """Count it no more, and let others have their turn."""
+        """Stop counting it, and let waiting ones continue."""
         self._unbegun -= 1
         while self._waiting and self.has_room:
             self._waiting.popleft().take_turn()

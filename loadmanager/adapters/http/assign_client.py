@@ -22,7 +22,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a question to a sidecar carries to prove who asks.
+    """Credentials of a request to a sidecar.
 
     ``withheld`` says why it carries no token, if there is one.
     """
@@ -56,7 +56,7 @@ class HttpAssignClient:
             their timeout.
         tls: for leaders that speak TLS, looked after before each question; None trusts
             whom the system trusts.
-        proof: returns what the sidecar at a URL is shown of who asks; may raise OSError.
+        proof: returns the credentials for the sidecar at a URL; may raise OSError.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class HttpAssignClient:
     ) -> Answer:
         """Return what the sidecar at a URL answers under a path.
 
-        ``proof`` is of somebody else in whose place it asks, ``within_s`` another time than the
+        ``proof`` has the credentials of the original caller, ``within_s`` another time than the
         usual one.
 
         Raises:

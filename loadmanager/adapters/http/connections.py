@@ -65,7 +65,7 @@ class ConnectionServer(web.Server):
         )
 
     async def watch(self) -> None:
-        """Close connections whose clients have had their time; never returns."""
+        """Close connections that exceed their time; never returns."""
         limits = self._admission.limits
         every_s = min(_LOOK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
         while True:

@@ -9,7 +9,7 @@ untouched.
 What makes this safe:
 
 - No header is interpreted here. `decisive_headers` returns those that bear on the answer,
-  on who may have it or on the framing, as the bytes they are; they are learnt only from a
+  on who may have it or on the framing, as the bytes they are; they are learned only from a
   request that aiohttp itself parsed and we answered from memory, and only if they can
   change neither the answer nor the framing: they name no listener, bring no body and leave
   the connection open.
@@ -19,11 +19,11 @@ What makes this safe:
 - A connection is served here only while aiohttp owes it nothing (`HttpProtocol`): all
   that was handed over was one whole request, and its response is out. A connection
   that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
-- Where callers must prove who they are, their proof is among the decisive headers: those are
-  learnt from a caller who was admitted, for as long as that proof is good (`Caller.until_s`).
-  A proof that is the connection's, a client certificate, is never learnt.
-- What this host may do others may not, and the other way round: what was learnt counts for
-  connections from as near as the one it was learnt on.
+- Where callers must authenticate, their credentials are among the decisive headers: those are
+learned from an admitted caller, for as long as its credentials are valid (`Caller.until_s`).
+  A proof that is the connection's, a client certificate, is never learned.
+- What this host may do others may not, and the other way round: what was learned counts for
+  connections from as near as the one it was learned on.
 """
 
 import math
@@ -78,7 +78,7 @@ class KnownReply(web.StreamResponse):
     """A remembered answer on its way through aiohttp, for HTTP/1.1 requests that keep alive.
 
     ``line`` is the first line under which the answer is remembered; ``until_s`` says how
-    long, on ``time.perf_counter``, the same headers come from a caller who may have it.
+    long, on ``time.perf_counter``, the same headers come from an authorized caller.
     The response is written as it was rendered: building headers again would cost a third
     of the request.
     """

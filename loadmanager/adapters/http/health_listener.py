@@ -86,7 +86,7 @@ class HealthListener:
         return port
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         thread, self._thread = self._thread, None
         if self._ticking is not None:
             self._ticking.cancel()

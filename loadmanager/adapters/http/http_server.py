@@ -40,7 +40,8 @@ class HttpServerSettings:
     """How the server behaves.
 
     Attributes:
-        mode: ``answer`` always answers by itself; ``redirect`` sends clients on to who
+        mode: ``answer`` always answers by itself; ``redirect`` redirects clients to the sidecar
+        that
             decides, as Pulsar's brokers do.
         max_concurrent: lookups that may wait for an owner at once; more get 503.
         retry_after_s: after what time those are to retry, plus up to 4 s.
@@ -193,7 +194,7 @@ class HttpServer:
         self._lookups.retry_after_s = retry_after_s
 
     async def stop(self) -> None:
-        """Take no more connections, let requests under way finish within ``stop_s``, close."""
+        """Stop accepting connections, let requests under way finish within ``stop_s``, close."""
         runner, self._runner = self._runner, None
         if self._refreshing is not None:
             self._refreshing.cancel()
@@ -253,7 +254,7 @@ def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return the listening sockets.
 
     Raises:
-        OSError: there are none; it names the keys, and who has the port if that is known.
+        OSError: there are none; it names the keys, and the process that has the port if known.
     """
     try:
         return listening_sockets(host, port, backlog)

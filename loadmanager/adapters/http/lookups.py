@@ -89,7 +89,7 @@ class Lookups(Resource, tag="lookup"):
         ]
 
     def remembered(self, request: web.BaseRequest) -> KnownReply | None:
-        """Return the answer to a request whose like was answered from the current picture."""
+        """Return the answer to a request like one answered from the current state."""
         line = _plain_line(request)
         if line is None or not request.keep_alive or request.version != HttpVersion11:
             return None
@@ -171,7 +171,7 @@ class Lookups(Resource, tag="lookup"):
     async def _owner_or_redirect(
         self, topic: TopicName, ask: "_Ask", target: Target
     ) -> web.StreamResponse:
-        """Answer or redirect; a chain has one hop to the leader and one from it, no more.
+        """Answer or redirect; a chain has at most one hop to the leader and one from it.
 
         Clients send no ``authoritative``; our own redirects always do. So a request
         with ``authoritative=false`` has made its hop to the leader: if it is to be

@@ -21,7 +21,7 @@ document (`openapi`), the tables for people (`reference`), and, where a guard is
 - A name in braces in the path is described in `parameters.PATH_PARAMETERS`; a method finds
   its text, decoded once, in ``call.path``.
 - ``query`` is a pydantic model; its fields are the query parameters, and an instance of
-  it is ``call.query``. What it does not know is ignored, as Pulsar does.
+  it is ``call.query``. Unknown parameters are ignored, as in Pulsar.
 - ``body`` is any type that pydantic can read from JSON; the value is ``call.body``, None
   where an optional body is missing.
 - ``leader``: a method may raise `LeaderElsewhere`; the client is then sent there by 307.

@@ -239,7 +239,7 @@ class HttpProtocol(web.RequestHandler):
                 self.force_close()
 
     def _hold_back(self) -> None:
-        """Read no more from a client that sends too far ahead, until its turn comes."""
+        """Stop reading from a client that sends too far ahead, until its turn comes."""
         full = len(self._heads) > self._admission.limits.max_head_bytes
         if full and not self._buffer_paused:
             self._pause_reading_for_buffer()
@@ -297,7 +297,7 @@ class HttpProtocol(web.RequestHandler):
         return sent, reset
 
     def close(self) -> None:
-        """Take no more requests."""
+        """Stop accepting requests."""
         self._deafen()
         super().close()
 

@@ -1,4 +1,4 @@
-"""One session with the in-process service, for those who use it and those who break it."""
+"""One session with the in-process service, for clients and for tests of faults."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

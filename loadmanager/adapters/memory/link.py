@@ -266,7 +266,7 @@ class MemoryLink:
             self._become(Connection.SUSPENDED, self._state.session_id)
 
     def _expired(self) -> None:
-        """React as a client does whose server hangs up: it learns why when it is back."""
+        """React as a client to a closed connection: it gets the reason after reconnecting."""
         if self._state.connection is Connection.CONNECTED:
             self._break()
 

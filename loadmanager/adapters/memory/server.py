@@ -59,7 +59,7 @@ class Server:
         self._waiting: list[asyncio.Future[None]] = []
 
     def find(self, path: str) -> Znode:
-        """Return a node as this server knows it."""
+        """Return a node as this server has it."""
         znode = self.tree.get(path)
         if znode is None:
             raise NodeMissing(f"{path}: no such node")
@@ -92,7 +92,7 @@ class Server:
         self.wake()
 
     def catch_up(self) -> None:
-        """Apply everything, and fall behind no more."""
+        """Apply everything, and stop lagging behind."""
         self._holding = False
         while self._behind:
             self.apply_next()
@@ -114,7 +114,7 @@ class Server:
             await waiting
 
     def wake(self) -> None:
-        """Have all who wait look again."""
+        """Wake all waiting tasks to check again."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

@@ -120,7 +120,7 @@ class MoveOrder:
             except LoadManagerError:
                 if not self.left:
                     raise
-                break  # It is ordered no more, but not left as it is.
+                break  # It is no longer ordered, but not left unchanged.
             self._attempts += 1
             outcome = await self._attempt()
             if outcome is not None:

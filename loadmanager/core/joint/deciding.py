@@ -86,44 +86,46 @@ def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
 
 
 def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
-    """Say which brokers give nothing because a rolling restart is under way."""
+    """Yield the brokers that give up no bundles because of a rolling restart."""
     for row in np.flatnonzero(held).tolist():
         why = "brokers restart one after the other, and some have yet to"
-        yield Refusal(view.brokers.names[row], Reason.ROLLING_RESTART, f"{_told(at, row)}; {why}")
+        yield Refusal(
+            view.brokers.names[row], Reason.ROLLING_RESTART, f"{_load_text(at, row)}; {why}"
+        )
 
 
 def _refusals(view: ClusterView, limits: Limits, search: Search) -> Iterator[Refusal]:
     at, names = search.at, view.brokers.names
     given = {one.source for one in search.found}
     for row in np.flatnonzero(limits.gives).tolist():
-        told = _told(at, row)
+        load = _load_text(at, row)
         if row in search.stuck:
-            yield from _why_stuck(view, search, row, search.stuck[row], told)
+            yield from _why_stuck(view, search, row, search.stuck[row], load)
         elif row in search.unreached:
             why = f"{len(search.found)} moves are as much as this round may move"
-            yield Refusal(names[row], Reason.ROUND_BUDGET, f"{told}; {why}")
+            yield Refusal(names[row], Reason.ROUND_BUDGET, f"{load}; {why}")
         elif row not in given:
-            yield Refusal(names[row], Reason.WITHIN_THRESHOLD, told)
+            yield Refusal(names[row], Reason.WITHIN_THRESHOLD, load)
 
 
 def _why_stuck(
-    view: ClusterView, search: Search, row: int, stuck: Stuck, told: str
+    view: ClusterView, search: Search, row: int, stuck: Stuck, load: str
 ) -> Iterator[Refusal]:
     names = view.brokers.names
     if stuck.bundle is None or stuck.target is None:
         why = "no bundle of it may move to any broker"
-        yield Refusal(names[row], Reason.NO_CANDIDATE, f"{told}; {why}")
+        yield Refusal(names[row], Reason.NO_CANDIDATE, f"{load}; {why}")
         return
     bundle, target = view.bundles.names[stuck.bundle], names[stuck.target]
     price = float(search.prices[stuck.bundle])
     worth = f"saves {stuck.saving:.4f} and costs {price:.4f}"
     where = f"{target} at {search.at.high[stuck.target].max():.2f} of the level"
-    yield Refusal(names[row], Reason.NO_BUNDLE_FITS, f"{told}; the best move {worth}: {bundle}")
+    yield Refusal(names[row], Reason.NO_BUNDLE_FITS, f"{load}; the best move {worth}: {bundle}")
     yield Refusal(bundle, Reason.NO_IMPROVEMENT, f"to {where} {worth}")
 
 
-def _told(at: Standing, row: int) -> str:
-    """Return where a broker stands, for people."""
+def _load_text(at: Standing, row: int) -> str:
+    """Return a broker's load as text."""
     column = int(at.low[row].argmax())
     use = float(at.low[row, column])
     resource = at.resources[column]

@@ -95,10 +95,10 @@ class Weighing:
     """How the strategy weighs a subject.
 
     Attributes:
-        level: where all brokers would stand if load were water, of the scarcest resource.
-        lasting: how much of a change of traffic is taken to last for ten minutes.
+        level: usage of all brokers if load were evenly divisible, of the scarcest resource.
+        lasting: fraction of a change of traffic that is expected to last for ten minutes.
         uses: of the broker itself, or of a bundle's owner.
-        costs: of the bundle; nothing where it was never measured.
+        costs: of the bundle; empty if it was never measured.
         paybacks: of the bundle's moves to each other broker.
     """
 
@@ -108,23 +108,23 @@ class Weighing:
     costs: tuple[BundleCost, ...] = ()
     paybacks: Mapping[BrokerId, Payback] = field(default_factory=dict)
 
-    def told_move(self, target: BrokerId) -> str:
-        """Return what a move of the bundle is weighed by, for people; "" where it is not."""
+    def describe_move(self, target: BrokerId) -> str:
+        """Return saving and price of a move of the bundle as text; "" if unknown."""
         paid = self.paybacks.get(target)
         if paid is None:
             return ""
         cost = next(one for one in self.costs if one.resource == paid.resource)
         noise = next(one.noise for one in self.uses if one.resource == paid.resource)
-        told = "" if noise is None else f" (noise {noise:.3f})"
+        suffix = "" if noise is None else f" (noise {noise:.3f})"
         return (
-            f"{target} goes from {paid.use:.3f} to {paid.use_with:.3f} of {paid.resource}{told}; "
+            f"{target} goes from {paid.use:.3f} to {paid.use_with:.3f} of {paid.resource}{suffix}; "
             f"saves {paid.saving:.4f} and costs {paid.price:.4f}; "
             f"cost known from {cost.source} ({cost.learned_fraction:.0%} learned)"
         )
 
     @property
-    def told(self) -> str:
-        """Where the broker stands, for people; "" where there is none."""
+    def description(self) -> str:
+        """Usage of the fullest resource of the broker as text; "" if unknown."""
         most = max(self.uses, key=lambda one: one.predicted, default=None)
         if most is None:
             return ""

@@ -53,7 +53,6 @@ class NonNegative:
 
 _AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 2, Phase.BISQUARE: 2}
 _AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 6, Phase.BISQUARE: 6}
-MOST_PASSES: Final = sum(_AT_MOST.values())
 _SETTLED: Final = 1e-3
 """Of the class' peak. Minutes that change their buckets move costs by a third of that for ever."""
 
@@ -71,7 +70,7 @@ class Within:
 
 
 def fit(source: Source, statistics: RowStatistics) -> State:
-    """Return the fit of all parts of the rows; goes over them up to `MOST_PASSES` times."""
+    """Return the fit of all parts of the rows; passes over them at most 14 times."""
     state = State.beginning(statistics)
     for phase in Phase:
         state = state.in_phase(phase)

@@ -127,7 +127,7 @@ class Frames:
         return self._kept[what]
 
     def _add(self, table: Table, make: Made) -> None:
-        """Make a table that is partitioned by date: some days anew, the others as they were."""
+        """Write a table that is partitioned by date: some days again, the others unchanged."""
 
         def both(read: Read) -> DataFrame:
             fresh = table.conform(make(read))

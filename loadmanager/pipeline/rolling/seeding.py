@@ -22,7 +22,7 @@ _KEYS: Final = ["cluster", "bundle"]
 
 
 def bundle_seeds(averages: DataFrame, days: DataFrame, profiles: DataFrame) -> DataFrame:
-    """Return one row for each bundle that a leader of its cluster knew at the end.
+    """Return one row for each bundle of a leader of its cluster at the end.
 
     Where no leader's averages are in the history, it is every bundle with reports, and its
     mean stands for one sample of the long-term average.

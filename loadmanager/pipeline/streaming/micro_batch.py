@@ -90,7 +90,7 @@ class Batches:
             watch, alerts = self._alerts(before, rows_read)
             alerts += _late(came_late, after)
             self.write_alerts(alerts, batch)
-            # A copy of an older one is late, and so is counted no more either.
+            # A copy of an older one is late, and so is not counted either.
             kept = seen.unionByName(fresh.select(*SEEN.names)).where(
                 F.col("at_ms") >= after.closed_ms
             )

@@ -1,4 +1,4 @@
-"""From the events of a stretch of history to frames: what the leader knew at each round."""
+"""From the events of a stretch of history to frames: the leader's state at each round."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ _REMEMBERED_TICKS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frame:
-    """What the leader knew at one round, and what it decided.
+    """The leader's state at one round, and its decision.
 
     Where one ``begins``, what came before cannot be gone on from. ``brokers``, ``owned``,
     ``moved`` and so on are as recorded, by ``reports`` of the brokers' rows;

@@ -98,7 +98,7 @@ class Averages:
 
     @classmethod
     def none(cls) -> "Averages":
-        """Return the averages of a leader that knows nothing yet."""
+        """Return the averages of a new leader."""
         return cls(np.zeros((0, len(_UNMEASURED))))
 
     @classmethod

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-RECORDED_NAME: Final = "(recorded)"
-
 _SHOWN: Final = 40
 _COLUMNS: Final = (
     ("penalty", "penalty", 3),

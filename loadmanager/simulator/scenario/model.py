@@ -116,11 +116,11 @@ class HandOverSettings(Section):
 
     A client is interrupted from the old owner's release until it has reconnected:
     ``base_s`` and ``per_topic_s`` until the new owner serves, then ``reconnect_s``.
-    ``order_s`` passes before the old owner lets go; the bundle is served meanwhile.
+    ``order_s`` passes before the old owner releases the bundle, which is served meanwhile.
     """
 
     order_s: float = Field(
-        0.1, ge=0, le=600, description="From the order until the old owner lets go."
+        0.1, ge=0, le=600, description="From the order until the old owner releases the bundle."
     )
     base_s: float = Field(
         0.05, ge=0, le=600, description="From then until the new owner serves, whatever it is."

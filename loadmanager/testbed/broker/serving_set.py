@@ -49,7 +49,7 @@ class Ticket:
 
 
 class ServingSet:
-    """Bundles by name and by namespace. A broker knows no others, and asks no other process.
+    """Bundles by name and by namespace. A broker has no data of others, and asks no other process.
 
     Ranges may overlap for a moment, when the halves of a split are loaded before their
     parent is unloaded: a topic then belongs to the bundle with the newest token.

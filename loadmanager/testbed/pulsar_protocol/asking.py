@@ -20,7 +20,7 @@ _NON_PERSISTENT: Final = 1
 class Asking:
     """Answers lookups over the binary protocol.
 
-    Without a sidecar the broker knows only what it serves itself, and no topic has
+    Without a sidecar the broker has only its own bundles, and no topic has
     partitions.
 
     Args:

@@ -83,7 +83,7 @@ class Consuming:
             held.subscription.flow(held.consumer, asked.message_permits)
 
     def ack(self, asked: Any) -> None:
-        """Take messages for done; answered only if the client wants that."""
+        """Acknowledge messages; answered only if the client requests it."""
         held = self._served(asked.consumer_id)
         if held is not None and not asked.transaction_least and not asked.transaction_most:
             for message_id in asked.message_id:
@@ -105,7 +105,7 @@ class Consuming:
         """Set a subscription to a message or a time.
 
         All its consumers are closed first and come back: what they hold is out of date, and
-        how many more messages they want is recomputed.
+        their permits are recomputed.
 
         Raises:
             Refused: the consumer is not here.
@@ -222,7 +222,7 @@ class _log_of:  # noqa: N801 - reads as what it is, a with statement
 
 
 def _wanted(asked: Any) -> Wanted:
-    """Return what a consumer wants.
+    """Return the requested subscription of a consumer.
 
     Raises:
         Refused: the broker cannot do that.

@@ -1,6 +1,6 @@
 """The protocol's messages as tables of field numbers, names and types.
 
-The numbers are the protocol's; a client knows nothing else of a field. What is not in a
+The numbers are the protocol's; a client has nothing else of a field. What is not in a
 table is read over, as protobuf does. Numbers of an enumeration are plain integers here:
 an unknown one must reach the code that refuses it.
 """

@@ -42,7 +42,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class PayloadFacts:
-    """What the broker needs to know of a payload that it passes on unopened."""
+    """Metadata of a payload that the broker forwards unread."""
 
     publish_time_ms: int
     messages: int

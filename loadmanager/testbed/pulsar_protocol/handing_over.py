@@ -2,7 +2,7 @@
 
 The clients of a bundle get the new owner's address in the command that closes them,
 so they need no lookup and no pause before one. The address comes from the sidecar, which
-may know it before the new owner serves: a client that comes too early is held there until
+may have it before the new owner serves: a client that comes too early is held there until
 the bundle is loaded.
 """
 

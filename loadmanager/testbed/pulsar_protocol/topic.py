@@ -93,7 +93,7 @@ class ServedTopic:
 
     @property
     def full(self) -> bool:
-        """Whether the log took no more the last time."""
+        """Whether the last write to the log failed."""
         return self._log.full
 
     def publish(self, facts: PayloadFacts, payload: bytes) -> Entry:
@@ -116,7 +116,7 @@ class ServedTopic:
             subscription.dispatch()
 
     def subscribe(self, consumer: Consumer, wanted: Wanted) -> Subscription:
-        """Connect a consumer; call `Subscription.settle` once it knows.
+        """Connect a consumer; call `Subscription.settle` once it has its reply.
 
         Raises:
             Refused: another consumer is in the way, or there are too many subscriptions.

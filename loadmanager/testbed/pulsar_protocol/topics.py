@@ -1,4 +1,4 @@
-"""The topics that are open here: opened when a client wants them, closed with their bundle."""
+"""The open topics: opened for clients, closed with their bundle."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -148,7 +148,7 @@ class Topics:
             self.lost(topic, error)
 
     async def close(self) -> None:
-        """Close all topics; clients are directed to new owners no more."""
+        """Close all topics; clients are no longer directed to new owners."""
         self._close([*self._open.values()])
         for task in [*self._announcing]:
             task.cancel()

@@ -30,7 +30,7 @@ class Forwarder:
     withheld: Callable[[str], str]
 
     def wanted(self, request: web.BaseRequest, refused: Refused) -> bool:
-        """Return whether a refusal is a redirection that the caller wants followed here."""
+        """Return whether a refusal is a redirection to be followed here for the caller."""
         return (
             FORWARD_HEADER in request.headers
             and bool(refused.headers.get("Location"))
@@ -60,7 +60,7 @@ class Forwarder:
             raise unavailable(f"the leader at {url} does not answer: {what}", _RETRY_AFTER_S) from (
                 error
             )
-        if 300 <= answer.status < 400:  # noqa: PLR2004 - HTTP: it led, and does no more
+        if 300 <= answer.status < 400:  # noqa: PLR2004 - HTTP: it no longer leads
             raise unavailable(f"{url} does not lead any more", _RETRY_AFTER_S)
         headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
         return bytes_reply(

@@ -69,7 +69,7 @@ def sign(key: bytes, *, name: str, right: Role, valid_s: int) -> str:
 
 
 class ClusterKeyGuard(Guard):
-    """Admits requests where nothing says who may do what.
+    """Admits requests where no rights are configured.
 
     Requests of this host without a token may do everything, those of others look topics
     up. A token that proves nothing leaves its bearer what others may: Pulsar's clients
@@ -91,7 +91,7 @@ class ClusterKeyGuard(Guard):
         self._signed: Tokens | None = None
 
     def caller(self, request: web.BaseRequest) -> Caller:
-        """Return who is asking, and what they may do.
+        """Return the caller with its role.
 
         Raises:
             Refused: the request is for another host, and without a proof.

@@ -35,10 +35,10 @@ _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who asks: "" is who proved nothing.
+    """A caller: "" is an unauthenticated one.
 
     ``until_s`` says how long a request with the same `decisive_headers`, on any connection
-    from as near (this host, or elsewhere), comes from somebody who may look topics up, on
+    from as near (this host, or elsewhere), comes from a caller who may look topics up, on
     ``time.perf_counter``; 0 means not at all. ``refusal`` returns what is answered
     instead of what the role does not include.
     """
@@ -58,8 +58,8 @@ class Rights:
     """The highest role of each caller.
 
     Attributes:
-        admins, readers, lookers: names of callers; ``*`` is everyone who proved a name.
-        anonymous: the role of those who proved none.
+        admins, readers, lookers: names of callers; ``*`` is every authenticated one.
+        anonymous: the role of unauthenticated callers.
     """
 
     admins: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Guard:
     """Admits requests, and writes down every change that was asked for.
 
     Args:
-        rights: who may do what.
+        rights: the roles of callers.
         tokens: checks bearer tokens; without it they are not looked at.
         names: those of this sidecar; what a web page of another one asks is refused.
         local_only: callers without a name are all on this host, and may do what nobody
@@ -105,7 +105,7 @@ class Guard:
         self._local_only = local_only
 
     def admit(self, request: web.BaseRequest, role: Role) -> Caller:
-        """Return who is asking.
+        """Return the caller.
 
         Raises:
             Refused: 401 if a proof is missing or worthless, 403 if the caller may not.
@@ -162,7 +162,7 @@ class Guard:
         return {}
 
     def caller(self, request: web.BaseRequest) -> Caller:
-        """Return who is asking, and what they may do.
+        """Return the caller with its role.
 
         Raises:
             Refused: a proof is worthless, or the request is for another host.
@@ -205,7 +205,7 @@ def _allow(caller: Caller, role: Role) -> None:
     if caller.refusal is not None:
         raise caller.refusal()
     if caller.name == ANONYMOUS:
-        raise unauthorized("this needs a proof of who is asking")
+        raise unauthorized("this requires credentials")
     raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
 
 

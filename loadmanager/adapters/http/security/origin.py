@@ -24,7 +24,7 @@ class OwnNames:
 
     Attributes:
         local: those that only this host uses for itself, beside localhost.
-        advertised: those that others know it by.
+        advertised: the advertised names.
     """
 
     local: frozenset[str] = frozenset()

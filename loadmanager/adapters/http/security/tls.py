@@ -29,7 +29,7 @@ class TlsFiles:
     Attributes:
         certificate: this server's certificate, with those between it and its authority.
         key: its private key.
-        client_authorities: who signs clients' certificates; "" asks for none.
+        client_authorities: CA certificates for clients' certificates; "" requests none.
         clients: whether a client must show one.
     """
 
@@ -96,8 +96,8 @@ class ClientTls:
     """TLS of our own questions, its files read again when they change.
 
     Attributes:
-        authorities: who signs the others' certificates; None trusts whom the system trusts.
-        certificate, key: say who is asking, where both are given.
+        authorities: CA certificates for the others' certificates; None for those of the system.
+        certificate, key: the client certificate, if both are given.
 
     Raises:
         TlsFilesUnusable: a file cannot be read or does not fit the others.
@@ -139,7 +139,7 @@ def client_context(
     """Return a context to ask other servers with.
 
     ``authorities`` sign their certificates; None trusts whom the system trusts. With
-    ``certificate`` and ``key`` this client says who it is.
+    ``certificate`` and ``key`` this client authenticates itself.
 
     Raises:
         TlsFilesUnusable: a file cannot be read or does not fit the others.

@@ -131,7 +131,7 @@ class Tokens:
         raise KeyUnusable(f"{path}: expected an RSA key, or one of P-256, P-384 or P-521")
 
     def proven(self, token: str) -> Proven:
-        """Return who the token's bearer is.
+        """Return the token's bearer.
 
         Raises:
             TokenRefused: it proves nothing; the message says why, and never holds the token.
