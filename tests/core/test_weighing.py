@@ -181,12 +181,12 @@ def test_a_move_is_told_with_what_it_was_weighed_by() -> None:
     found = weighing()
     paid = found.paybacks[C]
     (noise,) = (one.noise for one in found.uses if one.resource == "cpu")
-    assert found.told_move(C) == (
+    assert found.describe_move(C) == (
         f"c:1 goes from {paid.use:.3f} to {paid.use_with:.3f} of cpu (noise {noise:.3f}); saves "
         f"{paid.saving:.4f} and costs {paid.price:.4f}; cost known from reports "
         f"({cost(found).learned_fraction:.0%} learned)"
     )
-    assert found.told_move(A) == ""
+    assert found.describe_move(A) == ""
 
 
 def test_the_move_that_a_round_makes_is_the_one_that_pays_back_most() -> None:
@@ -256,7 +256,7 @@ def test_nobodys_bundle_is_weighed_without_a_broker() -> None:
     known = Known(view=seen(), planner=PLANNER, memory=RoundMemory(), refusals={})
     found = explain_bundle(known, name(99), ()).weighing
     assert found is not None
-    assert (found.uses, found.costs, found.paybacks, found.told) == ((), (), {}, "")
+    assert (found.uses, found.costs, found.paybacks, found.description) == ((), (), {}, "")
 
 
 def test_where_usage_is_below_its_noise_rates_are_told() -> None:

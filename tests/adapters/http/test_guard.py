@@ -79,7 +79,7 @@ async def test_without_a_proof_nothing_is_answered_but_whether_it_lives(
     for path in (LOOKUP, BUNDLES, "/metrics"):
         reply = await guarded.ask(path)
         assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert "proof" in reply.json()["reason"]
+        assert "credentials" in reply.json()["reason"]
     assert (await guarded.ask("/healthz")).status == 200
 
 

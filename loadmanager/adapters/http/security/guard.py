@@ -205,7 +205,7 @@ def _allow(caller: Caller, role: Role) -> None:
     if caller.refusal is not None:
         raise caller.refusal()
     if caller.name == ANONYMOUS:
-        raise unauthorized("this requires credentials")
+        raise unauthorized("credentials required")
     raise Refused(403, f"{caller.name} may not do this; it needs the role {role.value}")
 
 
