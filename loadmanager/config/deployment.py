@@ -40,12 +40,13 @@ class BrokerSettings(Section):
         )
 
     kind: Literal["contract", "pulsar"] = "contract"
-    """contract: the broker speaks the broker contract, and this sidecar commands it. pulsar: a real
-    Pulsar broker, which owns its bundles by itself; it is observed, and the leader moves bundles by
-    Pulsar's admin REST (docs/pulsar.md). All sidecars of a cluster have the same."""
+    """contract: the broker implements the broker contract, and this sidecar controls it. pulsar: a
+    real Pulsar broker, which manages the ownership of its bundles; it is observed, and the leader
+    moves bundles by Pulsar's admin REST (docs/pulsar.md). It must be the same for all sidecars of a
+    cluster."""
     id: BrokerName = Field(examples=["localhost:8080"])
     """Name of the broker in the cluster: host and port of its web service, as clients reach it. Of
-    two sidecars with the same id one works, the other waits or ends."""
+    two sidecars with the same id one works, the other waits or exits."""
     http_url: HttpUrl = ""
     """Web address advertised to clients. Empty: http://{id}."""
     http_url_tls: HttpUrl = ""
@@ -55,27 +56,28 @@ class BrokerSettings(Section):
     broker_url_tls: PulsarUrl = ""
     """Binary protocol address with TLS. Empty: the broker has none."""
     control_url: HttpUrl = ""
-    """Where this sidecar asks the broker for its load, and commands it to load and unload; best a
-    loopback address. Empty: http://127.0.0.1 with the port of id; if nothing answers there when the
+    """Address of the broker contract's API, preferably a loopback address. Empty: http://127.0.0.1
+    with the port of id; if nothing answers there when the
     sidecar starts, http://{id}."""
     control_timeout_s: float = Field(2.0, ge=0.05, le=60)
-    """How long one request to the broker may take. Longer delays the notice that a broker hangs;
-    shorter takes a slow broker for a dead one."""
+    """Timeout of one request to the broker. A longer one delays the detection of a hanging broker;
+    a shorter one mistakes a slow broker for a dead one."""
     control_secret_file: str = ""
-    """File with a secret that the broker knows too: it is sent with every request to control_url,
-    as Authorization: Bearer, and no client without it commands the broker. 16 characters or more.
+    """File with a secret shared with the broker: it is sent with every request to control_url, as
+    Authorization: Bearer, and the broker refuses clients without it. 16 characters or more.
     Empty: none is sent."""
     health_interval_s: float = Field(2, ge=0, le=300)
-    """Time between two questions after the broker's health. Shorter finds a sick broker sooner and
-    asks more. 0: never ask; then only a broker without answers to its lease is taken out."""
+    """Time between two health checks of the broker. A shorter one detects an unhealthy broker
+    sooner at the cost of more requests. 0: no health checks; only a broker that does not answer lease
+    renewals is taken out of service."""
     health_timeout_s: float = Field(2, ge=0.05, le=60)
-    """How long one answer about its health may take; a slower one counts as a failure."""
+    """Timeout of a health check; a slower answer counts as a failure."""
     unhealthy_after: int = Field(3, ge=1, le=100)
-    """Failures in a row after which the broker is unhealthy: it takes no bundle, and those it has
-    go to others in order, a few at a time. Fewer react to a single hiccup."""
+    """Failures in a row after which the broker is unhealthy: it takes no bundle and is drained.
+    Fewer react to single failures."""
     healthy_after: int = Field(3, ge=1, le=100)
-    """Good answers in a row after which it is healthy again and may take bundles. More keep a
-    broker away that is well only now and then."""
+    """Good answers in a row after which it is healthy again and may take bundles. More exclude a
+    broker that is only intermittently healthy."""
     version: str = ""
     """Version of the broker in its load reports. Empty: the version that the broker reports."""
 
@@ -110,7 +112,7 @@ class SidecarSettings(Section):
     listen_port: int = Field(7750, ge=0, le=65535)
     """Port to listen on. 0: any free port, for tests."""
     health_port: int | None = Field(None, ge=0, le=65535, examples=[8750])
-    """Port on which a thread of its own answers probes (/healthz and /readyz), on all addresses,
+    """Port on which a separate thread answers probes (/healthz and /readyz), on all addresses,
     without TLS and without tokens. Each sidecar of a host needs its own. Unset: listen_port + 1000,
     so that sidecars with neighbouring ports do not collide. 0, or unset with listen_port 0: any
     free port."""
@@ -119,9 +121,9 @@ class SidecarSettings(Section):
     [tls] says, with listen_host and listen_port; where it listens on all addresses, with the host
     of [broker] id."""
     local_names: Names = Field((), examples=[["sidecar.internal"]])
-    """Host names, beside localhost and loopback addresses, that requests from this host may use and
-    still do everything that loopback may. Only names that no one else can point at this host: a web
-    page could use them."""
+    """Host names, in addition to localhost and loopback addresses, under which requests from this
+    host have all rights. Use only names that others cannot point at this host: a web page could use
+    them."""
 
 
 class ClusterSettings(Section):
@@ -130,7 +132,7 @@ class ClusterSettings(Section):
     name: ClusterName = "standalone"
     """Name of the cluster in metrics and admin paths."""
     hash: Literal["murmur3", "crc32"] | None = Field(None, examples=["crc32"])
-    """How a topic name becomes its position among the bundles. It is recorded in ZooKeeper at the
+    """Hash function that maps topic names to bundles. It is recorded in ZooKeeper at the
     first start of a cluster and cannot change later; a value that differs from the recorded one is
     an error. Unset: the recorded one, and Pulsar's, crc32, for a new cluster."""
     default_bundles: int = Field(32, ge=1, le=65536)
@@ -144,16 +146,16 @@ class ZookeeperSettings(Section):
     hosts: Hosts = "127.0.0.1:2181"
     """Servers of the ensemble."""
     chroot: Chroot = ""
-    """Path below which all nodes live; sidecars make it. Empty: /loadmanager/{[cluster] name}. /:
-    the root, where version 0.1 kept them. A path that Pulsar uses is refused."""
+    """Path of all znodes; sidecars create it. Empty: /loadmanager/{[cluster] name}. /: the root, as
+    in version 0.1. A path that Pulsar uses is refused."""
     session_timeout_s: float = Field(10, ge=1, le=120)
-    """How long after its last sign of life a sidecar counts as dead, give or take a tick. Shorter
-    moves a dead broker's bundles sooner, and takes a long pause for a death."""
+    """Time without a heartbeat after which a session expires, to within a tick. A shorter one moves
+    the bundles of a crashed broker sooner; pauses longer than it also expire the session."""
     tick_s: float = Field(2, ge=0, le=60)
-    """The ensemble's tickTime. A server reports twice a tick from which sessions it heard, and
-    their time counts from what it reported before it failed. So a lease is never longer than the
-    timeout granted less half a tick, and counts from heartbeats that were surely reported. 0:
-    unknown, which counts as half of the session."""
+    """The ensemble's tickTime. A server reports active sessions twice a tick, and their timeouts
+    count from its last report before it failed. So a lease is never longer than the granted timeout
+    minus half a tick, and counts from heartbeats that have certainly been reported. 0: unknown;
+    half of the session timeout is assumed."""
     digest_user: str = ""
     """User of ZooKeeper's digest scheme. Empty: none."""
     digest_password: Secret = SecretStr("")
@@ -166,18 +168,19 @@ class ZookeeperSettings(Section):
     sasl_password: Secret = SecretStr("")
     """Password of the SASL login (DIGEST-MD5)."""
     tls_ca_file: str = ""
-    """Certificates that sign the servers'. Empty: the connection has no TLS."""
+    """CA certificates for the servers' certificates. Empty: the connection has no TLS."""
     tls_certificate_file: str = ""
     """This client's certificate. Empty: none."""
     tls_key_file: str = ""
     """Private key of tls_certificate_file."""
     tls_verify_hostname: bool = True
-    """Whether the servers' certificates must name the hosts as written in hosts. false trusts
-    whatever tls_ca_file has signed, so it should sign these servers alone."""
+    """Whether the servers' certificates must name the hosts as written in hosts. false trusts all
+    certificates signed by tls_ca_file, so that CA should sign only these servers."""
     creator_only: bool | None = Field(None, examples=[False])
-    """Whether nodes that sidecars make can be read and changed with the login of their maker alone;
-    all sidecars then need one login. false leaves them open to everyone, Pulsar's brokers and tools
-    too. Nodes that exist keep what they have. Unset: true with a login (digest or SASL), false
+    """Whether znodes created by sidecars can be read and changed only with the login of their
+    creator; all sidecars then need the same login. With false they are open to all clients,
+    including Pulsar's brokers and tools. Existing znodes keep their access lists. Unset: true with
+    a login (digest or SASL), false
     without one."""
 
 
@@ -186,25 +189,25 @@ class HostSettings(Section):
 
     scope: Literal["auto", "cgroup", "host", "process"] = "auto"
     """Which usage counts. auto: for CPU and memory each, the cgroup that limits it, else the host;
-    where other brokers run in the same cgroup, as several on one host without containers do, the
-    broker's process tree, with an equal part of that capacity. process: the broker's process
+    if other brokers run in the same cgroup, such as several on one host without containers, the
+    broker's process tree, with an equal share of that capacity. process: the broker's process
     tree."""
     cores: float | None = Field(None, ge=0.001, le=4096, examples=[4.0])
-    """CPU cores the broker may use; needed with scope process. Unset: found out."""
+    """CPU cores the broker may use; required with scope process. Unset: detected."""
     memory_limit_mib: float | None = Field(None, ge=1, le=2**40, examples=[8192.0])
-    """Memory the broker may use. Unset: found out."""
+    """Memory the broker may use. Unset: detected."""
     nics: Names = ()
-    """Network interfaces whose traffic counts. Empty: all physical ones, or none with scope
+    """Network interfaces whose traffic is counted. Empty: all physical ones, or none with scope
     process."""
     nic_speed_mbit_per_s: float | None = Field(None, ge=0.001, le=1e9, examples=[10000.0])
-    """Capacity of all counted interfaces together, in each direction. Unset: what the operating
-    system says, which virtual machines often get wrong."""
+    """Capacity of all counted interfaces together, in each direction. Unset: as reported by the
+    operating system, which is often wrong in virtual machines."""
     cgroup_root: str = "/sys/fs/cgroup"
-    """Where the cgroup file system is mounted."""
+    """Mount point of the cgroup file system."""
     sys_root: str = "/sys"
-    """Where sysfs is mounted; a container may mount the host's elsewhere."""
+    """Mount point of sysfs; a container may mount the host's elsewhere."""
     proc_root: str = "/proc"
-    """Where procfs is mounted."""
+    """Mount point of procfs."""
 
 
 class HttpSettings(Section):
@@ -218,29 +221,30 @@ class HttpSettings(Section):
     """How long an idle connection stays open. It must be longer than a proxy in front keeps its
     own, which otherwise sends requests into connections just closed."""
     stop_s: float = Field(5, ge=0, le=300)
-    """How long requests under way may take when the sidecar stops; then they are cut off. It adds
-    to the time that a stop takes."""
+    """How long requests under way may take when the sidecar stops; then they are aborted. It adds
+    to the time to stop."""
     backlog: int = Field(1024, ge=1, le=65535)
-    """Connections the kernel holds until they are accepted; more are refused or tried again by the
-    client. The kernel's own limit (net.core.somaxconn) may be lower."""
+    """Connections the kernel holds until they are accepted; further ones are refused or retried by
+    the client. The kernel's own limit (net.core.somaxconn) may be lower."""
     max_head_bytes: int = Field(65_536, ge=1024, le=1_048_576)
-    """Longest head of a request: its first line and all headers together; a longer one is answered
-    431. Times max_connections it is the most that unfinished ones cost."""
+    """Maximum size of the request line and all headers together; a larger one is answered 431.
+    Multiplied by max_connections, it bounds the memory of incomplete requests."""
     head_s: float = Field(10, ge=0.1, le=300)
-    """How long the head of a request may take from its first byte (else 408), the first byte from
-    the connection's begin, and a TLS handshake."""
+    """Timeout of the request line and headers from their first byte (408), of the first byte from
+    the start of the connection, and of a TLS handshake."""
     write_s: float = Field(30, ge=0.1, le=3600)
-    """How long a client may leave responses unread before it is cut off."""
+    """How long a client may leave responses unread before its connection is closed."""
     max_connections: int = Field(4096, ge=1, le=1_000_000)
-    """Connections open at once; more are answered 503 with Retry-After and closed. The sidecar
+    """Maximum number of open connections; further ones are answered 503 with Retry-After and
+    closed. The sidecar
     raises its soft limit of open files to allow for them and 256 files of its own; if the hard
     limit is too low, it logs how many fit."""
     max_connections_per_address: int = Field(0, ge=0, le=1_000_000)
     """The same for one client address. 0: no limit, because all clients behind a proxy have one
     address."""
     max_queued_requests: int = Field(1024, ge=0, le=1_000_000)
-    """Requests that have come and wait until they are begun; more are answered 503 with Retry-After
-    and the connection is closed. Known lookups never wait."""
+    """Maximum number of requests waiting to be processed; further ones are answered 503 with
+    Retry-After and the connection is closed. Lookups answered from the cache never wait."""
 
 
 class LogSettings(Section):
@@ -249,6 +253,6 @@ class LogSettings(Section):
     dynamic = frozenset({"level"})
 
     format: Literal["auto", "json", "console"] = "auto"
-    """json: one object a line. auto: console on a terminal, else json."""
+    """json: one object per line. auto: console on a terminal, else json."""
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity logged. debug also logs why each bundle stays."""
+    """Minimum severity logged. debug also logs why each bundle stays."""

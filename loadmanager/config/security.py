@@ -15,19 +15,19 @@ class TlsSettings(Section):
     """TLS of the sidecar's HTTP server, and of its questions to other sidecars."""
 
     certificate_file: FilePath = ""
-    """This sidecar's certificate in PEM, with those between it and its authority. Empty: HTTP
+    """This sidecar's certificate in PEM, with intermediate certificates. Empty: HTTP
     without TLS. Changed files are read again without a restart."""
     key_file: FilePath = ""
     """Private key of certificate_file."""
     client_authorities_file: FilePath = ""
-    """Certificates of the authorities that sign clients'. Empty: clients are asked for none."""
+    """CA certificates for clients' certificates. Empty: client certificates are not requested."""
     clients: Literal["optional", "required"] = "optional"
-    """Whether a client must show a certificate, where client_authorities_file is set. Its common
+    """Whether clients must have a certificate, if client_authorities_file is set. Its common
     name is then the caller's name."""
     authorities_file: FilePath = ""
-    """Certificates of the authorities that sign other sidecars'. Empty: those the system trusts."""
+    """CA certificates for other sidecars' certificates. Empty: those of the system."""
     refresh_interval_s: float = Field(60, ge=1, le=86400)
-    """How often changed files are looked for."""
+    """Interval between checks for changed files."""
 
 
 class SecuritySettings(Section):
@@ -39,9 +39,9 @@ class SecuritySettings(Section):
     """
 
     anonymous: Literal["auto", "none", "lookup", "read", "admin"] = "auto"
-    """What a caller without a name may do, once a key of this section is set. auto: everything
-    (admin) on a loopback address where no way to prove a name is set, else nothing. Listening
-    elsewhere without tokens or certificates needs a word other than auto."""
+    """Right of unauthenticated callers, once a key of this section is set. auto: admin on a
+    loopback address if neither tokens nor certificates are configured, else none. Listening on
+    other addresses without tokens or certificates requires another value than auto."""
     token_secret_key_file: FilePath = ""
     """The secret that bearer tokens (JWT) are signed with: 32 bytes or more, the whole content of
     the file, as Pulsar's tokenSecretKey. Empty: no such tokens."""
@@ -49,18 +49,18 @@ class SecuritySettings(Section):
     """The public key, in PEM or DER, of the private one that bearer tokens are signed with, as
     Pulsar's tokenPublicKey. Empty: no such tokens."""
     token_claim: str = Field("sub", min_length=1)
-    """The claim of a token that is its bearer's name."""
+    """The claim of a token that has its bearer's name."""
     token_audience: str = ""
-    """What a token's audience must hold. Empty: it is not looked at."""
+    """Required audience of tokens. Empty: the audience is not checked."""
     admins: Names = ()
-    """Names of callers that may change things. "*" is everyone with a name."""
+    """Names of callers with the right admin. "*" is every authenticated caller."""
     readers: Names = ()
-    """Names of callers that may see everything. "*" is everyone with a name."""
+    """Names of callers with the right read. "*" is every authenticated caller."""
     lookers: Names = ()
-    """Names of callers that may look topics up. "*" is everyone with a name."""
+    """Names of callers with the right lookup. "*" is every authenticated caller."""
     own_token_file: FilePath = ""
-    """A token that this sidecar proves its own name with when it asks others; that name needs the
-    right to read. Read again at each question. Empty: none."""
+    """File with a token for this sidecar's requests to others; its name needs the right read. Read
+    again for each request. Empty: none."""
 
     @property
     def has_tokens(self) -> bool:

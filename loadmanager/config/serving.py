@@ -15,16 +15,17 @@ class OwnershipSettings(Section):
     dynamic = frozenset({"drain_deadline_s"})
 
     self_fence_fraction: float = Field(0.66, ge=0.1, le=0.9)
-    """Share of the session timeout after which a sidecar without ZooKeeper makes its broker stop
-    serving, never more than [zookeeper] tick_s allows. The rest is the margin before another may
-    begin: more rides out longer gaps, less leaves more room for slow clocks and pauses."""
+    """Share of the session timeout after which the broker of a sidecar without ZooKeeper stops
+    serving, at most what [zookeeper] tick_s allows. The rest is the margin before another broker
+    may begin: a larger share tolerates longer gaps, a smaller one slower clocks and longer
+    pauses."""
     heartbeat_fraction: float = Field(0.15, ge=0.01, le=0.4)
-    """Share of the session timeout between two renewals of the broker's lease. Each is a heartbeat
-    first: a transaction that changes nothing, one write for ZooKeeper. Less notices a restarted
-    broker sooner and rides out outages that are longer by as much."""
+    """Share of the session timeout between two renewals of the broker's lease. Each begins with a
+    heartbeat: a transaction that changes nothing, one write for ZooKeeper. A smaller share detects
+    a restarted broker sooner and tolerates slightly longer outages."""
     drain_deadline_s: float = Field(30, ge=0, le=3600)
-    """How long a sidecar that is asked to stop waits while the leader hands its broker's bundles
-    over, a few at a time; what is left then is given back at once. Stop timeouts must be 30 s
+    """How long a stopping sidecar waits while the leader moves its broker's bundles, a few at a
+    time; the remaining ones are then released at once. Stop timeouts must be 30 s
     longer."""
 
 
@@ -34,29 +35,29 @@ class LookupSettings(Section):
     dynamic = frozenset({"wait_s", "max_concurrent", "retry_after_s"})
 
     mode: Literal["answer", "redirect"] = "answer"
-    """answer: any sidecar answers for every bundle, and asks the leader itself if the bundle has no
-    owner. redirect: it sends the client to the leader, as Pulsar does."""
+    """answer: any sidecar answers for every bundle, and asks the leader if the bundle has no owner.
+    redirect: it redirects the client to the leader, as Pulsar does."""
     wait_s: float = Field(5.0, ge=0, le=60)
     """How long a lookup waits for a bundle that is under way before it is answered 503."""
     max_concurrent: int = Field(50_000, ge=1, le=10_000_000)
-    """Most lookups waiting at a time; one more is answered 503 at once."""
+    """Maximum number of waiting lookups; further ones are answered 503 at once."""
     retry_after_s: float = Field(1, ge=0.1, le=3600)
-    """When a client that was answered 503 is to retry, as its Retry-After says."""
+    """Seconds after which a client is to retry, in the Retry-After header of a 503."""
 
 
 class PulsarSettings(Section):
     """How a real Pulsar broker is asked; only with [broker] kind = "pulsar"."""
 
     admin_url: HttpUrl = ""
-    """Web service of the broker, as this sidecar reaches it; the others are asked with the same
-    scheme. Empty: [broker] http_url."""
+    """Web service of the broker, as this sidecar reaches it; the same scheme is used for the other
+    brokers. Empty: [broker] http_url."""
     token_file: str = ""
     """File with a token that Pulsar accepts, of a superuser; read at each request, so that it may
     be renewed. Empty: none is sent."""
     ca_file: str = ""
-    """Certificates that sign the brokers'. Empty: those that the system trusts."""
+    """CA certificates for the brokers' certificates. Empty: those of the system."""
     certificate_file: str = ""
-    """A client certificate to show. Empty: none."""
+    """Client certificate. Empty: none."""
     key_file: str = ""
     """Private key of certificate_file."""
 
