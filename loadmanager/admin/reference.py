@@ -21,7 +21,7 @@ path and query. The role is the required right of the caller (docs/security.md);
 ones before it: `none`, `lookup`, `read`, `admin`. Without configuration requests from the sidecar's
 own host have all rights, others `lookup`, and more with a token.
 
-Every error is `{"reason": ...}`. In addition to the statuses in the tables, every operation may answer:
+Every error is `{"reason": ...}`. Beside the statuses in the tables, every operation may answer:
 
 | status | when |
 |---|---|

@@ -68,8 +68,8 @@ class BrokerSettings(Section):
     Empty: none is sent."""
     health_interval_s: float = Field(2, ge=0, le=300)
     """Time between two health checks of the broker. A shorter one detects an unhealthy broker
-    sooner at the cost of more requests. 0: no health checks; only a broker that does not answer lease
-    renewals is taken out of service."""
+    sooner at the cost of more requests. 0: no health checks; only a broker that does not answer
+    lease renewals is taken out of service."""
     health_timeout_s: float = Field(2, ge=0.05, le=60)
     """Timeout of a health check; a slower answer counts as a failure."""
     unhealthy_after: int = Field(3, ge=1, le=100)
