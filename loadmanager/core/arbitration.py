@@ -12,7 +12,7 @@ from loadmanager.core.orders import OrderChanges, SplitOrder
 
 @dataclass(slots=True)
 class Dispatched:
-    """What became of the proposals of one decider.
+    """Results of the proposals of one decider.
 
     Args:
         ordered: what stands as an order or is carried out, each bundle with its target.
@@ -52,7 +52,7 @@ class Arbitration:
 
     @property
     def changes(self) -> OrderChanges:
-        """What all that was admitted changes in the standing orders."""
+        """Changes of the standing orders by all admitted proposals."""
         return OrderChanges(self._to, self._splits)
 
     def admit(self, proposals: Sequence[BundleTask]) -> Dispatched:

@@ -20,7 +20,7 @@ SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1000
 
 DEFAULT_RATES: Final = Rates(50.0, 50.0, 50_000.0, 50_000.0)
-"""What Pulsar supposes of a bundle that was not measured yet."""
+"""Pulsar's assumed rates of a bundle that was not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from loadmanager.core.planner import Planner
 
 
 class BalancingMode(StrEnum):
-    """What becomes of a round's moves, and of splits without a request.
+    """Whether a round's moves, and automatic splits, are carried out.
 
     Bundles that no broker owns are placed, draining brokers emptied and requests carried
     out in every mode.

@@ -19,7 +19,7 @@ from loadmanager.core.rates import Rates
 
 
 class TaskKind(StrEnum):
-    """What a task does with its bundle."""
+    """Action of a task on its bundle."""
 
     PLACE = "place"
     MOVE = "move"
@@ -73,7 +73,7 @@ class TaskState(StrEnum):
 
 
 class TaskEvent(StrEnum):
-    """What happened to a task, in the past tense."""
+    """Events of a task, in the past tense."""
 
     ORDER_WRITTEN = "order_written"
     ORDER_REFUSED = "order_refused"

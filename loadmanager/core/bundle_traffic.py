@@ -13,7 +13,7 @@ from loadmanager.core.rates import Rates, total
 
 
 class Counters(NamedTuple):
-    """What one topic has counted since it was loaded: messages, and bytes, in and out."""
+    """Counters of one topic since it was loaded: messages and bytes, in and out."""
 
     msgs_in: float = 0.0
     msgs_out: float = 0.0

@@ -19,7 +19,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Listing:
-    """What one report says of its bundles; row ``i`` is the bundle ``names[i]``.
+    """The bundles of one report; row ``i`` is the bundle ``names[i]``.
 
     ``names`` is sorted. ``rates`` is (bundles, 4) in the order of `averages`, ``sessions``
     are producers and consumers together.

@@ -23,7 +23,7 @@ Places = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 GREEDY_RATE: Final = "greedy_rate"
-"""What these moves are called, in options and in history."""
+"""Name of these moves in options and in history."""
 
 CLOSE_ENOUGH: Final = 0.02
 """A broker that has at most so much more than the mean of each rate gives nothing away.
@@ -74,7 +74,7 @@ class RatePlan:
 
     @property
     def planned_max_over_mean(self) -> float:
-        """What it would be after all moves, if rates stay as they are."""
+        """Its value after all moves at the current rates."""
         return self.moves[-1].max_over_mean if self.moves else self.max_over_mean
 
 

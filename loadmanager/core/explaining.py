@@ -19,7 +19,7 @@ from loadmanager.core.scores import FloatArray
 
 
 class Outcome(StrEnum):
-    """What became of a bundle or broker in a decision."""
+    """Outcome of a decision for a bundle or broker."""
 
     MOVED = "moved"
     OBSERVED = "observed"
@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a decision is: what asked for the move, or that there was none."""
+    """Kind of a decision: the origin of the move, or that there was none."""
 
     MOVE = "move"
     OBSERVED = "observed"
@@ -90,7 +90,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What can be said of one bundle or broker now.
+    """Explanation of the current state of one bundle or broker.
 
     ``owner`` is the broker that lists a bundle, ``target`` the next one. ``score`` is that
     of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and

@@ -1,4 +1,4 @@
-"""What standing orders and owners say of bundle tasks: what happened, and which are missing."""
+"""Derives events of bundle tasks, and missing tasks, from standing orders and owners."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final

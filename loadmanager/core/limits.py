@@ -1,4 +1,4 @@
-"""What a round may do: for strategies that choose targets themselves."""
+"""Limits of a round, for strategies that choose targets themselves."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +18,7 @@ class Restricted(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a round may do, for a strategy that chooses targets itself.
+    """Limits of a round, for a strategy that chooses targets itself.
 
     ``gives`` and ``takes`` are broker rows that may give or take any bundle, ``movable`` the
     bundle rows that may move, ``moves`` how many may at most. ``restricted`` is None where

@@ -1,4 +1,4 @@
-"""What brokers and bundles did: usages, rates, load reports. Values only."""
+"""Measurements of brokers and bundles: usages, rates, load reports. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -36,7 +36,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """What a broker's host (or container, or process tree) used over one window.
+    """Usage of a broker's host (or container, or process tree) over one window.
 
     Units are those of Pulsar's load reports: CPU in percent of one core (limit 100
     per core), memory in MiB, bandwidth in kbit/s. None is a resource that could not
@@ -103,7 +103,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport(Registration):
-    """What one broker's agent says of its broker: its registration and its loads.
+    """Registration and loads of a broker, as published by its agent.
 
     ``reported_at_ms`` is the agent's wall clock and only for people to read: ages are
     computed from when the leader saw the loads, on the leader's own clock.

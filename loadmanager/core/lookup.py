@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class LookupMode(StrEnum):
-    """What walks the chain for an unowned bundle: this sidecar, or the client."""
+    """The side that asks the leader for an unowned bundle: this sidecar, or the client."""
 
     ANSWER = "answer"
     REDIRECT = "redirect"

@@ -1,4 +1,4 @@
-"""What strategies remember from round to round, as one value that goes in and out.
+"""Memory of strategies between rounds, as one value that goes in and out.
 
 A strategy itself never changes: a new leader carries on from the stored memory, and
 a test may start anywhere.

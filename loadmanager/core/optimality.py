@@ -192,7 +192,7 @@ def optimality_of(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Divided:
-    """What brokers use, divided among their bundles and the rest of their hosts.
+    """Usage of brokers, divided among their bundles and other work of their hosts.
 
     ``known`` are the R resources that count. ``bundles`` is at the brokers' speeds: capacity
     and background over the speed (B, R). ``owner`` lists each bundle row's broker, -1 for none.

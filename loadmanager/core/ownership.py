@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened to one bundle, in the past tense."""
+    """Events of one bundle, in the past tense."""
 
     ASSIGNED = "assigned"
     RECALLED = "recalled"

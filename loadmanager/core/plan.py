@@ -1,4 +1,4 @@
-"""What a round of the leader says: offers, moves, and a reason for all it left alone."""
+"""Results of a round of the leader: offers, moves and refusals."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,7 +96,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was left alone and why.
+    """A broker or bundle that was left alone, with the reason.
 
     ``subject`` is a broker id, a bundle name, or empty for the whole round.
     ``detail`` holds the numbers that decided, for people.

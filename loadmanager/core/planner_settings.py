@@ -1,4 +1,4 @@
-"""What the planner may do: its mode, gates and budgets."""
+"""Settings of the planner: its mode, gates and budgets."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""What the leader carries from round to round, and hands to its successor."""
+"""State of the leader between rounds, which its successor inherits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

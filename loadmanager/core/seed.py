@@ -1,4 +1,4 @@
-"""What a leader without a past may suppose of bundles: the file that the rollup leaves it.
+"""Initial averages for a new leader, in the file that the rollup writes.
 
 The file is gzip of JSON lines: a head, one line for each bundle, and an end with their
 number, so that half a file is known for one. Lines are read one by one, and of a week's
@@ -38,7 +38,7 @@ class SeedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleSeed:
-    """What history says of one bundle.
+    """Rates of one bundle in history.
 
     ``long`` is the leader's long-term average at the end of the history, of
     ``long_samples`` samples. ``mean`` is the time-weighted mean over all of it, and
@@ -56,7 +56,7 @@ class BundleSeed:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of a bundle in a certain hour: traffic now, traffic of late, topics."""
+    """Expected rates of a bundle in an hour of the week: short term, long term, topics."""
 
     now: Rates
     long: Rates
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What a seed file says of one hour of the week."""
+    """Content of a seed file for one hour of the week."""
 
     head: SeedHead
     bundles: Mapping[BundleId, Expected]

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """What a setting does, for people, and what Pulsar calls it.
+    """Description of a setting, with Pulsar's name of it.
 
     ``pulsar_divisor`` turns Pulsar's unit into ours: a threshold of 85 percent divided
     by 100 is our fraction 0.85.

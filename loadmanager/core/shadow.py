@@ -29,7 +29,7 @@ ROUNDS_KEPT: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadowed:
-    """What a strategy would have had at one round.
+    """Figures of a shadow strategy at one round.
 
     Attributes:
         largest: the largest demand of any resource of any broker, a fraction.
@@ -86,7 +86,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a shadow sees of a round of the active strategy.
+    """Input of a shadow from a round of the active strategy.
 
     Attributes:
         view: what was decided on.

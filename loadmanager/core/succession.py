@@ -25,7 +25,7 @@ SOON_MS: Final = 600_000
 
 
 class Verdict(StrEnum):
-    """What an agent does that is about to register."""
+    """Action of an agent before its registration."""
 
     TAKE_OVER = "take_over"
     STAND_BY = "stand_by"

@@ -10,7 +10,7 @@ from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream
 
 OPEN: Final = "_"
-"""What the name of a file begins with while it is written: Spark passes over such files."""
+"""Prefix of the name of a file that is being written: Spark ignores such files."""
 
 MOST_ROLL_MIB: Final = 256
 """Writers finish a file of this size at the latest, as the pipeline reads each as a whole."""

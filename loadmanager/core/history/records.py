@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a line will say of one kind: all its fields but those of the envelope."""
+    """A line of one kind: all its fields except those of the envelope."""
 
     kind: str
     at_ms: int

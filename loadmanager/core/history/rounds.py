@@ -29,7 +29,7 @@ _UNKNOWN: Final[Mapping[BrokerId, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
-    """What a round was, besides its view and its plan.
+    """Facts of a round besides its view and its plan.
 
     ``memory`` is the one before the round, its times in seconds of the wall clock, and
     ``averages`` those of every bundle: both None unless the round is a base, from which a

@@ -1,4 +1,4 @@
-"""What is particular to each broker: background and speed, by a Kalman filter of two states."""
+"""Background and speed of each broker, by a Kalman filter of two states."""
 
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the joint strategy learned, for the next leader: unit costs, brokers' figures, persistence.
+"""Codec of what the joint strategy has learned: unit costs, broker figures, persistence.
 
 Rates of bundles are not in it: they are learned again within minutes.
 """

@@ -1,4 +1,4 @@
-"""What unit costs are before the cluster's own reports say more: those of a published model."""
+"""Initial unit costs, before reports of the cluster: those of a published model."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What brokers and bundles serve, in the columns that costs are learned by."""
+"""Work of brokers and bundles, in the columns for learning costs."""
 
 from typing import Final
 

@@ -43,7 +43,7 @@ RATES_ALONE: Final = ("rates",)
 
 PER_MOVE: Final = 0.5
 PER_CONNECTIONS: Final = 0.25
-"""What a move costs besides its traffic, in mean bundles: for itself, and for its clients."""
+"""Cost of a move besides its traffic, in mean bundles: for itself, and for its clients."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the joint strategy remembers from round to round."""
+"""State of the joint strategy between rounds."""
 
 from dataclasses import dataclass, field
 

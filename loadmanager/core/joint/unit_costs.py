@@ -1,4 +1,4 @@
-"""What a unit of each kind of work uses of each resource: a decayed regression.
+"""Resource usage per unit of each kind of work: a decayed regression.
 
 Ridge with priors where nothing varies yet: CPU goes half by messages and half by bytes, as
 by traffic shares; a byte on the network is eight thousandths of a kbit. No cost is

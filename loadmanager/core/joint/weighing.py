@@ -31,7 +31,7 @@ class CostSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleCost:
-    """What a bundle uses of one resource on a broker of speed 1.
+    """Usage of one resource by a bundle on a broker of speed 1.
 
     Attributes:
         resource: one of `RESOURCES`, or that of rates where usage is not looked at.
@@ -72,7 +72,7 @@ class PredictedUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payback:
-    """What moving a bundle to a broker would bring and cost, in the unit of the price.
+    """Gain and cost of moving a bundle to a broker, in the unit of the price.
 
     ``use`` and ``use_with`` are the broker's predicted use before and after, of the resource
     of which it would have least left.

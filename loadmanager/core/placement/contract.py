@@ -1,4 +1,4 @@
-"""What a placement is: candidates in, the best of them out; chance picks among equals."""
+"""Contract of placements: candidates in, the best of them out; chance picks among equals."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable

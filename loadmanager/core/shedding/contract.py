@@ -1,4 +1,4 @@
-"""What a shedder is: a view and its memory in, offers and the next memory out."""
+"""Contract of shedders: a view and its memory in, offers and the next memory out."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
@@ -24,7 +24,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """What a shedder would unload, why it left the rest, and what it remembers.
+    """Offers of a shedder, its refusals, and its next memory.
 
     The offers of one broker stand in the order of selection. A refusal with an empty
     subject is for the cluster as a whole. ``spread`` is None if it was not computed.

@@ -1,4 +1,4 @@
-"""What a snapshot holds, and the view that a decision on it sees."""
+"""Content of a snapshot, and the view for a decision on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -38,7 +38,7 @@ class LockRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderRecord:
-    """What the election node says.
+    """Content of the election node.
 
     ``instance`` is unique to one candidacy: two processes with the same broker id are
     still distinguished. It is empty, and the epoch 0, in a node that Pulsar wrote.

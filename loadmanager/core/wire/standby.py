@@ -1,4 +1,4 @@
-"""What a new leader needs to carry on: memories, recent moves, averages. Ours alone.
+"""State that a new leader inherits: memories, recent moves, averages. Not Pulsar's.
 
 Large JSON is compressed. Averages are those of the heaviest bundles, rounded to six
 digits: a bundle that is missing starts with no sample, as a new one does.
