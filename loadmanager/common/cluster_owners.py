@@ -100,6 +100,11 @@ class ClusterOwners:
         """Whether no list is left unread that came or changed, as far as reported."""
         return not self._lists.postponed
 
+    @property
+    def few(self) -> bool:
+        """Whether there are no more lists than are read at once in any case."""
+        return len(self._lists.names) <= self._read_ahead
+
     def is_read(self, broker: BrokerId) -> bool:
         """Return whether the list of ``broker`` is not left unread."""
         return broker not in self._lists.postponed

@@ -1,5 +1,6 @@
 """This sidecar's view of the cluster, kept current by watches."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,6 +74,8 @@ class ClusterState:
         self._leader_read = False
         self._boundaries: dict[Namespace, Boundaries] = {}
         self._boundary_watches: dict[Namespace, Watch] = {}
+        self._boundaries_mzxid: dict[Namespace, int] = {}
+        self._first_reads: dict[Namespace, asyncio.Future[Boundaries | None]] = {}
         self._watches: list[Watch] = []
         self._brokers = WatchedFolder(
             coordination,
@@ -98,6 +101,7 @@ class ClusterState:
             read_ahead=read_ahead,
         )
         self.lists.changes.subscribe(self.changes.notify)
+        self._holdings = self.lists.holdings  # The leader looks into it for each bundle, and often.
 
     def open(self) -> None:
         """Begin watching."""
@@ -113,6 +117,8 @@ class ClusterState:
         self.loads.close()
         for watch in (*self._watches, *self._boundary_watches.values()):
             watch.close()
+        for reading in self._first_reads.values():
+            reading.cancel()
 
     @property
     def complete(self) -> bool:
@@ -154,7 +160,7 @@ class ClusterState:
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that lists ``bundle`` as owned, registered or not."""
-        holding = self.owners.get(bundle)
+        holding = self._holdings.get(bundle)
         return holding.broker if holding else None
 
     def live_owner(self, bundle: BundleId) -> Holding | None:
@@ -188,7 +194,19 @@ class ClusterState:
         """
         if namespace in self._boundaries:
             return self._boundaries[namespace]
-        return await self.reread_boundaries(namespace)
+        # Many lookups come before the first read is answered, and to decode ten thousand
+        # bundles for each of them would take longer than all else.
+        reading = self._first_reads.get(namespace)
+        if reading is None:
+            reading = asyncio.ensure_future(self.reread_boundaries(namespace))
+            self._first_reads[namespace] = reading
+            reading.add_done_callback(lambda done: self._first_read(namespace, done))
+        return await asyncio.shield(reading)
+
+    def _first_read(self, namespace: Namespace, done: asyncio.Future[Boundaries | None]) -> None:
+        self._first_reads.pop(namespace, None)
+        if not done.cancelled():
+            done.exception()  # Who asked may have gone away, and the error is no bug.
 
     async def reread_boundaries(self, namespace: Namespace) -> Boundaries | None:
         """Return the namespace's bundles as they stand in ZooKeeper now; raises as `boundaries`."""
@@ -204,6 +222,7 @@ class ClusterState:
         known = self._boundaries.get(namespace)
         if known is None or known.version < boundaries.version:
             self._boundaries[namespace] = boundaries
+            self._boundaries_mzxid[namespace] = node.stat.mzxid
             self._answers_changed()
         if namespace not in self._boundary_watches:
             self._boundary_watches[namespace] = self._coordination.watch(
@@ -260,12 +279,16 @@ class ClusterState:
         path = znodes.local_policies(namespace)
         if node is None:
             self._boundaries.pop(namespace, None)
+            self._boundaries_mzxid.pop(namespace, None)
             self._boundary_watches.pop(namespace).close()
+        elif self._boundaries_mzxid.get(namespace) == node.stat.mzxid:
+            return  # As it was read before it was watched.
         else:
             try:
                 self._boundaries[namespace] = decode_boundaries(
                     path, namespace, node.data, node.stat.version
                 )
+                self._boundaries_mzxid[namespace] = node.stat.mzxid
             except MalformedContent as error:
                 # The former boundaries stay: without any, no topic would find its owner.
                 log.warning("znode.content.refused", path=path, error=str(error))

@@ -61,6 +61,11 @@ class WatchedFolder(Generic[Value]):
         return self._listed and not self._unread
 
     @property
+    def names(self) -> Collection[str]:
+        """The children that there are."""
+        return self._watches.keys()
+
+    @property
     def postponed(self) -> Collection[str]:
         """The children that came or changed and were not read since, the first of them first."""
         return self._postponed.keys()

@@ -1,6 +1,7 @@
 """Names and addresses of hosts, judged by their text: nothing is looked up."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
@@ -29,6 +30,12 @@ def host_of(url: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=4096)
+def _is_here(broker: BrokerId) -> bool:
+    # Each sidecar on a loopback address asks it of all brokers, twice a second.
+    return is_loopback(host_of(broker))
+
+
 def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
     """Return why the sidecars of ``brokers`` cannot reach the sidecar at ``url``, or nothing.
 
@@ -37,7 +44,7 @@ def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
     """
     if not is_loopback(host_of(url)):
         return ""
-    elsewhere = sorted(broker for broker in brokers if not is_loopback(host_of(broker)))
+    elsewhere = sorted(broker for broker in brokers if not _is_here(broker))
     if not elsewhere:
         return ""
     return (

@@ -75,8 +75,9 @@ class OrderChanges:
         self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, SplitOrder]]:
         """Return which broker is to own what, and what is to be split, after these changes."""
-        whole = {**assigned, **self.assigned}
-        after = {bundle: broker for bundle, broker in whole.items() if bundle not in self.gone}
+        after = {**assigned, **self.assigned}
+        for bundle in self.gone:
+            after.pop(bundle, None)
         cuts = {
             bundle: order
             for bundle, order in {**splits, **self.splits}.items()

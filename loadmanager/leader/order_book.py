@@ -215,12 +215,13 @@ class OrderBook:
     ) -> dict[BrokerId, bytes]:
         bundles: dict[BrokerId, set[BundleId]] = {broker: set() for broker in brokers}
         handovers: dict[BrokerId, dict[BundleId, BrokerId]] = defaultdict(dict)
+        owners = self._cluster_state.owners
         for bundle, broker in assigned.items():
             if broker in bundles:
                 bundles[broker].add(bundle)
-            owner = self._cluster_state.listed_owner(bundle)
-            if owner and owner != broker:
-                handovers[owner][bundle] = broker
+            holding = owners.get(bundle)
+            if holding is not None and holding.broker != broker:
+                handovers[holding.broker][bundle] = broker
         return {
             broker: self._encoded(
                 Orders(

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -25,6 +26,9 @@ _POLL_S = 5.0
 _UNTAKEN_POLL_S = 1.0
 _RETRY_S = 0.2
 _AFTER_ERROR_S = 1.0
+_QUICK_S: Final = 0.005
+_REST_OF_TURN: Final = 2.0
+_LONGEST_REST_S: Final = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -89,20 +93,32 @@ class PlacementWorker:
         self.wanted.end(epoch)
 
     async def _turn(self) -> None:
-        if self.brokers_own:
-            await self._empty_or_wait()
-        else:
-            await self._place_or_wait()
+        """Place what there is, rest, and wait for more unless some came meanwhile.
 
-    async def _empty_or_wait(self) -> None:
+        A turn looks through all bundles, however few it places, and waits for its write. So with
+        many brokers the next one gathers the longer, the longer it takes: turns leave most of the
+        event loop to leases and lookups, and where writes are late they are fewer and larger.
+        """
+        clock, came = self.context.clock, self._work.version
+        began_s = clock.monotonic_s()
+        wait_s = await (self._empty() if self.brokers_own else self._place())
+        took_s = clock.monotonic_s() - began_s
+        if took_s > _QUICK_S and not self.context.cluster_state.lists.few:
+            await clock.sleep(min(_REST_OF_TURN * took_s, _LONGEST_REST_S))
+        if wait_s and self._work.version == came:
+            await self._work.wait(wait_s)
+
+    async def _empty(self) -> float:
+        """Empty draining brokers; return how long to wait for a change, 0 for not at all."""
         try:
-            if not await self._empty_draining():
-                await self._work.wait(_POLL_S)
+            return 0.0 if await self._empty_draining() else _POLL_S
         except CoordinationError as error:
             log.warning("broker.drain.failed", error=str(error))
             await self.context.clock.sleep(_RETRY_S)
+            return 0.0
 
-    async def _place_or_wait(self) -> None:
+    async def _place(self) -> float:
+        """Place what can be placed; return as `_empty`."""
         self.wanted.answer_planned(self.planned)
         orphans = self.absences.orphans()
         awaited = self.absences.awaited(orphans)
@@ -115,19 +131,16 @@ class PlacementWorker:
             bundles = [bundle for bundle in everything if bundle not in awaited]
             emptied = await self._empty_draining()
             if not bundles:
-                if not emptied:
-                    poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
-                    await self._work.wait(min([poll_s, *awaited.values()]))
-                return
+                poll_s = _UNTAKEN_POLL_S if self.untaken.waiting else _POLL_S
+                return 0.0 if emptied else min([poll_s, *awaited.values()])
             choices = self.decider.choose(bundles)
             found = await self.decider.order(choices, AskedBy.UNOWNED)
         except CoordinationError as error:
             self.wanted.refuse_all(f"the order could not be written: {error}")
             await self.context.clock.sleep(_RETRY_S)
-            return
+            return 0.0
         self.wanted.answer(found.ordered, choices.refusals, found.refused)
-        if len(found.ordered) < len(bundles):
-            await self._work.wait(_RETRY_S)
+        return _RETRY_S if len(found.ordered) < len(bundles) else 0.0
 
     async def _empty_draining(self) -> bool:
         """Move some of what is on draining brokers; return whether there was anything to try."""

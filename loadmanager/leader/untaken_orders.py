@@ -133,9 +133,11 @@ class UntakenOrders:
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
         """Yield each bundle that no broker lists, with the registered broker that is to own it."""
         cluster_state, passed_over = self._context.cluster_state, self.passed_over
+        owners = cluster_state.owners
         for bundle, planned in self._tasks.assigned.items():
-            free = bundle not in cluster_state.owners
-            if free and planned in cluster_state.brokers and planned not in passed_over:
+            if bundle in owners:  # Nearly all of them.
+                continue
+            if planned in cluster_state.brokers and planned not in passed_over:
                 boundaries = cluster_state.known_boundaries(namespace_of(bundle))
                 if boundaries is not None and bundle in boundaries:
                     yield bundle, _Taker(planned, cluster_state.brokers[planned].registered_as)

@@ -1,8 +1,10 @@
 """Answering which broker owns a topic: from the cluster state, else through the leader."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -18,6 +20,7 @@ from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_st
 from loadmanager.core.wire import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports import (
+    Clock,
     Connection,
     CoordinationError,
     LeaderInfo,
@@ -51,19 +54,37 @@ class Assigner(Protocol):
 
 
 class _Following(ExitStack):
-    """The list that a lookup follows while it waits, or all of them; none at first."""
+    """The list that a lookup follows while it waits, or all of them if few; none at first.
 
-    def __init__(self, lists: ClusterOwners) -> None:
+    Where a leader is slow because much is to be placed, all that wait at all sidecars would read
+    each change of each list, and slow down everything further. So of many lists only that of the
+    lock's ``holder`` is followed, and looked for once a second.
+    """
+
+    def __init__(
+        self, lists: ClusterOwners, clock: Clock, holder: Callable[[], Awaitable[BrokerId | None]]
+    ) -> None:
         super().__init__()
         self._lists = lists
+        self._clock = clock
+        self._holder = holder
+        self._look_at_s = -math.inf
         self._followed: tuple[BrokerId | None, ...] = ()
 
-    def follow(self, broker: BrokerId | None) -> None:
-        """Follow the list of ``broker``, or all, instead of what was followed before."""
+    async def find(self, broker: BrokerId | None) -> None:
+        """Follow the list of ``broker``; where that is unknown, all lists or the holder's."""
+        if broker is not None or self._lists.few:
+            self._follow(broker)
+        elif self._clock.monotonic_s() >= self._look_at_s:
+            self._follow(await self._holder())
+            self._look_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
+
+    def _follow(self, broker: BrokerId | None) -> None:
         if self._followed != (broker,):
             self.close()
             self._followed = (broker,)
-            self.enter_context(self._lists.followed(broker))
+            if broker is not None or self._lists.few:
+                self.enter_context(self._lists.followed(broker))
 
 
 class LookupService:
@@ -219,19 +240,20 @@ class LookupService:
     async def _search(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Find the owner: in the list of the lock's broker, in all that changed, or by the chain.
+        """Find the owner: in the list of the lock's broker, in all if few, or by the chain.
 
-        A lookup that waits follows the list of the broker that is to own the bundle, or all
-        lists while it is not known which one that is: each change of them reaches it at once.
+        A lookup that waits follows the list of the broker that is to own the bundle: each change
+        of it reaches it at once. While it is not known which one that is, it follows all lists
+        if they are few, and else looks once a second which broker has the lock.
         """
         lists = self._cluster_state.lists
         if await self._read_again(bundle):
             owner = self._naming.owner(bundle)
             if owner is not None:
                 return owner
-        else:
+        elif lists.few:
             await lists.until_read(_READ_WITHIN_S)
-        with _Following(lists) as following:
+        with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
             return await self._walk(bundle, mode, following, authoritative=authoritative)
 
     async def _read_again(self, bundle: BundleId) -> bool:
@@ -254,6 +276,14 @@ class LookupService:
             return False
         return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
 
+    async def _holder(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that holds the lock, None if none does or it cannot be read now."""
+        try:
+            return await self._holder_of_lock(bundle)
+        except (TimeoutError, CoordinationError, MalformedContent) as error:
+            log.debug("lookup.lock.unread", bundle=bundle, why=str(error))
+            return None
+
     async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that holds the lock, None where none does; raises if it is unread."""
         path = znodes.lock(bundle)
@@ -273,7 +303,7 @@ class LookupService:
         ask_again_at_s = 0.0
         why = "no broker owns it yet"
         while True:
-            owner = self._naming.owner(bundle)
+            owner, came = self._naming.owner(bundle), self._naming.changes.version
             if owner is not None:
                 return owner
             now_s = self._clock.monotonic_s()
@@ -286,19 +316,24 @@ class LookupService:
             if step is LookupStep.REDIRECT_TO_COMING and (onward := self._onward(coming, mode)):
                 return onward
             if step in {LookupStep.AWAIT_OWNER, LookupStep.REDIRECT_TO_COMING}:
-                following.follow(coming)
                 why = self._what_is_awaited(coming, why)
+                await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
                 planned, why = await self._ask(bundle, step, deadline_s - now_s)
                 ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
                 if onward := self._onward(planned, mode):
                     return onward
-                following.follow(planned)
+                await following.find(planned)
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
             pause_s = min(deadline_s - now_s, _ASK_AGAIN_S)
-            await self._naming.changes.wait(pause_s)
+            await self._change_since(came, pause_s)
+
+    async def _change_since(self, version: int, timeout_s: float) -> None:
+        """Wait until an answer may be another one than at this version."""
+        if self._naming.changes.version == version:
+            await self._naming.changes.wait(timeout_s)
 
     def _next_step(
         self, mode: LookupMode, coming: BrokerId | None, *, authoritative: bool

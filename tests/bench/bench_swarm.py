@@ -2,7 +2,8 @@
 
 The leader and one other have processes of their own, and so has the tenth that is killed.
 Each broker has a hundred bundles. How many sidecars: LOADMANAGER_BENCH_SIDECARS="3 50"; how
-many bundles of each broker: LOADMANAGER_BENCH_BUNDLES_A_BROKER=100.
+many bundles of each broker: LOADMANAGER_BENCH_BUNDLES_A_BROKER=100; how many lookups wait at
+once in the cold start: LOADMANAGER_BENCH_CLIENTS=32.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any, Final
 import psutil
 import pytest
 from figures import emit, percentile
-from swarm import Group, Swarm, Use, leader_in, swarm
+from swarm import CLIENTS, Group, Swarm, Use, leader_in, swarm
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]
 
 SIDECARS: Final = tuple(map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "3 50").split()))
 BUNDLES_A_BROKER: Final = int(os.environ.get("LOADMANAGER_BENCH_BUNDLES_A_BROKER", "100"))
+CLIENTS_AT_ONCE: Final = int(os.environ.get("LOADMANAGER_BENCH_CLIENTS", CLIENTS))
 COUNTED_S: Final = 60.0
 """A round of the leader, and a report of each broker."""
 
@@ -93,13 +95,14 @@ async def _start_cold(
 ) -> None:
     """Have all bundles placed by lookups."""
     before, server_before, began_s = await many.use(), _spent(server), monotonic()
-    answers = await many.look_up()
+    answers = await many.look_up(CLIENTS_AT_ONCE)
     served_s = await many.all_served(within_s=60.0) - began_s
     after, server_after = await many.use(), _spent(server)
     leader = leader_in(await many.ask_all("state"))
     latencies_s = [one for answer in answers for one in answer["latencies_s"]]
     report(
         event="cold start",
+        clients=CLIENTS_AT_ONCE,
         seconds=served_s,
         bundles_per_s=bundles / served_s,
         requests_a_bundle=(sum(after.asked.values()) - sum(before.asked.values())) / bundles,

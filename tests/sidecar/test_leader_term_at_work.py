@@ -1,16 +1,21 @@
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from counted_requests import counted_cluster
 from stories import place_all, story
 
+from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Disconnected, Unavailable
+from loadmanager.ports import Disconnected, Operation, Unavailable
+from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, order, topic_in
+from loadmanager.testbed.faults.virtual_time import run
 
 QUICK: dict[str, Any] = {
     "shedding": {
@@ -190,3 +195,41 @@ async def test_an_order_that_cannot_be_written_is_told_to_who_asked(cluster: Clu
     leader.coordination.suspend()
     with pytest.raises(Unavailable, match="the order could not be written"):
         await leader.app.answering.assign(boundaries.bundles[1])
+
+
+def _count_orders_of(leader: Agent) -> list[int]:
+    """Return a list that grows with each write of orders."""
+    written: list[int] = []
+
+    def committed(operations: Sequence[Operation]) -> None:
+        orders = [one for one in operations if one.path.startswith(znodes.ORDERS)]
+        if orders:
+            written.append(len(orders))
+
+    leader.coordination.before_commit = committed
+    return written
+
+
+@pytest.mark.parametrize(("read_ahead", "gathered"), [(1, True), (READ_AHEAD, False)])
+def test_placements_are_gathered_where_writes_are_slow_and_brokers_many(
+    read_ahead: int, gathered: bool
+) -> None:
+    every_s, write_s = 0.03, 0.1
+
+    async def program() -> None:
+        async with counted_cluster(3, read_ahead=read_ahead) as (cluster, _service):
+            boundaries = await cluster.make_namespace(100)
+            written = _count_orders_of(cluster.leader)
+            cluster.leader.coordination.delay_commits_s = write_s
+            lookups = []
+            for bundle in boundaries.bundles:
+                topic = topic_in(boundaries, bundle)
+                lookups.append(asyncio.ensure_future(cluster.leader.look_up(topic)))
+                await asyncio.sleep(every_s)
+            await asyncio.gather(*lookups)
+            one_after_the_other = every_s * len(lookups) / write_s
+            assert (len(written) < 0.5 * one_after_the_other) is gathered
+            assert len(written) > 0.25 * one_after_the_other
+            cluster.leader.coordination.delay_commits_s = 0.0
+
+    run(program())

@@ -257,6 +257,51 @@ def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone(
     _told(tell, sidecars=16)
 
 
+def test_lookups_that_come_before_the_bundles_are_known_read_them_once() -> None:
+    async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
+        cold = await cluster.make_namespace(32, Namespace("acme/cold"))
+        service.forget()
+        asked = _bystander(cluster)
+        await asyncio.gather(*(asked.look_up(topic_in(cold, one)) for one in cold.bundles))
+        # And once with the watch.
+        assert service.asked_by([asked])["get /admin/local-policies"] == 2
+
+    _told(tell)
+
+
+@pytest.mark.parametrize("leader_known", [True, False])
+def test_lookups_that_get_no_word_of_the_leader_read_the_locks_and_not_all_lists(
+    leader_known: bool,
+) -> None:
+    async def tell(cluster: Cluster, service: CountingService, boundaries: Boundaries) -> None:
+        cold = await cluster.make_namespace(8, Namespace("acme/cold"))
+        asked = _bystander(cluster)
+        asked.line_broken = True
+        if not leader_known:
+            asked.cluster_state.leader_read(None)
+        waiting = [
+            asyncio.ensure_future(asked.look_up(topic_in(cold, bundle))) for bundle in cold.bundles
+        ]
+        await asyncio.sleep(0.5)
+        service.forget()
+        elsewhere = [host for host in cluster.hosts if host is not asked.host]
+        for bundle in boundaries.bundles:
+            at = cluster.server(bundle)
+            if at is not asked.host:
+                others = [host for host in elsewhere if host is not at]
+                await _move(cluster, bundle, to=others[0])
+        assert service.asked_by([asked])[LISTS] <= 2  # One a second, that nobody there needs.
+        placed_s = asyncio.get_running_loop().time()
+        for bundle in cold.bundles:
+            await cluster.leader.look_up(topic_in(cold, bundle))
+        owners = await asyncio.gather(*waiting)
+        assert asyncio.get_running_loop().time() - placed_s < 1.5
+        assert all(cluster.server(one.bundle).name == one.broker for one in owners)
+        asked.line_broken = False
+
+    _told(tell, sidecars=8)
+
+
 @story(1)
 async def test_a_list_that_changes_unread_changes_answers_until_it_is_read_or_gone(
     cluster: Cluster,

@@ -27,7 +27,7 @@ from loadmanager.testbed.checker.serving import overlaps
 
 NAMESPACE: Final = Namespace("acme/orders")
 CLIENTS: Final = 32
-"""How many lookups wait at once, in all."""
+"""How many lookups wait at once, in all, where nothing else is said."""
 
 LOOK_EVERY_S: Final = 0.1
 _LONGEST_LINE_BYTES: Final = 2**28
@@ -195,9 +195,9 @@ class Swarm:
                 of=len(living),
             )
 
-    async def look_up(self) -> list[Mapping[str, Any]]:
-        """Look up each chosen topic once, at all sidecars alike."""
-        return await self.ask_all("look_up", clients=max(1, CLIENTS // len(self.living)))
+    async def look_up(self, clients: int = CLIENTS) -> list[Mapping[str, Any]]:
+        """Look up each chosen topic once, at all sidecars alike, by so many clients in all."""
+        return await self.ask_all("look_up", clients=max(1, clients // len(self.living)))
 
     async def check(self) -> None:
         """Check that each bundle is served once, and that none was served twice at a time."""
