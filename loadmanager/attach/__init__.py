@@ -1,1 +1,1 @@
-"""Pulsar's own brokers as they are, seen and judged from outside: nothing is installed there."""
+"""Balancing a Pulsar cluster from outside: nothing is installed in its brokers."""

@@ -1,4 +1,4 @@
-"""Rounds of looking, deciding and moving, with Pulsar's own balancer off meanwhile."""
+"""Rounds of sampling, deciding and moving, while Pulsar's own balancer is off."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -33,20 +33,20 @@ _RESTORE_PAUSE_S: Final = 2.0
 
 
 class Log(Protocol):
-    """Where events are reported."""
+    """Receives the events of a balancer."""
 
     def round(self, seen: Observation, held: str) -> None:
-        """One look at the cluster; ``held`` says why nothing may move now, "" if it may."""
+        """Report one observation; ``held`` is why nothing may move now, "" if moves are allowed."""
 
     def task(self, task: BundleTask, why: str) -> None:
-        """A task in a new state; ``why`` says why it was proposed."""
+        """Report a task in a new state; ``why`` is the reason for which it was proposed."""
 
     def event(self, what: str) -> None:
-        """Anything else."""
+        """Report any other event."""
 
 
 class Stopped(LoadManagerError):
-    """Something that only people can change keeps us from balancing."""
+    """Balancing has to stop until an operator changes something; the message says what."""
 
 
 @dataclass(slots=True)
@@ -54,17 +54,18 @@ class Balancer:
     """Balances one cluster until asked to stop.
 
     Attributes:
-        url: of any broker; if that one does not answer, others are asked.
-        rules: what is never moved.
-        budget: how much may be moved.
-        interval_s: between two readings.
-        settle_s: how long nothing moves after a broker joined, left or restarted.
-        quiet: Pulsar's own balancer.
-        stopping: set to end.
-        mandate: by what right it acts.
-        now: the time of the week, as windows have it.
-        strategy: what chooses the moves.
-        course: how the balance went, as ``log`` takes note of it; stored for the next controller.
+        url: of any broker; if it does not answer, the other brokers are tried.
+        rules: exclusions from moves, splits and placements.
+        budget: limits on the number of moves.
+        interval_s: seconds between two samples.
+        settle_s: seconds without moves after a broker joined, left or restarted.
+        quiet: switches Pulsar's own balancer off and on again.
+        stopping: set to end the balancer.
+        mandate: whether this controller may act.
+        now: the local time, which maintenance windows are compared with.
+        strategy: chooses the moves.
+        course: the balance over the last hour, as ``log`` records it; stored for the next
+            controller.
     """
 
     admin: PulsarAdmin
@@ -89,7 +90,7 @@ class Balancer:
     _address: Addresses = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to look."""
+        """Prepare to sample the cluster."""
         self._address = Addresses.of(self.url)
         self._groups = Groups(self.admin, self.strategy)
         self._new = NewNamespaces(self.admin)
@@ -97,14 +98,14 @@ class Balancer:
         self._urls = (self.url,)
 
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
-        """Balance for so many rounds, or until stopped, and restore what was set before.
+        """Balance for ``rounds`` rounds, or until stopped; then restore the prior settings.
 
-        Nothing is restored where another controller goes on.
+        The settings are not restored if another controller takes over.
 
         Raises:
-            Deposed: another one leads.
-            Stopped: Pulsar's own balancer was switched on, or a right was lost.
-            LoadManagerError: it cannot begin, or what was set before cannot be restored.
+            Deposed: another controller was elected.
+            Stopped: Pulsar's own balancer was switched on, or a permission is missing.
+            LoadManagerError: it cannot begin, or the prior settings cannot be restored.
         """
         dispatcher = Dispatcher(
             admin=self.admin,
@@ -144,7 +145,7 @@ class Balancer:
         return self.stopping.is_set()
 
     async def _round(self, dispatcher: Dispatcher) -> PulsarCluster | None:
-        """Look, decide and move; return the cluster if anything moved."""
+        """Sample, decide and move; return the cluster if orders were carried out, else None."""
         try:
             cluster, url = await discover_at_any(self.admin, self._urls)
             self._know(cluster)
@@ -162,7 +163,7 @@ class Balancer:
             return None
         held = await self._held(seen)
         self.log.round(seen, held)
-        # A controller that is not in office any more writes over nothing of its successor.
+        # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
             self._note(await self.course.store(self.quiet.state, self._now_ms()))
         if held or not (seen.placements or seen.proposals or seen.splits):
@@ -177,7 +178,10 @@ class Balancer:
             self.log.event(trouble)
 
     async def _carried_out(self, dispatcher: Dispatcher, seen: Observation) -> bool:
-        """Move, with the budget stored before and after; return whether anything could move."""
+        """Carry out orders; store the budget before and after. Return whether it was stored first.
+
+        Nothing is carried out if the budget cannot be stored before.
+        """
         stored = StoredBudget(self.budget, self.quiet.state)
         try:
             await stored.store([one.bundle for one in seen.splits or seen.proposals])
@@ -207,7 +211,7 @@ class Balancer:
     def _fresh(
         self, samples: Mapping[BrokerId, BrokerSample], missing: Mapping[BrokerId, str]
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
-        """Return samples without those of too long ago, whose brokers are missing then."""
+        """Return samples and missing brokers, with brokers whose window is too long as missing."""
         longest_s = max(_STALE_WINDOWS * self.interval_s, _LEAST_STALE_S)
         self._note_restarts(samples)
         stale = {
@@ -219,7 +223,7 @@ class Balancer:
         return fresh, {**missing, **stale}
 
     async def _held(self, seen: Observation) -> str:
-        """Return why nothing may move now, "" if it may; raises `Deposed`."""
+        """Return why nothing may move now, "" if moves are allowed; raises `Deposed`."""
         if why := await self.mandate.confirm() or await self.quiet.state.paused():
             return why
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
@@ -233,10 +237,10 @@ class Balancer:
         return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
 
     async def _restore(self) -> None:
-        """Set everything as it was, by any broker that answers.
+        """Restore Pulsar's settings through any broker that answers.
 
         Raises:
-            LoadManagerError: it could not be done; what was set before stays stored.
+            LoadManagerError: they were not restored; the prior settings stay stored.
         """
         for left in reversed(range(_RESTORE_TRIES)):
             try:

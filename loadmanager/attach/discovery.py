@@ -1,4 +1,4 @@
-"""Which cluster this is: name, brokers, version, manager, and its own balancer's settings."""
+"""Discovery of a cluster: name, brokers, version, load manager and its balancer's settings."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -43,14 +43,14 @@ class PulsarCluster:
 
     Attributes:
         name: of the cluster.
-        brokers: the active ones, in the order of their names.
-        version: of the broker that was asked.
-        manager: ``modular``, ``extensible``, ``simple``, or the class name of another one.
-        settings: of Pulsar's own balancer, on each broker that reports them.
+        brokers: the active brokers, sorted by name.
+        version: of the broker that answered.
+        manager: ``modular``, ``extensible``, ``simple``, or the class name of another manager.
+        settings: of Pulsar's own balancer, by broker that reports them.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
-        silent: why brokers did not report their settings.
-        isolation: which brokers may serve which namespaces; none if they were not asked for.
-        host_interval_s: how often brokers measure their hosts.
+        silent: the reason, by broker that did not report its settings.
+        isolation: isolation policies of namespaces; empty if they were not read.
+        host_interval_s: seconds between two measurements of a broker's host.
     """
 
     name: str
@@ -64,7 +64,7 @@ class PulsarCluster:
     host_interval_s: float = _USUAL_HOST_INTERVAL_S
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
-        """Return the values of a setting with the brokers that have each."""
+        """Return the brokers by their value of a setting; "" where it is not reported."""
         found: dict[str, tuple[BrokerId, ...]] = {}
         for broker, settings in self.settings.items():
             value = settings.get(key, "")
@@ -74,17 +74,17 @@ class PulsarCluster:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where brokers are asked: with the scheme that the first one was named with."""
+    """The URLs of brokers, all with the scheme of the URL that was configured."""
 
     scheme: str
 
     @classmethod
     def of(cls, url: str) -> "Addresses":
-        """Return the addresses of the brokers beside the one at ``url``."""
+        """Return the addresses of brokers with the scheme of ``url``."""
         return cls(urlsplit(url).scheme)
 
     def __call__(self, broker: BrokerId) -> str:
-        """Return the URL of a broker, without a slash at its end."""
+        """Return the URL of a broker, without a trailing slash."""
         return f"{self.scheme}://{broker}"
 
 
@@ -98,8 +98,8 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     """Return the cluster of the broker at ``url``, without its isolation policies.
 
     Raises:
-        PulsarAdminError: it does not answer as a broker does, or may not be asked; the
-            message says which right is missing.
+        PulsarAdminError: it does not answer as a Pulsar broker, or refuses the request; the
+            message names the missing permission.
     """
     runtime = await read_runtime(admin, url)
     name = runtime["clusterName"]
@@ -149,7 +149,7 @@ async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[Puls
 
 
 async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    """Return the settings that the broker at ``url`` runs with; raises as `discover`."""
+    """Return the runtime configuration of the broker at ``url``; raises as `discover`."""
     where = f"{url}{RUNTIME}"
     try:
         found = await admin.json(where)
@@ -165,7 +165,7 @@ async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 
 async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
-    """Return the active brokers by name; raises as `discover`."""
+    """Return the active brokers, sorted by name; raises as `discover`."""
     where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
     found = await admin.json(where)
     if not isinstance(found, list) or len(found) > _MOST_BROKERS:
@@ -189,7 +189,7 @@ async def read_version(admin: PulsarAdmin, url: str) -> str:
 
 
 def manager_of(class_name: str) -> str:
-    """Return which load manager a class is; see `PulsarCluster`."""
+    """Return the load manager of a class name; see `PulsarCluster`."""
     last = class_name.rpartition(".")[2]
     return _MANAGERS.get(last, last or "unknown")
 
@@ -199,5 +199,5 @@ def _flag(value: Any) -> bool | None:
 
 
 def _host_interval_s(value: str) -> float:
-    """Return what a broker is set to; Pulsar's own default where it reports none."""
+    """Return the interval that a broker reports, in seconds; Pulsar's default if none."""
     return 60.0 * int(value) if value.isdecimal() else _USUAL_HOST_INTERVAL_S

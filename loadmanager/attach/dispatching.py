@@ -1,4 +1,4 @@
-"""Passes proposals of a look to the task controller, splits one by one; owners from samples."""
+"""Passes the proposals of a round to the task controller: splits one at a time."""
 
 import asyncio
 from collections import deque
@@ -26,7 +26,7 @@ from loadmanager.leader.task_controller import TaskController
 
 
 class SampledOwners:
-    """The owners of one cluster; the next look replaces what was found."""
+    """The owners of bundles by the last samples, updated as moves and splits end."""
 
     def __init__(self) -> None:
         self.brokers: Collection[BrokerId] = ()
@@ -37,7 +37,7 @@ class SampledOwners:
     def sampled(
         self, brokers: Collection[BrokerId], samples: Mapping[BrokerId, BrokerSample]
     ) -> None:
-        """Take up a look at the cluster."""
+        """Replace all owners by those in new samples."""
         self.brokers, self.owners, self._topics = brokers, {}, {}
         for broker, sample in samples.items():
             for bundle, traffic in sample.bundles.items():
@@ -46,7 +46,7 @@ class SampledOwners:
         self.owner_changes.notify()
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Note which brokers serve bundles now, None for none."""
+        """Record the brokers that now serve bundles, None for none."""
         for bundle, broker in owners.items():
             if broker is None:
                 self.owners.pop(bundle, None)
@@ -55,12 +55,12 @@ class SampledOwners:
         self.owner_changes.notify()
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that serves a bundle, None for none that is known."""
+        """Return the broker that serves a bundle, None if unknown."""
         holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
-        """Return a topic that a bundle had in the last look, None if it had none."""
+        """Return a topic of a bundle by the last samples, None if it had none."""
         try:
             return parse_full_topic(self._topics.get(bundle, ""))
         except InvalidName:
@@ -69,13 +69,14 @@ class SampledOwners:
 
 @dataclass(slots=True, kw_only=True)
 class Dispatcher:
-    """Proposes moves and splits of one cluster as far as limits allow, for one term.
+    """Proposes placements, moves and splits of one cluster within the limits, for one term.
 
     Attributes:
-        address: the URL of a broker.
-        budget: how much may be moved; each order counts.
-        stopping: nothing begins once it is set; set where a right is missing.
-        mandate: by what right orders are sent.
+        address: returns the URL of a broker.
+        budget: limits on moves and splits; each order counts.
+        stopping: once it is set, no task begins; set here when an order fails for all bundles,
+            such as for a missing permission.
+        mandate: whether orders may be sent.
     """
 
     admin: PulsarAdmin
@@ -113,7 +114,7 @@ class Dispatcher:
             self._orders,
             self._owners,
             SystemClock(),
-            # Nothing is repeated here: each order is followed to its end.
+            # The controller repeats no orders: `PulsarOrders` follows each one to its end.
             bounds=lambda: TaskBounds(most_per_broker=at_once, lost_after_s=float("inf")),
             listener=self._task_changed,
             caught=lambda _, error: self._failed(error),
@@ -124,11 +125,11 @@ class Dispatcher:
         self._tasks.close()
 
     async def carry_out(self, seen: Observation) -> None:
-        """Place what no broker serves, then split what has to be split; if nothing has, move.
+        """Place unserved bundles, then carry out the splits, or the moves if there are no splits.
 
         Raises:
-            Deposed: another one leads.
-            RightMissing: an order was refused for lack of a right.
+            Deposed: another controller was elected.
+            RightMissing: an order was refused for lack of a permission.
         """
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
@@ -137,7 +138,7 @@ class Dispatcher:
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         try:
-            for first in (True, False):  # Else Pulsar places those that hold policies.
+            for first in (True, False):  # Otherwise Pulsar places those that hold policies.
                 placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
                 await self._carry_out(
                     map(proposed_placement, placements), at_once=self.budget.limits.at_once
@@ -148,7 +149,7 @@ class Dispatcher:
                 moves = map(proposed_move, seen.proposals)
                 await self._carry_out(moves, at_once=self.budget.limits.at_once)
         finally:
-            # Whatever ended this, no order is left without a look at where it went.
+            # Also after an error, wait until the owner of each ordered bundle is known.
             await self._orders.settled()
 
     async def _carry_out(self, proposals: Iterable[BundleTask], at_once: int) -> None:
@@ -163,7 +164,7 @@ class Dispatcher:
                 raise self._failures[0]
 
     async def _propose(self, proposal: BundleTask) -> None:
-        """Have a proposal carried out, unless something is in its way."""
+        """Dispatch a proposal, or withdraw it with the reason if it is held or refused."""
         bundle, why = proposal.bundle, self._held(proposal)
         if why:
             self._tasks.withdraw(proposal, f"held: {why}")
@@ -176,7 +177,7 @@ class Dispatcher:
         if self.stopping.is_set():
             return "asked to stop"
         if proposal.kind is TaskKind.PLACE:
-            return ""  # No client waits for it: it counts for no limit of moves.
+            return ""  # It interrupts no client, so no limit on moves applies to it.
         if self._unfinished is not None:
             return f"the split of {self._unfinished} is not finished"
         return self.budget.exhausted(proposal.bundle, monotonic())

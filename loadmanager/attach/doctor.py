@@ -1,4 +1,4 @@
-"""What stands in the way of balancing a cluster from outside, and how to change it."""
+"""Findings about a cluster that hinder balancing it from outside, each with its remedy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; ``remedy`` is a command or a sentence, "" for none."""
+    """The result of one check; ``remedy`` is a command or a sentence, "" for none."""
 
     level: Level
     about: str
@@ -22,7 +22,7 @@ class Finding:
 
 
 def examine(seen: Observation) -> tuple[Finding, ...]:
-    """Return what was found, the problems first."""
+    """Return the findings, problems first."""
     found = [*_brokers(seen), *_metrics(seen), *_manager(seen.cluster), *_balancer(seen.cluster)]
     rank = {"problem": 0, "note": 1, "ok": 2}
     return tuple(sorted(found, key=lambda one: rank[one.level]))

@@ -1,4 +1,4 @@
-"""Namespaces with an anti-affinity group: Pulsar keeps those apart, so their bundles stay."""
+"""Namespaces with an anti-affinity group: Pulsar spreads them, so their bundles are not moved."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _KNOWN_FOR_S = 300.0
 
 @dataclass(slots=True)
 class Groups:
-    """Asks for the group of each namespace of which a bundle would be moved, every few minutes."""
+    """Reads the group of each namespace with a proposed move, and keeps it for five minutes."""
 
     admin: PulsarAdmin
     strategy: Strategy = GREEDY
@@ -31,7 +31,7 @@ class Groups:
         missing: Mapping[BrokerId, str],
         rules: Rules,
     ) -> Observation:
-        """Return a look in which no bundle of such a namespace would be moved.
+        """Return an observation that proposes no move of a bundle with an anti-affinity group.
 
         Raises:
             PulsarAdminError: a group cannot be read.

@@ -1,9 +1,9 @@
-"""What a broker's host uses, from the first of three sources that reports it.
+"""Resource usage of a broker's host, from the first of three sources that reports it.
 
-The modular load manager's load report has usage and limit of each resource; the extensible
-one has percentages in its metrics. Both are measured once in an interval of a minute, so they
-may describe a time that began two intervals ago. Where a broker gives neither, the CPU time of
-its process is left, which says nothing of how much there would be.
+The load report of the modular load manager has usage and limit of each resource; the metrics
+of the extensible one have percentages. Both are measured once per interval (by default a
+minute), so they may cover a period that began two intervals ago. If a broker reports neither,
+the CPU time of its process is used, which has no limit unless ``--cores`` is set.
 """
 
 import math
@@ -27,24 +27,24 @@ _IN_METRICS: Final[Mapping[str, str]] = {
 }
 _INTERVALS_BACK: Final = 2.0
 _START_INTERVALS: Final = 2.5
-"""For so long after a broker's start what it measured may contain the start."""
+"""Intervals after a broker's start within which its measurements may include the start."""
 
 _LEAST_PERCENT: Final = 1e-4
-"""A Java process that has run for an interval used more of any host.
+"""Less than any Java process uses of a host over an interval.
 
-Until its first interval is over, a broker of 4.0.7 reports some 1e-7 percent.
+A broker of 4.0.7 reports about 1e-7 percent until its first interval is over.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures:
-    """What one broker's host uses.
+    """Resource usage of one broker's host.
 
     Attributes:
         usages: by the core's names of the resources, each with a limit.
-        age_s: how long ago the time that they describe may have begun, at the reading.
-        unknown: why there is no usage of CPU, "" where there is one.
-        pending: whether there will be one once the broker has measured.
+        age_s: age, when read, that the start of the measured period may have.
+        unknown: why CPU usage is unknown, "" if it is known.
+        pending: whether it will be known after the broker's next measurements.
     """
 
     usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """How hosts are read; ``cores`` is of a broker whose metrics alone report its CPU time."""
+    """Reads host usage; ``cores`` is the CPU limit of brokers that report only their CPU time."""
 
     cores: float | None = None
 
     async def measured(
         self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
     ) -> HostFigures:
-        """Return what a broker's own load manager measured, or why it reports none."""
+        """Return what a broker's own load manager measured, or why it is unknown."""
         age_s = _INTERVALS_BACK * cluster.host_interval_s
         refused = f"the {cluster.manager} load manager has no load report"
         if cluster.manager != "extensible":
@@ -86,7 +86,7 @@ class Hosts:
     def completed(
         self, measured: HostFigures, cpu_cores: float | None, window_s: float
     ) -> HostFigures:
-        """Return ``measured``, or what the CPU time of the process within a window says."""
+        """Return ``measured``, or usage by the process's CPU time within a window if unknown."""
         if not measured.unknown or (measured.pending and self.cores is None):
             return measured
         if cpu_cores is None:
@@ -99,7 +99,7 @@ class Hosts:
 
 
 def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float) -> HostFigures:
-    """Return what a load manager reported, once it has measured beyond the start of its broker."""
+    """Return what a load manager reported, or pending if it may include the broker's start."""
     if usages["cpu"].usage < _LEAST_PERCENT:
         return HostFigures(unknown="its load manager has not measured its CPU yet", pending=True)
     start_s = _START_INTERVALS / _INTERVALS_BACK * age_s
@@ -123,7 +123,7 @@ async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, Resource
     """Return usage and limit of each resource whose limit is known, by the core's names.
 
     Raises:
-        PulsarAdminError: the broker has no such report, or does not give it.
+        PulsarAdminError: the broker has no such report, or refuses to return it.
     """
     where = f"{url}/admin/v2/broker-stats/load-report"
     answer = await admin.json(where)
@@ -134,7 +134,7 @@ async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, Resource
 
 
 def _usage(value: Any) -> ResourceUsage | None:
-    """Return one resource; None where the host does not report its limit, which is 0 or -1 then."""
+    """Return one resource, None if its limit is unknown, which Pulsar reports as 0 or -1."""
     if not isinstance(value, dict):
         return None
     usage, limit = _number(value.get("usage")), _number(value.get("limit"))
@@ -142,7 +142,7 @@ def _usage(value: Any) -> ResourceUsage | None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number from 0 to more than any host has, None for anything else."""
+    """Return a number from 0 to 1e12, which no host reaches; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value) if 0 <= value <= _MOST else None

@@ -1,4 +1,4 @@
-"""Whether a controller may act: alone on its cluster, or elected among several candidates."""
+"""Whether a controller may act: as the only one of its cluster, or elected among candidates."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ from loadmanager.ports import (
 
 
 class Mandate(Protocol):
-    """By what right a controller acts."""
+    """Decides whether a controller may act."""
 
     @property
     def epoch(self) -> int:
-        """Of the term, 0 where there are no terms."""
+        """The epoch of the term, 0 without elections."""
 
     def lapsed(self) -> str:
-        """Return why no order may be sent now; "" if one may."""
+        """Return why no order may be sent now, "" if orders are allowed."""
 
     async def confirm(self) -> str:
-        """Return as `lapsed`, having asked.
+        """Return as `lapsed`, after a request to ZooKeeper where there are elections.
 
         Raises:
-            Deposed: another one leads.
+            Deposed: another controller was elected.
         """
 
     async def hands_over(self) -> bool:
-        """Return whether another controller goes on, so that the settings stay as they are."""
+        """Return whether another controller takes over, so that Pulsar's balancer stays off."""
 
 
 class Alone:
-    """The one controller of its state folder."""
+    """The mandate of the only controller of a state folder."""
 
     epoch: Final = 0
 
@@ -51,13 +51,13 @@ class Alone:
         return ""
 
     async def hands_over(self) -> bool:
-        """Return that no other candidate goes on."""
+        """Return that no other controller takes over."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The controller that candidates have elected; ``name`` is its own among them."""
+    """The mandate of an elected controller; ``name`` is its name in the list of candidates."""
 
     term: Term
     coordination: Coordination
@@ -69,7 +69,7 @@ class Elected:
         return self.term.epoch
 
     def lapsed(self) -> str:
-        """Return why the session may be gone, and another candidate elected."""
+        """Return why the session may have ended, "" if it is connected; see `Mandate.lapsed`."""
         session = self.coordination.session
         if session.session_id != self.term.session_id:
             return "its session with ZooKeeper has ended"
@@ -90,7 +90,7 @@ class Elected:
         return ""
 
     async def hands_over(self) -> bool:
-        """Withdraw; return whether the term is lost already, or other candidates wait."""
+        """Withdraw; return whether the term is already lost, or other candidates are listed."""
         try:
             if await self.confirm():
                 return True
@@ -100,10 +100,10 @@ class Elected:
 
 
 async def withdrawn(coordination: Coordination, name: str) -> bool:
-    """Take a candidate off the list; return whether others are on it; raises `CoordinationError`.
+    """Remove a candidate; return whether others are listed; raises `CoordinationError`.
 
-    Each candidate takes itself off before it reads the list. So of several that end at the same
-    time, the last one to do so finds no other.
+    Each candidate removes itself before it reads the list. So if several end at the same time,
+    the last one to remove itself finds the list empty.
     """
     with suppress(NodeMissing):
         await coordination.delete(f"{znodes.ATTACH_CANDIDATES}/{name}")

@@ -1,4 +1,4 @@
-"""One look at a cluster: how its traffic lies, how it could lie, and what would be moved."""
+"""One observation of a cluster: the distribution of its traffic, and the proposed changes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is never proposed.
+    """Limits on what is proposed.
 
     Attributes:
-        exclude: patterns of namespaces (``tenant/name``, with ``*``) that stay where they are.
+        exclude: patterns of namespaces (``tenant/name``, with ``*``) that are left alone.
         move_non_persistent: whether bundles with non-persistent topics may move, which loses
-            the messages that are under way.
-        most_moves: proposed at once.
-        move_partial: whether bundles may move of which a topic was loaded within the window, so
-            that their rates are lower bounds.
-        split: whether bundles may be cut that are too large to even out by moves.
+            the messages in flight.
+        most_moves: the most moves proposed in one round.
+        move_partial: whether a bundle may move if one of its topics was loaded within the
+            window, so that its rates are lower bounds.
+        split: whether bundles that are too large to even out by moves may be split.
         place_new: whether bundles of new namespaces are placed before their first lookup.
     """
 
@@ -68,9 +68,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """One move that would be made; ``cause`` is why the strategy chose it.
+    """One proposed move; ``cause`` is why the strategy chose it.
 
-    ``weighed`` is what it was weighed by, "" where the strategy does not say so.
+    ``weighed`` describes the benefit and cost that were compared, "" if the strategy compares
+    none.
     """
 
     bundle: BundleId
@@ -97,7 +98,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProposal:
-    """A bundle of a new namespace that no broker serves, and the broker that is to."""
+    """A bundle of a new namespace that no broker serves, and the broker that is to serve it."""
 
     bundle: BundleId
     target: BrokerId
@@ -109,20 +110,20 @@ class PlacementProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One look at a cluster.
+    """One observation of a cluster.
 
     Attributes:
         cluster: as it was discovered.
         samples: of each broker that could be read twice.
-        missing: why the others have no sample; they neither give nor take.
-        plan: None where no broker has a sample or nothing has traffic.
-        proposals: what would be moved, in order.
+        missing: why the others have no sample; no bundle moves to or from them.
+        plan: None if no bundle has traffic.
+        proposals: the proposed moves, in order.
         staying: bundles with traffic that never move, with the reason.
-        splits: what would be cut first, because moves are not enough.
-        strategy: the name of what chose the moves.
-        refusals: why it left everything else alone, as far as it says so.
-        still: bundles that never move, those without traffic, too.
-        placements: what no broker serves yet and would be placed.
+        splits: proposed splits, which precede the moves because moves are not enough.
+        strategy: the name of the strategy that chose the moves.
+        refusals: the strategy's reasons for leaving other bundles and brokers alone.
+        still: all bundles that never move, including those without traffic.
+        placements: proposed placements of bundles that no broker serves yet.
     """
 
     cluster: PulsarCluster
@@ -139,13 +140,13 @@ class Observation:
 
     @property
     def whole(self) -> bool:
-        """Whether every broker was seen, and every topic over the whole window."""
+        """Whether every broker has a sample, and every topic was loaded for the whole window."""
         bundles = (one for sample in self.samples.values() for one in sample.bundles.values())
         return not self.missing and not any(one.partial for one in bundles)
 
     @property
     def verdict(self) -> str:
-        """How even it is, in one sentence."""
+        """The balance of the cluster, in one sentence."""
         if self.plan is None:
             why = "no traffic was counted" if self.samples else "no broker has figures"
             return f"nothing to judge yet: {why}"
@@ -169,7 +170,7 @@ class Observation:
 
 
 def refusal_text(refusal: Refusal) -> str:
-    """Return a refusal in plain words."""
+    """Return a refusal as text."""
     detail = f" ({refusal.detail})" if refusal.detail else ""
     return f"{REASONS[refusal.reason].says.removesuffix('.')}{detail}"
 
@@ -183,9 +184,9 @@ def observe(
     *,
     strategy: Strategy = GREEDY,
 ) -> Observation:
-    """Return what a look shows; a broker without a sample counts for nothing.
+    """Return the observation of these samples; brokers without a sample are left out.
 
-    Bundles of ``grouped`` namespaces stay, because those have an anti-affinity group.
+    Bundles of ``grouped`` namespaces do not move, because those have an anti-affinity group.
     """
     rows = tuple(
         (bundle, broker, traffic)
@@ -246,7 +247,7 @@ def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...
 
 
 def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[SplitProposal, ...]:
-    """Return what to cut: where no moves even out rates, whatever the strategy waits for."""
+    """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
     plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
     return proposed_splits(look.samples, look.stays, plan)
 
@@ -256,8 +257,8 @@ def document(
 ) -> dict[str, Any]:
     """Return an observation as the JSON object that ``attach --json`` prints.
 
-    With ``traffic`` each broker has that of each of its bundles, in columns, and there are the
-    isolation policies: all that `attach.what_if` reads.
+    With ``traffic`` it also has the isolation policies and, for each broker, the traffic of each
+    of its bundles in columns, which `attach.what_if` reads.
     """
     plan = seen.plan
     return {

@@ -1,8 +1,8 @@
-"""Orders of a term that Pulsar's brokers carry out, by their admin REST.
+"""Orders of a term that Pulsar's brokers carry out, sent to their admin REST API.
 
-Pulsar keeps ownership: a bundle for which nothing is ordered is to stay where it is, and what
-was ordered stands in memory until it is known where the bundle went. A former leader's orders
-are requests that were sent, so there is nothing to read and nothing that others could change.
+Pulsar keeps ownership: a bundle without an order stays where it is, and an order stands in
+memory until the new owner of its bundle is known. The orders of a former leader were requests,
+so there are no stored orders to read, and no other process can change them.
 """
 
 import asyncio
@@ -38,25 +38,25 @@ _EVENTS: Final[Mapping[OutcomeState, TaskEvent]] = {
 CutOf = Callable[[BundleId, SplitOrder, BrokerId], Awaitable[int | None]]
 
 UNFINISHED_S: Final = 60.0
-"""How long nothing is split after a split of which no parts were seen."""
+"""Time without splits after a split whose parts did not appear."""
 
 
 async def ordered_cut(bundle: BundleId, split: SplitOrder, _broker: BrokerId) -> int | None:
-    """Return where a bundle is to be cut in two, None if the order does not say that."""
+    """Return the position at which a bundle is cut in two, None if the order does not name one."""
     positions = even_cuts(bundle, 2) if split.algorithm == CUT_EVENLY else split.positions
     known = split.algorithm in {CUT_EVENLY, CUT_AT} and len(positions) == 1
     return positions[0] if known else None
 
 
 class FoundOwners(OwnerView, Protocol):
-    """Owners as they are listed, and as moves and splits found them since."""
+    """The listed owners of bundles, updated by the results of moves and splits."""
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Note which brokers serve bundles now, None for none."""
+        """Record the brokers that now serve bundles, None for none."""
 
 
 class _Lapsed(LoadManagerError):
-    """An order is not to be sent any more."""
+    """An order must not be sent any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class _Order:
 
 
 class _Assigned(Mapping[BundleId, BrokerId]):
-    """The targets of the orders under way, for all others the brokers that own them."""
+    """The target of each bundle with an order under way, and the owner of each other bundle."""
 
     def __init__(self, under_way: Mapping[BundleId, _Order], owners: OwnerView) -> None:
         self._under_way = under_way
         self._owners = owners
 
     def __getitem__(self, bundle: BundleId) -> BrokerId:
-        """Return where a bundle is to be; raises `KeyError`."""
+        """Return the broker that a bundle is assigned to; raises `KeyError` if there is none."""
         order = self._under_way.get(bundle)
         if order is not None:
             return order.target
@@ -83,33 +83,33 @@ class _Assigned(Mapping[BundleId, BrokerId]):
         return owner
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield each bundle that is somewhere, or is to be."""
+        """Yield each bundle that has an order, or an owner that is active."""
         yield from self._under_way
         for bundle, holding in self._owners.owners.items():
             if bundle not in self._under_way and holding.broker in self._owners.brokers:
                 yield bundle
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of these bundles."""
         return sum(1 for _ in self)
 
 
 class PulsarOrders:
-    """The `StandingOrders` of one term, carried out by admin REST.
+    """The `StandingOrders` of one term, carried out through the admin REST API.
 
     Args:
-        admin: asks brokers.
+        admin: the client of the admin REST API.
         address: returns the URL of a broker.
         cluster: its name.
-        claims: whether moves need the claim, as on the modular manager.
-        owners: where bundles are seen, and noted where they were found.
+        claims: whether moves need the claim, as with the modular load manager.
+        owners: the owners of bundles; updated when the result of an order is known.
         topic_of: returns a topic of a bundle for the claim, None if none is known.
-        mandate: by what right orders are sent.
-        failed: is called with an error that is not of one bundle alone: a missing right, or a
-            fault of this program.
-        cut_of: returns where a bundle is to be cut at its broker, None if it cannot be.
-        name_in: returns the name of a topic in a bundle, for the claim of one that no broker
-            serves; None where such bundles are left to Pulsar.
+        mandate: whether orders may be sent.
+        failed: called with errors that do not concern one bundle alone: a missing permission, or
+            a defect of this program.
+        cut_of: returns the position at which a broker is to split a bundle, None if it cannot.
+        name_in: returns the name of a topic in a bundle, to claim a bundle that no broker
+            serves; None if such bundles are left to Pulsar.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class PulsarOrders:
         self.assigned: Mapping[BundleId, BrokerId] = _Assigned(self._under_way, owners)
         self.known = True
         self.uncut: set[BundleId] = set()
-        """The bundles that Pulsar was ordered to split and did not."""
+        """The bundles that Pulsar did not split when ordered to."""
 
     @property
     def waiting(self) -> int:
-        """How many moves wait for their turn."""
+        """Number of moves that wait for others to end."""
         return len(self._mover.waiting)
 
     def _brokers(self) -> Collection[BrokerId]:
@@ -158,26 +158,26 @@ class PulsarOrders:
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """Which bundles are being split."""
+        """The splits under way, by bundle."""
         return {b: one.split for b, one in self._under_way.items() if one.split is not None}
 
     def follow(self, reported: Reported) -> None:
-        """Report how each order ends, and each attempt but the first."""
+        """Call ``reported`` at the end of each order, and at each attempt but the first."""
         self._reported = reported
 
     async def read(self) -> None:
-        """Know that nothing else stands."""
+        """Do nothing: there are no stored orders."""
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Return none: no other process changes them."""
+        """Return no brokers: no other process changes orders."""
         return ()
 
     async def write(self, changes: OrderChanges, _rider: SetData | None = None) -> bool:
-        """Begin to carry out what is ordered; returns that no rider was: orders are no nodes.
+        """Begin to carry out orders; return False: without nodes, no rider can be written.
 
         Raises:
-            Deposed: another candidate leads.
-            Disconnected: it is not certain that this process may order; nothing is begun.
+            Deposed: another candidate was elected.
+            Disconnected: it is uncertain whether this process may send orders; none is begun.
         """
         if not changes:
             return False
@@ -197,12 +197,12 @@ class PulsarOrders:
         return False
 
     def close(self) -> None:
-        """End the term: what was sent is looked for, and nothing is sent any more."""
+        """End the term: nothing more is sent; orders that were sent are followed to their end."""
         self._closed = True
         self._mover.close()
 
     async def settled(self) -> None:
-        """Return once it is known of all that was ordered where it went."""
+        """Return once every order has ended."""
         while self._working:
             await asyncio.wait(self._working.values())
 
@@ -220,7 +220,7 @@ class PulsarOrders:
         self, bundle: BundleId, order: _Order, former: asyncio.Task[None] | None
     ) -> None:
         if former is not None:
-            await asyncio.wait({former})  # Only then it is known where the bundle is.
+            await asyncio.wait({former})  # The owner is not known before.
         try:
             outcome = await self._outcome(bundle, order)
         except _Lapsed as error:
@@ -269,11 +269,11 @@ class PulsarOrders:
     async def _split(
         self, bundle: BundleId, split: SplitOrder, broker: BrokerId, ordered: Callable[[], None]
     ) -> Outcome:
-        """Split a bundle where it is.
+        """Split a bundle at its owner.
 
-        One at a time, and none for a while after one that did not finish: two at once of a
-        namespace write the same node. After such a lost race a modular 4.0.7 broker may answer
-        nothing that needs metadata any more.
+        Splits are made one at a time, and none begins for `UNFINISHED_S` after a split that did
+        not finish: two concurrent splits of a namespace write the same node, and a modular
+        4.0.7 broker that loses that race may stop answering every request that needs metadata.
         """
         async with self._splitting:
             if monotonic() < self._unfinished_until_s:
@@ -288,7 +288,7 @@ class PulsarOrders:
         if outcome.state == "timed_out":
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":
-            # A version that cannot, or a namespace that may not, does not later either.
+            # A retry fails, too: the version cannot split so, or the namespace does not allow it.
             self.uncut.add(bundle)
         elif outcome.state == "serving":
             self._parts[bundle] = parts_at(bundle, cut)

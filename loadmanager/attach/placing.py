@@ -1,7 +1,8 @@
-"""Which bundles of new namespaces no broker serves yet, and which broker is to take each.
+"""Placement of the bundles of new namespaces that no broker serves yet.
 
-Pulsar places a bundle at its first lookup. Until the brokers' figures show what came of it, a
-namespace that many clients begin to use at once may be on few of them.
+Pulsar places a bundle at its first lookup, by load figures that do not yet include bundles
+placed just before. So a namespace that many clients begin to use at once may end up on few
+brokers.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ from loadmanager.core.ids import (
 from loadmanager.core.policies import open_to
 
 MOST_BUNDLES: Final = 128
-"""A namespace with more bundles is left to Pulsar: each placement is a lookup of its own."""
+"""A namespace with more bundles is left to Pulsar: each placement takes a lookup."""
 
 _TRIED_FOR_S: Final = 60.0
 _MOST_NAMES: Final = 100_000
@@ -38,7 +39,7 @@ _MOST_NAMES: Final = 100_000
 
 @dataclass(slots=True)
 class NewNamespaces:
-    """Finds the namespaces that were not there at the first look."""
+    """Proposes placements for namespaces that were created after the first round."""
 
     admin: PulsarAdmin
     _known: frozenset[Namespace] | None = None
@@ -53,9 +54,9 @@ class NewNamespaces:
     ) -> tuple[PlacementProposal, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
-        A namespace counts as new for a minute. Those that stay where they are, have an
+        A namespace counts as new for a minute. Namespaces that the rules exclude, that have an
         anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar. Nothing is
-        proposed while a broker has no sample: it may serve what looks unserved.
+        proposed while a broker has no sample, because it may serve such a bundle.
 
         Raises:
             PulsarAdminError: namespaces, bundles or groups cannot be read.
@@ -90,7 +91,7 @@ class NewNamespaces:
         samples: Mapping[BrokerId, BrokerSample],
         rules: Rules,
     ) -> list[PlacementProposal] | None:
-        """Return what is to be placed of a namespace, None if nothing is or ever will be."""
+        """Return the placements of a namespace, None if it needs none now or later."""
         boundaries = await read_boundaries(self.admin, url, namespace)
         if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
             return None
@@ -109,7 +110,7 @@ def spread(
     cluster: PulsarCluster,
     samples: Mapping[BrokerId, BrokerSample],
 ) -> list[PlacementProposal]:
-    """Return a broker for each bundle: one with the fewest of the namespace, then of messages."""
+    """Return a broker for each bundle: with the fewest of the namespace, then the fewest msg/s."""
     isolation, brokers = cluster.isolation, tuple(samples)
     open_mask = open_to(isolation, isolation.governing(namespace), brokers)
     counts = {
@@ -131,22 +132,22 @@ def spread(
 
 
 def holds_policies(bundle: BundleId) -> bool:
-    """Return whether the topic of a namespace's policies lies in a bundle.
+    """Return whether a bundle contains the topic of its namespace's policies.
 
-    A modular broker that begins to serve another bundle of the namespace looks that topic up, and
-    so has Pulsar's leader place its bundle if no broker serves that.
+    A modular broker that begins to serve another bundle of the namespace looks that topic up. If
+    no broker serves its bundle, that lookup makes Pulsar's leader place it.
     """
     return _lies_in(bundle, CHANGE_EVENTS) is not None
 
 
 def name_in(bundle: BundleId) -> TopicName | None:
-    """Return the name of a topic that would lie in a bundle; asking where it is makes no topic."""
+    """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
     names = (_lies_in(bundle, f"loadmanager-{number}") for number in range(_MOST_NAMES))
     return next((topic for topic in names if topic is not None), None)
 
 
 def _lies_in(bundle: BundleId, local: str) -> TopicName | None:
-    """Return the topic of that local name in the bundle's namespace, None if another has it."""
+    """Return the topic with that local name, None if its hash is in another bundle."""
     topic = parse_full_topic(f"persistent://{namespace_of(bundle)}/{local}")
     lower, upper = range_of(bundle)
     return topic if lower <= position(topic, "crc32") < upper else None

@@ -1,4 +1,4 @@
-"""The strategies of sidecars on a Pulsar cluster: the planner, on what attach has sampled."""
+"""The strategies of sidecars for ``attach``: the planner, on the samples of a Pulsar cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,23 +24,23 @@ _SLACK_S: Final = 1e-3
 
 
 class StrategyInputMissing(LoadManagerError):
-    """No broker reports what the strategy decides by; the message says what and why."""
+    """No broker reports the figures that the strategy needs; the message says which and why."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """Decides as the leader of sidecars does, with one sample of each bundle a window.
+    """Decides as the leader of sidecars does, with one sample of each bundle per window.
 
-    Where it looks at hosts, it decides once for each time that brokers measure them, and not
-    before what they measured began after the last move had ended.
+    A strategy that needs host usage decides once per measurement interval of the brokers, and
+    not before the measured period begins after the end of the last move.
 
     Attributes:
-        name: of the strategy, as it was asked for.
-        planner: it and its bounds.
+        name: of the strategy, as configured.
+        planner: the strategy with its bounds.
         tallied: the state of the cluster.
-        hosts: how hosts are read; None for a strategy that does not look at them.
-        acts: whether moves are made; else the last ones are shown until it decides again.
-        decided: what it decided in this window, None where it did not decide.
+        hosts: reads host usage; None for a strategy that does not need it.
+        acts: whether moves are made; otherwise the last ones are shown until it decides again.
+        decided: the decision of this window, None without one.
     """
 
     name: str
@@ -61,10 +61,11 @@ class Planned:
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
     ) -> tuple[Samples, Missing]:
-        """Count the samples of brokers that report all that is needed; see `Strategy.take`.
+        """Count the samples of brokers that report all needed figures; see `Strategy.take`.
 
         Raises:
-            StrategyInputMissing: at the first window, no broker does.
+            StrategyInputMissing: no broker does in the first window, or will after its next
+                measurement.
         """
         unknown = {
             broker: f"what it uses of its CPU is not known: {one.host.unknown}"
@@ -97,19 +98,19 @@ class Planned:
         return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
     def _round(self, look: Look) -> Decided:
-        """Return what a round decides now, without remembering it."""
+        """Return the decision of a round, without recording it."""
         policies = replace(look.cluster.isolation, staying=frozenset(look.stays))
         settings = self.planner.settings
         moves = min(settings.moves_per_round, look.most_moves)
         planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
         view = self.tallied.view(policies)
-        # The same choice among equals, however often a window is decided on.
+        # Ties are broken alike however often a window is decided on.
         rng = np.random.default_rng((_SEED, self._rounds))
         plan = planner.round(view, self._memory, rng, draining=False)
         return Decided(planner=planner, view=view, memory=self._memory, plan=plan)
 
     def settle(self) -> None:
-        """Remember the last choice of this window, as far as nothing of it is ordered yet."""
+        """Record the last choice of this window, before any of its moves is ordered."""
         self.decided = self._choice
         if self._choice is None:
             return
@@ -119,7 +120,7 @@ class Planned:
         self._memory = self._plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
-        """Remember a move that is ordered, and when one has ended."""
+        """Record that a move was ordered, and the time at which it ended."""
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
             if self._plan is not None and task.kind is TaskKind.MOVE:
@@ -129,7 +130,7 @@ class Planned:
             self._last_end_s = self.tallied.monotonic_s()
 
     def _too_early(self, look: Look) -> str:
-        """Return why nothing is to be decided on these samples, "" if it is."""
+        """Return why no decision is made on these samples, "" if one is."""
         shows_since_s = min((one.shows_since_s for one in look.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
@@ -148,7 +149,7 @@ def _pending(sample: BrokerSample) -> bool:
 
 
 def _weighed(choice: Decided) -> Mapping[BundleId, str]:
-    """Return what each move was weighed by, each by itself; none where the planner weighs."""
+    """Return benefit and cost of each move by itself; empty if the planner weighs none."""
     weigher = choice.planner.weigher(choice.view, choice.memory)
     if weigher is None:
         return {}
@@ -160,7 +161,7 @@ def _weighed(choice: Decided) -> Mapping[BundleId, str]:
 
 
 def _chosen(look: Look, plan: Plan, weighed: Mapping[BundleId, str]) -> Chosen:
-    """Return a plan as moves of what is there now."""
+    """Return a plan as moves of the sampled bundles; moves of others are left out."""
     rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(look.rows)}
     place = {broker: number for number, broker in enumerate(look.samples)}
     there = [

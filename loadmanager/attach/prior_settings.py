@@ -1,8 +1,8 @@
-"""What Pulsar's own balancer was set to before we switched it off, and whether people pause us.
+"""Settings of Pulsar's own balancer from before it was switched off, and whether moves are paused.
 
-A crash must not lose either, so they are on disk. The prior settings are there before
-anything is changed, and go when all is as it was. The lock beside them says that a
-controller of this state folder is at work.
+Neither may be lost in a crash, so both are on disk. The prior settings are written before
+anything is changed, and removed when everything is restored. The lock beside them is held
+while a controller uses this state folder.
 """
 
 import fcntl
@@ -26,11 +26,11 @@ class StateUnusable(LoadManagerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorSettings:
-    """What was there before.
+    """Settings from before the first change.
 
     Attributes:
-        dynamic: the value of each setting that overrode the brokers' files, None where none did.
-        effective: what all brokers ran with, "" where they differed or reported none.
+        dynamic: the dynamic value of each setting, None if it was not overridden.
+        effective: the value that all brokers ran with, "" if they differed or reported none.
     """
 
     dynamic: Mapping[str, str | None]
@@ -38,56 +38,56 @@ class PriorSettings:
 
 
 class State(Protocol):
-    """Where a controller of one cluster keeps what must outlive it; all raise `StateUnusable`."""
+    """Storage for what must outlive a controller of one cluster; all raise `StateUnusable`."""
 
     @property
     def where(self) -> str:
-        """The place, for people."""
+        """The place of the prior settings, for messages."""
 
     @property
     def where_moves(self) -> str:
-        """The place of what was moved lately."""
+        """The place of the recent moves."""
 
     async def read(self) -> PriorSettings | None:
-        """Return what is kept, None for nothing."""
+        """Return the prior settings, None if none are stored."""
 
     async def write(self, prior: PriorSettings) -> None:
-        """Keep settings."""
+        """Store the prior settings."""
 
     async def remove(self) -> None:
-        """Forget them."""
+        """Remove the prior settings."""
 
     async def pause(self, why: str) -> None:
-        """Have nothing move until `resume`."""
+        """Stop all moves until `resume`."""
 
     async def resume(self) -> None:
         """End a pause, if there is one."""
 
     async def paused(self) -> str:
-        """Return the reason given to `pause`, "" if nothing is paused."""
+        """Return the reason of the pause, "" if moves are not paused."""
 
     async def moves(self) -> str | None:
-        """Return what `keep_moves` was given last, None for nothing."""
+        """Return the text that `keep_moves` stored last, None if there is none."""
 
     async def keep_moves(self, text: str) -> None:
-        """Keep what was moved lately, which outlives a restored state."""
+        """Store the recent moves; `remove` does not remove them."""
 
     @property
     def where_course(self) -> str:
-        """The place of how the balance went."""
+        """The place of the course of the balance."""
 
     async def course(self) -> str | None:
-        """Return what `keep_course` was given last, None for nothing."""
+        """Return the text that `keep_course` stored last, None if there is none."""
 
     async def keep_course(self, text: str) -> None:
-        """Keep how the balance went, which outlives a restored state."""
+        """Store the course of the balance; `remove` does not remove it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """The `State` of one cluster in a folder: a file, and others beside it.
+    """The `State` of one cluster in a folder: the file of the prior settings, and others beside it.
 
-    One is there while it is paused, one has what was moved lately, one how the balance went.
+    One exists while moves are paused, one has the recent moves, one the course of the balance.
     """
 
     path: Path
@@ -99,7 +99,7 @@ class StateFile:
 
     @property
     def where_moves(self) -> str:
-        """The file of what was moved lately."""
+        """The file of the recent moves."""
         return str(self._moves)
 
     @property
@@ -111,24 +111,24 @@ class StateFile:
         return self.path.with_suffix(".moves")
 
     async def read(self) -> PriorSettings | None:
-        """Return what is kept, None for nothing.
+        """Return the prior settings, None if none are stored.
 
         Raises:
-            StateUnusable: it cannot be read, or is not what this wrote.
+            StateUnusable: the file cannot be read, or was not written by `write`.
         """
         text = _read(self.path)
         return None if text is None else prior_of(text, self.where)
 
     async def write(self, prior: PriorSettings) -> None:
-        """Keep settings, so that they outlive a crash of this machine.
+        """Store the prior settings, so that they survive a crash of this machine.
 
         Raises:
-            StateUnusable: they cannot be written.
+            StateUnusable: the file cannot be written.
         """
         _write(self.path, text_of(prior))
 
     async def remove(self) -> None:
-        """Forget them.
+        """Remove the prior settings.
 
         Raises:
             StateUnusable: the file cannot be removed.
@@ -136,7 +136,7 @@ class StateFile:
         _remove(self.path)
 
     async def pause(self, why: str) -> None:
-        """Have nothing move until `resume`.
+        """Stop all moves until `resume`.
 
         Raises:
             StateUnusable: the file cannot be written.
@@ -148,7 +148,7 @@ class StateFile:
         _remove(self._pause)
 
     async def paused(self) -> str:
-        """Return the reason given to `pause`, "" if nothing is paused.
+        """Return the reason of the pause, "" if moves are not paused.
 
         Raises:
             StateUnusable: the file cannot be read.
@@ -157,7 +157,7 @@ class StateFile:
         return "" if text is None else text.strip() or "paused"
 
     async def moves(self) -> str | None:
-        """Return what `keep_moves` was given last, None for nothing.
+        """Return the text that `keep_moves` stored last, None if there is none.
 
         Raises:
             StateUnusable: the file cannot be read.
@@ -165,7 +165,7 @@ class StateFile:
         return _read(self._moves)
 
     async def keep_moves(self, text: str) -> None:
-        """Keep what was moved lately, so that it outlives a crash of this machine.
+        """Store the recent moves, so that they survive a crash of this machine.
 
         Raises:
             StateUnusable: the file cannot be written.
@@ -174,23 +174,23 @@ class StateFile:
 
     @property
     def where_course(self) -> str:
-        """The file of how the balance went."""
+        """The file of the course of the balance."""
         return str(self.path.with_suffix(".course"))
 
     async def course(self) -> str | None:
-        """Return what `keep_course` was given last, None for nothing; raises `StateUnusable`."""
+        """Return the text that `keep_course` stored last, None if none; raises `StateUnusable`."""
         return _read(Path(self.where_course))
 
     async def keep_course(self, text: str) -> None:
-        """Keep how the balance went; raises `StateUnusable`."""
+        """Store the course of the balance; raises `StateUnusable`."""
         _write(Path(self.where_course), text)
 
 
 def state_file(folder: Path, cluster: str) -> StateFile:
-    """Return where the state of a cluster is; the folder is made if it is missing.
+    """Return the state of a cluster in a folder, which is created if it is missing.
 
     Raises:
-        StateUnusable: the folder cannot be made.
+        StateUnusable: the folder cannot be created.
     """
     path = folder / f"attach-{quote(cluster, safe='')}.json"
     try:
@@ -202,10 +202,10 @@ def state_file(folder: Path, cluster: str) -> StateFile:
 
 @contextmanager
 def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
-    """Hold the state of a cluster; the lock ends with the process, however that ends.
+    """Hold the lock of a cluster's state; the kernel releases it when the process ends.
 
     Raises:
-        StateUnusable: the folder cannot be written, or another controller holds it.
+        StateUnusable: the folder cannot be written, or another controller holds the lock.
     """
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
@@ -226,15 +226,15 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
 
 
 def text_of(prior: PriorSettings) -> str:
-    """Return settings as `prior_of` reads them."""
+    """Return settings as JSON text, which `prior_of` parses."""
     return json.dumps({"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective})
 
 
 def prior_of(text: str, where: str) -> PriorSettings:
-    """Return the settings in a text that `text_of` made.
+    """Return the settings in a text by `text_of`.
 
     Raises:
-        StateUnusable: it is none.
+        StateUnusable: the text is not in that format.
     """
     try:
         return _parsed(json.loads(text))
@@ -259,7 +259,7 @@ def _parsed(content: Any) -> PriorSettings:
 
 
 def _read(path: Path) -> str | None:
-    """Return the text of a file, None if there is none."""
+    """Return the text of a file, None if it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Pulsar's own shedding and automatic splits: off while we balance, then as they were.
+"""Pulsar's own shedding and automatic splits: off while attach balances, then restored.
 
 Two balancers undo each other's moves. The switches are dynamic settings, so no broker is
-restarted. A value that was changed by others meanwhile is kept.
+restarted. A value that others changed in the meantime is left unchanged.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 
 
 async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    """Return the settings that are overridden; raises as `PulsarAdmin.json`."""
+    """Return the dynamic settings that are overridden; raises as `PulsarAdmin.json`."""
     where = f"{url}{CONFIGURATION}/values"
     found = await admin.json(where)
     if not isinstance(found, dict):
@@ -29,7 +29,7 @@ async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 
 async def write_dynamic(admin: PulsarAdmin, url: str, key: str, value: str | None) -> None:
-    """Override a setting on all brokers, None ends that; raises as `PulsarAdmin.change`."""
+    """Override a setting on all brokers; None removes it; raises as `PulsarAdmin.change`."""
     where = f"{url}{CONFIGURATION}/{quote(key, safe='')}"
     if value is None:
         await admin.change("DELETE", where)
@@ -44,29 +44,29 @@ _PAUSE_S: Final = 0.2
 
 
 class NotQuiet(LoadManagerError):
-    """Pulsar's own balancer is not, or cannot be, ours to switch off; the message says why."""
+    """Pulsar's own balancer must not, or cannot, be switched off; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Switches Pulsar's own balancer off and back."""
+    """Switches Pulsar's own balancer off, and restores its settings."""
 
     admin: PulsarAdmin
     state: State
     settle_s: float = 10.0
-    """How long brokers may take to act on a dynamic setting."""
+    """Time within which brokers must apply a dynamic setting."""
     otherwise: str = "give --take-over"
-    """What is to be done where shedding is off and no controller is at work."""
+    """The remedy, in the message of `NotQuiet`, if shedding is off without a controller."""
 
     async def begin(self, url: str, cluster: PulsarCluster, *, take_over: bool) -> None:
-        """Switch it off on all brokers, having stored what it was set to.
+        """Store the settings, then switch the balancer off on all brokers.
 
-        What an earlier controller stored and did not restore stays stored.
+        Settings that an earlier controller stored and did not restore are not replaced.
 
         Raises:
             NotQuiet: shedding was already switched off by others, or brokers do not apply the
-            setting.
-            StateUnusable: it cannot be stored; nothing was changed then.
+                setting.
+            StateUnusable: the settings cannot be stored; nothing was changed.
             PulsarAdminError: a setting cannot be read or changed.
         """
         dynamic = await read_dynamic(self.admin, url)
@@ -88,11 +88,11 @@ class Quiet:
             raise NotQuiet(f"{cluster.name}: {'; '.join(late)} {self.settle_s:g} s after the order")
 
     async def restore(self, url: str) -> tuple[str, ...]:
-        """Set everything as it was; return what was done, a line for each setting.
+        """Restore all settings; return one line for each.
 
         Raises:
-            StateUnusable: what was stored cannot be read or removed.
-            PulsarAdminError: a setting cannot be read or changed; what was stored stays.
+            StateUnusable: the stored settings cannot be read or removed.
+            PulsarAdminError: a setting cannot be read or changed; the stored settings stay.
         """
         prior = await self.state.read()
         if prior is None:
@@ -115,14 +115,14 @@ class Quiet:
         await write_dynamic(self.admin, url, key, value)
         if value is not None or not effective:
             return
-        # Older brokers keep the value that is not overridden any more until they restart.
+        # Older brokers keep the value of a removed override until they restart.
         if await self._until(url, {key: effective}):
             await write_dynamic(self.admin, url, key, effective)
             await self._until(url, {key: effective})
             await write_dynamic(self.admin, url, key, None)
 
     async def _until(self, url: str, wanted: Mapping[str, str]) -> tuple[str, ...]:
-        """Wait until all brokers that answer act on settings; return which do not."""
+        """Wait until all brokers that answer apply settings; return those that do not in time."""
         until_s = monotonic() + self.settle_s
         while True:
             cluster = await describe(self.admin, url)
@@ -138,7 +138,7 @@ class Quiet:
 
 
 def disturbance(cluster: PulsarCluster) -> str:
-    """Return what is switched on, and by whom, "" if Pulsar's own balancer is quiet."""
+    """Return which settings are switched on, on which brokers, "" if none is."""
     return "; ".join(_switched_on(cluster, SWITCHES))
 
 

@@ -1,4 +1,4 @@
-"""What an attached controller sees, decides and does, as lines of history for the pipeline."""
+"""Samples, decisions and tasks of an attached controller, as history for the pipeline."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from loadmanager.ports import HistorySink, offer_report
 
 @dataclass(slots=True)
 class _Decided:
-    """A round whose moves are under way; ``ordered`` are those of which an order was sent."""
+    """A round whose moves are under way; ``ordered`` are the bundles with an order."""
 
     facts: RoundFacts
     view: ClusterView
@@ -44,15 +44,16 @@ class _Decided:
 class AttachHistory:
     """Writes the reports, rounds, moves and tasks of one controller's term.
 
-    A window is a tick, and a round if the strategy decided in it. A round is written when its
-    moves have ended, at the next one or at the end. Bases are the first round, every
-    ``base_every_rounds``-th, and those after settings, or what may be moved where, changed.
+    A window is a tick, and a round if the strategy decided in it. A round is written after its
+    moves have ended: at the next window, or at the end of the term. Bases are the first round,
+    every ``base_every_rounds``-th after it, and each one after a change of the planner's settings
+    or of the policies.
 
     Attributes:
-        tallied: what is known of the cluster; ``strategy``'s own, where it keeps any.
+        tallied: the state of the cluster; that of ``strategy`` if it has one.
         balances: whether moves are made, not only proposed.
-        most_moves: as the controller's rules have it.
-        epoch: of the term, 0 where there is no other candidate.
+        most_moves: the limit of the controller's rules.
+        epoch: of the term, 0 without elections.
     """
 
     sink: HistorySink
@@ -81,7 +82,7 @@ class AttachHistory:
         self._record(at_ms, [term_record(at_ms, self.epoch, "ended")])
 
     def round(self, seen: Observation, held: str) -> None:
-        """Write the reports of one look, and keep what was decided on it."""
+        """Write the reports of one window, and keep its decision for `_write_round`."""
         self._write_round()
         if self.strategy.tallied is None:
             self.tallied.take(seen.cluster, seen.samples)
@@ -127,7 +128,7 @@ class AttachHistory:
         return Decided(planner=Planner(), view=view, memory=RoundMemory(), plan=plan)
 
     def _acted(self, plan: Plan, seen: Observation, held: str) -> Plan:
-        """Return a plan whose moves are carried out or observed, with why others are not."""
+        """Return a plan with its moves as made or observed, and the refusals of ``seen`` added."""
         acts = self.balances and not held
         return replace(
             plan,
@@ -141,7 +142,7 @@ class AttachHistory:
         return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
 
     def _write_window(self, seen: Observation) -> None:
-        """Write the reports of a window, and the tick that takes them up."""
+        """Write the reports of a window, and the tick that counts them."""
         tallied = self.tallied
         for gone in tallied.left:
             self._reported_s.pop(gone, None)
@@ -169,7 +170,7 @@ class AttachHistory:
         self._record(tallied.at_ms, [tick])
 
     def task(self, task: BundleTask) -> None:
-        """Write a task in its new state, and what a split has cut."""
+        """Write a task in its new state, and the parts of a finished split."""
         at_ms, now_s = self.tallied.wall_ms(), self.tallied.monotonic_s()
         if self._decided is not None and task.state is TaskState.ORDERED:
             self._decided.ordered.add(task.bundle)
@@ -177,7 +178,7 @@ class AttachHistory:
         if task.kind is TaskKind.SPLIT and task.state is TaskState.SERVING:
             (cut,) = task.splits[task.bundle].positions
             parts = parts_at(task.bundle, cut)
-            # Averages go on with the parts: a replay has to start over.
+            # The averages continue with the parts, so a replay needs a new base.
             self._based_on = None
             records.append(
                 cut_record(at_ms, epoch=self.epoch, action="split", whole=task.bundle, parts=parts)

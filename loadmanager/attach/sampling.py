@@ -1,4 +1,4 @@
-"""What each broker serves and has counted, at one moment; and the traffic between two moments."""
+"""Bundles and counters of each broker at one time, and the traffic between two such readings."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ _PARALLEL = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One broker at one moment.
+    """One broker at one time.
 
     Attributes:
         at_s: when its metrics had been read, on the monotonic clock of this process.
-        owned: the bundles it serves.
-        seen: what its metrics said.
-        foreign: names of bundles that are none (of version 1, with a cluster in them).
-        host: what the broker's load manager measured of its host, None where it is not needed.
+        owned: the bundles that it serves.
+        seen: its metrics.
+        foreign: names of bundles of version 1, which contain a cluster; they are left out.
+        host: host usage as its load manager measured it, None if the strategy needs none.
     """
 
     at_s: float
@@ -46,15 +46,15 @@ class BrokerSample:
     """One broker over one window.
 
     Attributes:
-        window_s: between the two readings of its metrics.
+        window_s: length, between the two readings of its metrics.
         bundles: the traffic of each bundle that it served at the end.
         topics: the traffic of each topic.
-        usages: percent of the broker's resources, as its own load manager measured last.
-        cpu_cores: what its process used, in cores; None if its metrics do not have it.
-        homeless_topics: with counters, though no bundle of the broker holds them.
+        usages: usage of its resources in percent, as its load manager last measured it.
+        cpu_cores: CPU usage of its process, in cores; None if unknown, as after a restart.
+        homeless_topics: number of topics with counters that are in none of its bundles.
         began_s: when the window began, on the monotonic clock of this process.
-        restarted: the broker's process began within the window.
-        host: what the broker's host uses, None where it is not needed.
+        restarted: whether its process was restarted within the window.
+        host: usage of its host, None if the strategy needs none.
     """
 
     window_s: float
@@ -69,7 +69,7 @@ class BrokerSample:
 
     @property
     def shows_since_s(self) -> float:
-        """When what this shows began, on the same clock as ``began_s``."""
+        """Start of the period that traffic and host usage cover, on the clock of ``began_s``."""
         if self.host is None:
             return self.began_s
         return min(self.began_s, self.began_s + self.window_s - self.host.age_s)
@@ -77,9 +77,9 @@ class BrokerSample:
 
 @dataclass(slots=True)
 class Sampler:
-    """Reads all brokers again and again; a window lies between two readings of a broker.
+    """Reads all brokers repeatedly; a window lies between two readings of a broker.
 
-    ``hosts`` says how their hosts are read, too; None reads none.
+    ``hosts`` also reads the usage of their hosts; with None it is not read.
     """
 
     admin: PulsarAdmin
@@ -90,7 +90,7 @@ class Sampler:
     async def sample(
         self, cluster: PulsarCluster
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
-        """Read all brokers; return the samples, and why others have none yet."""
+        """Read all brokers; return the samples, and the reason by broker without one."""
         parallel = asyncio.Semaphore(_PARALLEL)
 
         async def bounded(broker: BrokerId) -> Reading:

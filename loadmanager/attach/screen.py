@@ -1,4 +1,4 @@
-"""An observation as text for people, at most 80 columns wide where names allow it."""
+"""An observation as text for a terminal, at most 80 columns wide if names are short enough."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def columns(seen: Observation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def title(seen: Observation) -> str:
-    """Return what cluster this is, in one line."""
+    """Return name, version, load manager and size of the cluster, in one line."""
     cluster = seen.cluster
     return (
         f"{cluster.name}: Pulsar {cluster.version}, {cluster.manager} load manager, "
@@ -46,7 +46,7 @@ def title(seen: Observation) -> str:
 
 
 def summary(seen: Observation) -> Iterator[str]:
-    """Yield the lines below the table: how even it is, and what would be moved."""
+    """Yield the lines below the table: the balance, and the proposed splits and moves."""
     for broker, why in seen.missing.items():
         yield f"{broker}: no sample, so it neither gives nor takes ({why})"
     if seen.plan is not None:
@@ -72,7 +72,7 @@ def summary(seen: Observation) -> Iterator[str]:
 
 
 def findings(found: tuple[Finding, ...]) -> Iterator[str]:
-    """Yield what the doctor found, with remedies below."""
+    """Yield the findings of `attach.doctor`, each with its remedy below it."""
     for one in found:
         yield f"{one.level:8}{one.about}: {one.what}"
         if one.remedy:

@@ -22,28 +22,28 @@ class SharedState:
 
     @property
     def where_moves(self) -> str:
-        """The node of what was moved lately."""
+        """The node of the recent moves."""
         return znodes.ATTACH_MOVES
 
     async def read(self) -> PriorSettings | None:
-        """Return what is kept, None for nothing.
+        """Return the prior settings, None if none are stored.
 
         Raises:
-            StateUnusable: it cannot be read, or is not what this wrote.
+            StateUnusable: the node cannot be read, or was not written by `write`.
         """
         text = await self._text(znodes.ATTACH_PRIOR)
         return None if text is None else prior_of(text, self.where)
 
     async def write(self, prior: PriorSettings) -> None:
-        """Keep settings; raises `StateUnusable`."""
+        """Store the prior settings; raises `StateUnusable`."""
         await self._write(znodes.ATTACH_PRIOR, text_of(prior))
 
     async def remove(self) -> None:
-        """Forget them; raises `StateUnusable`."""
+        """Remove the prior settings; raises `StateUnusable`."""
         await self._remove(znodes.ATTACH_PRIOR)
 
     async def pause(self, why: str) -> None:
-        """Have nothing move until `resume`; raises `StateUnusable`."""
+        """Stop all moves until `resume`; raises `StateUnusable`."""
         await self._write(znodes.ATTACH_PAUSED, why)
 
     async def resume(self) -> None:
@@ -51,7 +51,7 @@ class SharedState:
         await self._remove(znodes.ATTACH_PAUSED)
 
     async def paused(self) -> str:
-        """Return the reason that `pause` was given, or that it is unknown; "" if not paused."""
+        """Return the reason of the pause, or why it cannot be read; "" if not paused."""
         try:
             text = await self._text(znodes.ATTACH_PAUSED)
         except StateUnusable as error:
@@ -59,24 +59,24 @@ class SharedState:
         return "" if text is None else text or "paused"
 
     async def moves(self) -> str | None:
-        """Return what `keep_moves` was given last, None for nothing; raises `StateUnusable`."""
+        """Return the text that `keep_moves` stored last, None if none; raises `StateUnusable`."""
         return await self._text(znodes.ATTACH_MOVES)
 
     async def keep_moves(self, text: str) -> None:
-        """Keep what was moved lately; raises `StateUnusable`."""
+        """Store the recent moves; raises `StateUnusable`."""
         await self._write(znodes.ATTACH_MOVES, text)
 
     @property
     def where_course(self) -> str:
-        """The node of how the balance went."""
+        """The node of the course of the balance."""
         return znodes.ATTACH_COURSE
 
     async def course(self) -> str | None:
-        """Return what `keep_course` was given last, None for nothing; raises `StateUnusable`."""
+        """Return the text that `keep_course` stored last, None if none; raises `StateUnusable`."""
         return await self._text(znodes.ATTACH_COURSE)
 
     async def keep_course(self, text: str) -> None:
-        """Keep how the balance went; raises `StateUnusable`."""
+        """Store the course of the balance; raises `StateUnusable`."""
         await self._write(znodes.ATTACH_COURSE, text)
 
     async def _text(self, path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Which bundles would be cut, and where."""
+"""Proposed splits: the bundles, and the position of each cut."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loadmanager.core.rate_splits import evenest_cut, worth_cutting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitProposal:
-    """One bundle that would be cut; ``share_of_mean`` is of the mean load of a broker."""
+    """One proposed split; ``share_of_mean`` is the bundle's load over the mean of the brokers."""
 
     bundle: BundleId
     broker: BrokerId
@@ -31,7 +31,7 @@ class SplitProposal:
 def proposed_splits(
     samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
 ) -> tuple[SplitProposal, ...]:
-    """Return what to cut, the largest first; nothing where moves are enough."""
+    """Return the splits, the largest bundle first; none if moves are enough."""
     traffic = [one for sample in samples.values() for one in sample.bundles.values()]
     msgs = sum(one.msgs_per_s for one in traffic) / max(len(samples), 1)
     size = sum(one.bytes_per_s for one in traffic) / max(len(samples), 1)
@@ -52,7 +52,7 @@ def proposed_splits(
 def topic_loads(
     sample: BrokerSample, bundle: BundleId, msgs: float, size: float
 ) -> Iterator[tuple[int, float]]:
-    """Yield position and load of each topic in a bundle, relative to these rates."""
+    """Yield hash position and load of each topic in a bundle, relative to ``msgs`` and ``size``."""
     namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
     for name, rates in sample.topics.items():
         try:

@@ -1,8 +1,7 @@
-"""The budget of moves, kept beside the prior settings, so that the next controller goes on with it.
+"""The budget of moves, stored beside the prior settings, so that the next controller continues it.
 
-Before each round's moves it is stored as if all of them had begun: a candidate that takes over
-after a
-crash counts some that did not, and none too few. After them it is stored as it is.
+Before the moves of a round it is stored as if all of them had begun, and after them as it is. So
+a controller that takes over after a crash may count moves that did not begin, but misses none.
 """
 
 import json
@@ -23,7 +22,7 @@ _MOST_COUNT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredBudget:
-    """A budget, and the state where it is kept; times there are of the wall clock."""
+    """A budget, and the state that stores it, with times of the wall clock."""
 
     budget: MoveBudget
     state: State
@@ -31,10 +30,10 @@ class StoredBudget:
     monotonic_s: Callable[[], float] = time.monotonic
 
     async def resume(self) -> None:
-        """Count the moves that were stored.
+        """Count the stored moves.
 
         Raises:
-            StateUnusable: they cannot be read, or are not what this wrote.
+            StateUnusable: they cannot be read, or were not written by `store`.
         """
         text = await self.state.moves()
         if text is not None:
@@ -73,7 +72,7 @@ def _entries(content: Any) -> Any:
 
 
 def _begun(at_ms: Any, namespace: Any, count: Any, *, now_ms: int) -> Begun:
-    """Return one entry; by a clock that is ahead of this one, it began now."""
+    """Return one entry; an entry from a clock that is ahead of this one began now."""
     if type(at_ms) is not int or type(count) is not int or not 0 < count <= _MOST_COUNT:
         raise ValueError
     name = parse_namespace(namespace) if namespace else Namespace("")

@@ -1,6 +1,7 @@
-"""How the balance went over the last hour, kept beside the prior settings for the next controller.
+"""The course of the balance over the last hour, stored for the next controller.
 
-Only the live page shows it: a course that cannot be stored or read keeps nothing from moving.
+It is stored beside the prior settings. Only the live page shows it, so an error in storing or
+reading it does not stop moves.
 """
 
 import json
@@ -28,13 +29,13 @@ _LARGEST_BYTES: Final = 1_048_576
 
 @dataclass(slots=True)
 class Course:
-    """The balance of each look at the cluster, thinned out to the last hour."""
+    """The balance of each round within the last hour, thinned out."""
 
     _points: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
     _stored_ms: int = 0
 
     def note(self, seen: Observation, at_ms: int) -> None:
-        """Record one look, unless its balance is unknown."""
+        """Record the balance of one observation, unless it is unknown."""
         plan = seen.plan
         if plan is not None and plan.least_max_over_mean > 0:
             largest, bound = plan.max_over_mean, plan.least_max_over_mean
@@ -42,28 +43,28 @@ class Course:
             self.add(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
 
     def add(self, point: BalancePoint) -> None:
-        """Take note of the balance at one time, later than all others."""
+        """Add a point, which must be later than all others."""
         self._points.append(point)
 
     def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
-        """Return the last hour."""
+        """Return the points of the last hour, at most 120."""
         return last_hour(self._points, now_ms, _MOST_POINTS)
 
     async def resume(self, state: State, now_ms: int) -> str:
-        """Go on with what the last controller stored; return why that cannot be, "" if it can."""
+        """Continue the stored course; return why it cannot be read, "" if it can."""
         try:
             text = await state.course()
             stored = () if text is None else _parsed(text, state.where_course)
         except StateUnusable as error:
             return f"the course of the balance starts over: {error}"
-        # One that led before has points of its own.
+        # This controller may have led before, and then has points already.
         known = {one.at_ms: one for one in (*self._points, *last_hour(stored, now_ms, _MOST_KEPT))}
         self._points.clear()
         self._points.extend(known[at_ms] for at_ms in sorted(known))
         return ""
 
     async def store(self, state: State, now_ms: int) -> str:
-        """Store it, once in a while; return why that cannot be, "" if it can."""
+        """Store the course, at most every 30 s; return why it cannot be stored, "" if it can."""
         if 0 <= now_ms - self._stored_ms < _STORE_MS:
             return ""
         self._stored_ms = now_ms

@@ -1,4 +1,4 @@
-"""What decides on one look at a cluster, and the strategy that looks at counters alone."""
+"""The interface of strategies for ``attach``, and the strategy that needs only counters."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ Missing = Mapping[BrokerId, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a strategy decides on: each bundle with its broker and traffic.
+    """Input of a strategy: each bundle with its broker and traffic.
 
-    ``stays`` are the bundles that may not move, ``most_moves`` how many others may at once.
+    ``stays`` are the bundles that may not move, ``most_moves`` is the most moves of one round.
     """
 
     cluster: PulsarCluster
@@ -56,9 +56,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The moves of one look with the cause of each, and why everything else was left alone.
+    """The moves that a strategy chose, each with its cause, and the refusals.
 
-    ``weighed`` is what each move was weighed by, "" for strategies that do not say so.
+    ``weighed`` describes benefit and cost of each move, "" if the strategy compares none.
     """
 
     plan: RatePlan
@@ -69,7 +69,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """One round of the planner: with what, on which view, with which memory, and its plan."""
+    """One round: the planner, its view and its memory before the round, and the plan."""
 
     planner: Planner
     view: ClusterView
@@ -78,15 +78,15 @@ class Decided:
 
 
 class Strategy(Protocol):
-    """Chooses moves, look after look."""
+    """Chooses the moves of each round."""
 
     @property
     def name(self) -> str:
-        """What it is called, as an option has it."""
+        """Its name, as in the option of the command."""
 
     @property
     def hosts(self) -> Hosts | None:
-        """How hosts are read for it, None if it does not look at them."""
+        """Reads host usage for it, None if it needs none."""
 
     @property
     def tallied(self) -> Tallied | None:
@@ -94,7 +94,7 @@ class Strategy(Protocol):
 
     @property
     def decided(self) -> Decided | None:
-        """What the planner decided in this window, None where it did not decide."""
+        """The planner's decision in this window, None without one."""
 
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
@@ -102,22 +102,22 @@ class Strategy(Protocol):
         """Count the samples of a window; return those to decide on, and why others are missing.
 
         Raises:
-            LoadManagerError: this cluster does not report what the strategy needs.
+            LoadManagerError: the cluster does not report the figures that the strategy needs.
         """
 
     def choose(self, look: Look) -> Chosen:
-        """Return what would be moved now; the same samples may be asked about again."""
+        """Return the moves; may be called more than once for the same samples."""
 
     def settle(self) -> None:
-        """Let the last choice be the one of this window."""
+        """Make the last choice the decision of this window."""
 
     def task(self, task: BundleTask) -> None:
-        """Take note of a task in its new state."""
+        """Record a task in its new state."""
 
 
 @dataclass(frozen=True, slots=True)
 class GreedyRate:
-    """Evens out message and byte rates; needs no figures of hosts and remembers nothing."""
+    """Evens out message and byte rates; needs no host usage and keeps no state."""
 
     name: ClassVar[str] = GREEDY_RATE
     hosts: ClassVar[Hosts | None] = None
@@ -127,7 +127,7 @@ class GreedyRate:
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
     ) -> tuple[Samples, Missing]:
-        """Return the samples as they are."""
+        """Return the samples unchanged."""
         del cluster
         return samples, missing
 
@@ -154,7 +154,7 @@ class GreedyRate:
         return Chosen(plan=plan, causes=(Cause.IMBALANCE,) * count, weighed=("",) * count)
 
     def settle(self) -> None:
-        """Remember nothing."""
+        """Do nothing: there is no state."""
 
     def task(self, task: BundleTask) -> None:
-        """Remember nothing."""
+        """Do nothing: there is no state."""

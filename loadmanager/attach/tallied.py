@@ -1,4 +1,4 @@
-"""The state of a cluster over time for attach, in the form that the planner and history share."""
+"""The state of a cluster over time for ``attach``, as load reports for planner and history."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ _PERCENT = 100.0
 
 @dataclass(slots=True)
 class Reports:
-    """Makes load reports, each with what it gained and lost since the one before.
+    """Makes load reports, each with the bundles gained and lost since the broker's last one.
 
-    A broker's life begins when it is seen first, and when its metrics say that it restarted.
+    The start time of a broker is that of its first sample, or of the first after a restart.
     """
 
     address: Addresses
@@ -31,7 +31,7 @@ class Reports:
     def of(
         self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample], at_ms: int
     ) -> Mapping[BrokerId, LoadReport]:
-        """Return the report of each broker that has a sample; brokers that left are forgotten."""
+        """Return the report of each broker with a sample; brokers that left are dropped."""
         for gone in self._started_at_ms.keys() - set(cluster.brokers):
             del self._started_at_ms[gone]
             self._former.pop(gone, None)
@@ -63,7 +63,7 @@ class Reports:
 
 
 def _usages(sample: BrokerSample) -> dict[str, Any]:
-    """Return what the host uses, else the CPU time of the broker's process without a limit."""
+    """Return the host's usage, or the CPU usage of the broker's process, without a limit."""
     if sample.host is not None and sample.host.usages:
         return dict(sample.host.usages)
     if sample.cpu_cores is None:
@@ -73,15 +73,15 @@ def _usages(sample: BrokerSample) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Tallied:
-    """The tally of one controller's term, with one sample of each bundle a window.
+    """Loads over one controller's term, with one sample of each bundle per window.
 
     Attributes:
-        reports: makes load reports of samples.
-        weights: of brokers' averages.
+        reports: makes load reports from samples.
+        weights: of resources in the brokers' averages.
         taken: the reports of the last window.
-        left: brokers that had a report before it and have none in it.
-        at_ms: when the window was taken, on the wall clock; ``now_s`` on the monotonic one.
-        ticks: windows so far.
+        left: brokers with a report before the last window and none in it.
+        at_ms: time of the last window on the wall clock; ``now_s`` on the monotonic clock.
+        ticks: number of windows so far.
     """
 
     reports: Reports
@@ -100,7 +100,7 @@ class Tallied:
         self.tracker = LoadTracker(weights=self.weights)
 
     def take(self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample]) -> None:
-        """Count a window; a broker without a sample is as one that left."""
+        """Count a window; a broker without a sample counts as having left."""
         self.at_ms, self.now_s = self.wall_ms(), self.monotonic_s()
         self.left = self.tracker.brokers - samples.keys()
         for gone in self.left:

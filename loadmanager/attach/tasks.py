@@ -1,4 +1,4 @@
-"""Bundle tasks as ``attach`` proposes and reports them."""
+"""Bundle tasks of ``attach``: from its proposals, and as text and JSON."""
 
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,10 +13,10 @@ from loadmanager.core.plan import Cause
 
 
 class TaskLog(Protocol):
-    """Where a task is reported; ``why`` says why it was proposed."""
+    """Receives tasks; ``why`` is the reason for which a task was proposed."""
 
     def task(self, task: BundleTask, why: str) -> None:
-        """A task in a new state."""
+        """Report a task in a new state."""
 
 
 def proposed_move(one: Proposal) -> BundleTask:
@@ -57,7 +57,7 @@ def _proposed(
 
 
 def line(task: BundleTask, why: str) -> str:
-    """Return a task as text for people."""
+    """Return a task as one line of text."""
     tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
     cut = _cut(task)
     way = f"{task.source or 'no broker'} -> {task.target}"

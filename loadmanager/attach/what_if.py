@@ -1,4 +1,4 @@
-"""What a Pulsar cluster would be with other brokers or other traffic, from one look at it."""
+"""Forecast of a Pulsar cluster with other brokers or other traffic, from one observation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,20 +24,20 @@ _MOST_MOVES: Final = 10_000
 
 
 class SnapshotRefused(LoadManagerError):
-    """It is no look at a cluster, or does not have what is to be changed."""
+    """The content is no observation of a cluster, or lacks the broker or namespace to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One look: K bundles on B brokers.
+    """One observation: K bundles on B brokers.
 
     Attributes:
-        brokers: their names.
-        bundles: their names.
-        owner: (K,) the place of each bundle's broker.
+        brokers: names, (B,).
+        bundles: names, (K,).
+        owner: (K,) index of each bundle's broker.
         rates: (K, 2) messages and bytes per second, in and out.
-        stays: which bundles never move.
-        policies: which brokers may serve which namespaces.
+        stays: bundles that never move.
+        policies: isolation policies of namespaces.
     """
 
     brokers: tuple[str, ...]
@@ -50,7 +50,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What would be otherwise: brokers that come and go, and factors of namespaces' traffic."""
+    """A hypothetical change: brokers added and lost, and factors on the traffic of namespaces."""
 
     add: int = 0
     lose: Sequence[str] = ()
@@ -59,11 +59,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """A cluster, and what moves would make of it.
+    """A cluster, and the effect of moves on it.
 
-    ``loads`` are (B, 2) of the brokers, ``evened`` those after the moves of ``plan``;
-    ``placed`` bundles of lost brokers were given to the emptiest one each that may have them;
-    ``unserved`` ones may be on no broker that is left, and count nowhere.
+    ``loads`` are those of the brokers (B, 2), ``evened`` those after the moves of ``plan``.
+    ``placed`` counts the bundles of lost brokers that were assigned to the least loaded broker
+    allowed to serve them; ``unserved`` are those that no remaining broker may serve, which are
+    in no load.
     """
 
     seen: Seen
@@ -75,10 +76,10 @@ class Outlook:
 
 
 def seen_in(content: Any, where: str) -> Seen:
-    """Return the look in what ``attach --once --json`` has printed.
+    """Return the observation in the output of ``attach --once --json``.
 
     Raises:
-        SnapshotRefused: it is something else.
+        SnapshotRefused: the content is anything else.
     """
     brokers: list[str] = []
     rows: list[tuple[BundleId, int, float, float]] = []
@@ -119,10 +120,10 @@ def seen_in(content: Any, where: str) -> Seen:
 
 
 def outlook(seen: Seen, change: Change) -> Outlook:
-    """Return what the cluster would be after a change, and what moves would make of it.
+    """Return the cluster after a change, and the effect of moves on it.
 
     Raises:
-        SnapshotRefused: a broker or namespace is not there, or no broker is left.
+        SnapshotRefused: a broker or namespace does not exist, or no broker is left.
     """
     _check(seen, change)
     kept = [one for one in seen.brokers if one not in change.lose]
@@ -167,9 +168,10 @@ def outlook(seen: Seen, change: Change) -> Outlook:
 
 
 def _allowed(seen: Seen, brokers: tuple[str, ...]) -> tuple[Places, Flags, Flags]:
-    """Return the kind of each bundle, and which brokers take, or else help out with, each kind.
+    """Return the policy number of each bundle, and the brokers open to each policy.
 
-    A broker that is not there yet has its name for a host.
+    These are two tables (policies, brokers): by the policy, and by its secondary brokers. The
+    host of a broker that is to be added is its name.
     """
     names = tuple(BrokerId(name if ":" in name else f"{name}:0") for name in brokers)
     kinds: dict[IsolationPolicy | None, int] = {None: 0}
@@ -197,7 +199,7 @@ def _check(seen: Seen, change: Change) -> None:
 
 
 def _place(lost: Places, owner: Places, rates: Floats, may: Flags) -> None:
-    """Give bundles that have no broker to the emptiest one that ``may`` have them (K, B)."""
+    """Assign bundles without a broker to the least loaded one that ``may`` (K, B) serve them."""
     brokers = may.shape[1]
     means = np.maximum(rates.sum(axis=0) / brokers, 1e-9)
     sizes = rates / means
@@ -217,7 +219,7 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
 
 
 def document(now: Outlook, then: Outlook) -> dict[str, Any]:
-    """Return the cluster as it is, and as it would be, as JSON."""
+    """Return the cluster before and after the change, as JSON."""
     return {
         "now": _document(now),
         "changed": _document(then),
