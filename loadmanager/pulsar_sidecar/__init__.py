@@ -1,1 +1,1 @@
-"""A sidecar beside a real Pulsar broker, which owns its bundles by itself and obeys no agent."""
+"""A sidecar beside a real Pulsar broker, which owns its bundles under Pulsar's own locks."""

@@ -1,4 +1,4 @@
-"""The Pulsar broker beside this sidecar: observed, and asked; nothing can be commanded."""
+"""The Pulsar broker beside this sidecar: observed through its admin REST, not commanded."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -47,22 +47,22 @@ from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
 log = structlog.get_logger()
 
 FIRST_WINDOW_S: Final = 1.0
-"""How long the window of the first sample is: a broker without rates would look idle."""
+"""Window of the first sample, without which a broker would look idle."""
 
 _KNOWN_FOR_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class PulsarBroker:
-    """One Pulsar broker, as the `BrokerControl` that it is not commanded by.
+    """One Pulsar broker, as a `BrokerControl` that refuses all commands.
 
     Attributes:
-        url: where this sidecar asks it.
+        url: of its admin REST, as this sidecar reaches it.
         name: its id in the cluster.
-        stays: returns why a bundle never moves, "" if it may. What stays is not in the
-            statistics, so that no leader thinks of moving it.
-        cluster: its name, "" until the broker has answered.
-        claims: whether moves need a claim at their target, as on the modular manager.
+        stays: returns why a bundle never moves, "" if it may. Bundles that stay are left out of
+            the statistics, so that no leader moves them.
+        cluster: the name of its cluster, "" until the broker has answered.
+        claims: whether moves need a claim at their target, as with the modular load manager.
     """
 
     admin: PulsarAdmin
@@ -81,15 +81,20 @@ class PulsarBroker:
     _sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to read."""
+        """Prepare to sample the broker."""
         self._sampler = Sampler(self.admin, self.address)
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         await self.admin.close()
 
     async def health(self, timeout_s: float) -> None:
-        """Return if the broker says within ``timeout_s`` that it is ready."""
+        """Return if the broker reports within ``timeout_s`` that it is ready.
+
+        Raises:
+            BrokerUnreachable: it does not answer in time.
+            BrokerRefused: it answers that it is not ready.
+        """
         with _as_broker_error():
             try:
                 async with asyncio.timeout(timeout_s):
@@ -107,7 +112,7 @@ class PulsarBroker:
         return owned
 
     async def stats(self) -> BrokerStats:
-        """Return the traffic of each bundle that may move, since the last time."""
+        """Return the traffic of each bundle that may move, since the last call."""
         with _as_broker_error():
             await self._know()
             begins = self._sample is None
@@ -131,10 +136,10 @@ class PulsarBroker:
         )
 
     async def _process(self) -> int | None:
-        """Return the process that listens where this broker is asked, None if it is not known.
+        """Return the id of the process that listens on the broker's port, None if unknown.
 
-        In a container of its own this sidecar would measure itself instead. Pulsar says nothing
-        of its process; looking costs a while, and is done beside the event loop.
+        Pulsar does not report it. Without it, a sidecar in a container beside the broker's would
+        measure itself. The search is slow, so it runs in a thread.
         """
         now_s = monotonic()
         if self._process_ended() or now_s >= self._look_again_s:
@@ -166,11 +171,11 @@ class PulsarBroker:
         return found
 
     def address(self, broker: BrokerId) -> str:
-        """Return the URL of a broker of the cluster, with the scheme of this one's."""
+        """Return the URL of a broker of the cluster, with the scheme of ``url``."""
         return self.url if broker == self.name else Addresses.of(self.url)(broker)
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
-        """Return a topic of any broker's bundle, None if it has none.
+        """Return a topic of a bundle of any broker, None if it has none.
 
         Raises:
             PulsarAdminError: the broker does not report it.
@@ -178,7 +183,7 @@ class PulsarBroker:
         return next(iter(await read_topics(self.admin, self.url, bundle)), None)
 
     async def _read(self) -> BrokerSample | None:
-        """Return the sample since the last reading, None if there is none; `_missing` says why."""
+        """Return the sample since the last reading, or None with the reason in `_missing`."""
         version, manager = self._version, "unknown"
         alone = PulsarCluster(
             name=self.cluster, brokers=(self.name,), version=version, manager=manager
@@ -188,7 +193,7 @@ class PulsarBroker:
         return samples.get(self.name)
 
     async def _know(self) -> None:
-        """Learn of the cluster, and from time to time which brokers redirects may lead to."""
+        """Read the cluster's name once, and the brokers that redirects may name every 30 s."""
         if monotonic() < self._known_until_s:
             return
         if not self.cluster:
@@ -210,7 +215,7 @@ class PulsarBroker:
         self._known_until_s = monotonic() + _KNOWN_FOR_S
 
     async def renew_lease(self, *_: object, **__: object) -> NoReturn:
-        """Refuse: the broker serves under Pulsar's own locks, and obeys no agent."""
+        """Refuse: the broker serves under Pulsar's own locks, without leases."""
         raise BrokerRefused(f"{self.name} owns its bundles by itself and obeys no agent")
 
     load = renew_lease

@@ -1,7 +1,8 @@
-"""What Pulsar's brokers say of namespaces, entered in our own nodes by the leader.
+"""The leader's copy of Pulsar's bundles and policies in loadmanager's own nodes.
 
-The boundaries of a namespace are read when one of its bundles is listed that they do not have:
-so it is after a split, and for a new namespace. Bundles that no broker serves are left out.
+The boundaries of a namespace are read again when a broker lists a bundle that is not in them,
+as after a split or for a new namespace. So a namespace is copied once a broker serves one of
+its bundles.
 """
 
 import asyncio
@@ -42,10 +43,10 @@ _LOG_EVERY_S: Final = 60.0
 
 @dataclass(slots=True, eq=False)
 class Importing:
-    """Keeps boundaries, anti-affinity groups and a cluster's policies as Pulsar has them.
+    """Copies boundaries, anti-affinity groups, isolation policies and failure domains from Pulsar.
 
-    These are isolation policies and failure domains. ``cluster`` is our own name of the cluster,
-    under which they stand.
+    ``cluster`` is the name of the cluster in loadmanager's configuration, which the copies of
+    isolation policies and failure domains are stored under.
     """
 
     context: Context
@@ -57,11 +58,11 @@ class Importing:
     _log_again_s: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to write."""
+        """Prepare to write nodes."""
         self._documents = Documents(self.context.coordination)
 
     async def run(self) -> None:
-        """Import until cancelled; an error leaves what is there, and is logged."""
+        """Import until cancelled; errors are logged, and leave the existing copies unchanged."""
         clock, changes = self.context.clock, self.context.cluster_state.owner_changes
         while True:
             try:
@@ -75,8 +76,8 @@ class Importing:
         """Import what is due.
 
         Raises:
-            PulsarAdminError: the broker does not report it.
-            LoadManagerError: it cannot be written now.
+            PulsarAdminError: the broker does not report boundaries or policies.
+            LoadManagerError: a node cannot be written now.
         """
         now_s = self.context.clock.monotonic_s()
         if now_s >= self._policies_due_s:
@@ -101,7 +102,7 @@ class Importing:
                 raise error
 
     async def _unknown(self, bundles: Iterable[BundleId]) -> set[Namespace]:
-        """Return the namespaces of bundles that their boundaries do not have."""
+        """Return the namespaces of bundles that are not in the known boundaries."""
         found: set[Namespace] = set()
         for bundle in bundles:
             namespace = namespace_of(bundle)
@@ -120,7 +121,7 @@ class Importing:
         found = await read_boundaries(admin, url, namespace)
         if found is None:
             self._group_due_s.pop(namespace, None)
-            return  # It was deleted; what is listed of it is on its way out.
+            return  # It was deleted; brokers will stop listing its bundles.
         group = await read_anti_affinity_group(admin, url, namespace)
 
         def edit(data: bytes | None) -> bytes:
@@ -153,7 +154,7 @@ class Importing:
 
 
 def _entered(path: str, found: Boundaries, group: str, data: bytes | None) -> bytes:
-    """Return local policies with these boundaries and this group; what cannot be read goes."""
+    """Return local policies with these boundaries and group; unreadable ones are replaced."""
     try:
         if data and decode_anti_affinity(path, data) == group:
             return encode_boundaries(found, data)

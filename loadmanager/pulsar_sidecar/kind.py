@@ -1,4 +1,4 @@
-"""The kind of sidecar that stands beside a real Pulsar broker."""
+"""The kind of sidecar that runs beside a real Pulsar broker."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class BesidePulsar:
-    """See `Kind`; ``cluster`` is our own name of the cluster."""
+    """See `Kind`; ``cluster`` is the name of the cluster in loadmanager's configuration."""
 
     broker: PulsarBroker
     cluster: str
@@ -46,7 +46,7 @@ class BesidePulsar:
         _settings: RuntimeSettings,
         _commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
-        """Return what registers, reports and observes."""
+        """Return the agent that registers, reports and observes the broker."""
 
         async def restore() -> None:
             try:
@@ -63,15 +63,15 @@ class BesidePulsar:
 
     @property
     def answering(self) -> Callable[..., LookupService]:
-        """Make what answers as observed, else by the broker's word."""
+        """Make the service that answers from the observed owners, or else asks the broker."""
         return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """Return whether a bundle is Pulsar's own; topics that keep it in place do not count."""
+        """Return whether a bundle stays by its name, as Pulsar's own bundles do."""
         return bool(Rules().why_stays(bundle, BundleTraffic()))
 
     def term(self, context: Context, term: Term, /) -> PulsarTerm:
-        """Return what orders by admin REST."""
+        """Return the term, which sends orders through the admin REST."""
         self._term = PulsarTerm(context, term, self.broker, self.cluster)
         return self._term
 

@@ -1,4 +1,4 @@
-"""Lookups of bundles that brokers own by themselves: as observed, else by the broker's word."""
+"""Lookups of bundles under Pulsar's own locks: from observed owners, or else from the broker."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,14 +30,14 @@ _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
 class ObservedBundles:
-    """The bundles of this sidecar's own broker, as every sidecar sees them."""
+    """The bundles of this sidecar's broker: those that its owned list has."""
 
     def __init__(self) -> None:
         self.changes = Subscriptions()
         self.handovers = _NO_HANDOVERS
 
     def serves(self, _bundle: BundleId) -> bool:
-        """Say that the broker serves what it lists."""
+        """Return True: the broker serves the bundles that it lists."""
         return True
 
 
@@ -62,11 +62,11 @@ class ObservedLookups(LookupService):
         self._broker = broker
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the namespace's bundles, by the broker's word if none of it were observed.
+        """Return the namespace's bundles, from the broker if they were not imported yet.
 
         Raises:
             NamespaceUnknown: it does not exist.
-            Unavailable: the broker gives no answer.
+            Unavailable: the broker does not answer.
         """
         try:
             return await super().boundaries(namespace)
@@ -78,19 +78,19 @@ class ObservedLookups(LookupService):
             return found
 
     async def partitions(self, topic: TopicName) -> int:
-        """Return how many partitions a topic has, by the broker's word; raises as `boundaries`."""
+        """Return the broker's number of partitions of a topic; raises as `boundaries`."""
         await self.boundaries(topic.namespace)
         with _as_refused(f"the partitions of {topic}"):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Refuse: the first lookup of a bundle at a broker has Pulsar place it."""
+        """Refuse: Pulsar places a bundle at its first lookup."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 
     async def _follow(
         self,
         topic: TopicName,
-        mode: LookupMode,  # noqa: ARG002 - the broker's word ends every chain
+        mode: LookupMode,  # noqa: ARG002 - the broker's answer ends every chain of redirects
         *,
         authoritative: bool,  # noqa: ARG002
     ) -> Owner | Redirection:
@@ -99,7 +99,7 @@ class ObservedLookups(LookupService):
         return known if known is not None else await self._ask_broker(topic, bundle)
 
     async def _ask_broker(self, topic: TopicName, bundle: BundleId) -> Owner:
-        """Return the owner by the word of the broker beside this sidecar."""
+        """Return the owner in the answer of the broker beside this sidecar."""
         with _as_refused(f"the owner of {topic}"):
             urls = await read_lookup(self._broker.admin, self._broker.url, topic)
         try:
@@ -119,7 +119,7 @@ class ObservedLookups(LookupService):
 
 @contextmanager
 def _as_refused(what: str) -> Iterator[None]:
-    """Turn what a broker does not answer into what a lookup may be refused with."""
+    """Raise errors of the broker's admin REST as the errors that lookups may raise."""
     try:
         yield
     except AnswerRefused as error:

@@ -1,4 +1,4 @@
-"""The agent of a broker that owns its bundles by itself: it registers, reports and observes."""
+"""The agent of a Pulsar broker, which owns its bundles without an agent: registers and reports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -23,13 +23,13 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 log = structlog.get_logger()
 
 OWNED_EVERY_S: Final = 1.0
-"""How often the broker is asked which bundles it serves."""
+"""Interval of requests for the bundles that the broker serves."""
 
 LOST_AFTER_S: Final = 10.0
-"""A broker without an answer for so long is taken out: it neither gives nor takes."""
+"""A broker without an answer for this time is deregistered, and takes no part in moves."""
 
 LAST_LEFT_WITHIN_S: Final = 45.0
-"""How long the last one may take for its last work: older brokers are waited for, twice."""
+"""Time for the last sidecar's ``last_left``, which may wait for older brokers twice."""
 
 _PAUSE_S: Final = 0.5
 _TELL_EVERY_S: Final = 60.0
@@ -37,14 +37,14 @@ _READY_TIMEOUT_S: Final = 5.0
 
 
 class ObservingAgent:
-    """Keeps a broker registered, its loads and what it owns published, for as long as it answers.
+    """Keeps a broker registered, and its load report and owned list published, while it answers.
 
     Args:
         context: of this sidecar.
-        broker: the one that is observed.
-        publisher: of its loads.
-        settled: is awaited first when it leaves, so that no move is left halfway.
-        last_left: is awaited when this was the last registered broker and left in order.
+        broker: the broker to observe.
+        publisher: of its load reports.
+        settled: awaited first on leaving, so that moves under way come to an end.
+        last_left: awaited after an orderly leave if no other broker is registered.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ObservingAgent:
 
     @property
     def registered(self) -> bool:
-        """Whether the broker is registered in the present session, and answers."""
+        """Whether the broker is registered in the current session, and answers."""
         return self._membership is not None
 
     def unready(self) -> Iterator[str]:
@@ -81,7 +81,7 @@ class ObservingAgent:
             yield f"the broker is not registered: {self._why}"
 
     async def run(self) -> None:
-        """Live until cancelled, or until a membership ends after `leave`.
+        """Register and observe until cancelled, or until a membership ends after `leave`.
 
         Raises:
             ExceptionGroup: with `Displaced`: another sidecar took over this broker.
@@ -186,10 +186,10 @@ class ObservingAgent:
         raise MembershipEnded("the registration was deleted")
 
     async def drain(self) -> None:
-        """Return at once: the broker goes on without its sidecar, and keeps its bundles."""
+        """Return at once: the broker continues without its sidecar, and keeps its bundles."""
 
     async def leave(self, within_s: float) -> None:
-        """Take the registration back within ``within_s``; the last one puts things right, too."""
+        """Deregister within ``within_s``; if no other broker is registered, await ``last_left``."""
         self._leaving = True
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s / 2):
@@ -208,14 +208,14 @@ class ObservingAgent:
             log.warning("broker.registration.kept", why=str(error))
 
     async def serving_ended(self) -> None:
-        """Return at once: no lock of ours protects what the broker serves."""
+        """Return at once: the broker serves under Pulsar's locks, none of which is held here."""
 
 
 class _OwnedList:
-    """The list of what the broker owns, in ZooKeeper.
+    """The owned list of the broker, in ZooKeeper.
 
-    A bundle's fencing token is the zxid under which it was listed first, so that of two
-    brokers that list it for a moment the later one counts.
+    A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
+    moment, the later listing counts.
     """
 
     def __init__(self, context: Context, membership: Membership) -> None:
@@ -226,10 +226,10 @@ class _OwnedList:
         self._broker = membership.broker
 
     async def publish(self, owned: Collection[BundleId]) -> None:
-        """Write the list if it changed; a lost reply is found out by writing again.
+        """Write the list if it changed; after a lost reply the next call writes it again.
 
         Raises:
-            CoordinationError: it may not be written.
+            CoordinationError: it may not have been written.
         """
         if self._tokens.keys() == set(owned):
             return

@@ -1,4 +1,4 @@
-"""Which broker serves each bundle that may move, as listed, and as moves found it since."""
+"""Owners of the bundles that may move: as listed, updated by the results of moves."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import Clock
 
 FOUND_FOR_S: Final = 5.0
-"""How long what a move found counts, at most, while the lists still say otherwise."""
+"""The longest time for which an owner found by a move overrides a list that differs."""
 
 
 class _Found(NamedTuple):
@@ -20,11 +20,11 @@ class _Found(NamedTuple):
 
 
 class ObservedOwners:
-    """The owners that the task controller of one term sees.
+    """The owners as seen by the task controller of one term.
 
-    Where a move has looked, its word counts until the lists change for that bundle: they follow a
-    second later. What its broker lists and never reported is a bundle that stays where it is
-    (`PulsarBroker.stays`), or one whose load is not known yet: it is left out.
+    An owner that a move found overrides the lists until they change for that bundle, which takes
+    about a second. A bundle that its broker lists but never reported is left out: it stays where
+    it is (`PulsarBroker.stays`), or its load is not known yet.
     """
 
     def __init__(self, picture: ClusterState, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class ObservedOwners:
         picture.changes.subscribe(self._changed)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Unsubscribe from changes of the cluster state."""
         self._picture.changes.unsubscribe(self._changed)
 
     @property
@@ -47,18 +47,18 @@ class ObservedOwners:
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """Which broker serves each bundle that may move."""
+        """The owner of each bundle that may move."""
         if not self._current:
             self._owners, self._current = self._look(), True
         return self._owners
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that serves ``bundle``."""
+        """Return the broker that serves ``bundle``, None if unknown."""
         holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Note which brokers serve bundles now, None for none."""
+        """Record the brokers that now serve bundles, None for none."""
         until_s = self._clock.monotonic_s() + FOUND_FOR_S
         for bundle, broker in owners.items():
             listed = self._picture.owners.get(bundle)

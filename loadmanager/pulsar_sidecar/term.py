@@ -1,4 +1,4 @@
-"""One term of leadership over Pulsar's brokers: what is done beside the rounds."""
+"""One term of leadership over Pulsar's brokers: its orders, imports and hold on the balancer."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -26,7 +26,7 @@ from loadmanager.pulsar_sidecar.importing import Importing
 from loadmanager.pulsar_sidecar.owners import ObservedOwners
 
 WINDOW_S: Final = 5.0
-"""How long the traffic of topics is counted for a cut."""
+"""Window in which the traffic of topics is counted to find a cut."""
 
 
 async def find_cut(
@@ -34,8 +34,8 @@ async def find_cut(
 ) -> int | None:
     """Return where to cut a bundle of ``owner``, None if no cut leaves topics on both sides.
 
-    Pulsar cuts by itself wherever its own algorithm says; several versions answer 500 to the one
-    by traffic, so a position is computed here.
+    The position is computed here, because several versions of Pulsar answer 500 to a split by
+    the algorithm that divides by traffic.
 
     Raises:
         PulsarAdminError: the owner's topics cannot be read.
@@ -67,10 +67,10 @@ async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
 log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 5.0
-"""How often it is looked whether Pulsar's own balancer is still off."""
+"""Interval of checks that Pulsar's own balancer is still off."""
 
 SETTLE_S: Final = 10.0
-"""How long brokers may take to act on a setting."""
+"""Time within which brokers must apply a dynamic setting."""
 
 
 class PulsarTerm:
@@ -79,8 +79,8 @@ class PulsarTerm:
     Args:
         context: of this sidecar.
         term: the term.
-        broker: the one beside this sidecar, by which the cluster is asked.
-        cluster: our own name of the cluster.
+        broker: the one beside this sidecar, which receives the requests about the cluster.
+        cluster: the name of the cluster in loadmanager's configuration.
     """
 
     def __init__(self, context: Context, term: Term, broker: PulsarBroker, cluster: str) -> None:
@@ -106,11 +106,11 @@ class PulsarTerm:
 
     @property
     def uncut(self) -> Collection[BundleId]:
-        """The bundles that Pulsar did not split when that was ordered."""
+        """The bundles that Pulsar did not split when ordered to."""
         return self.orders.uncut
 
     def held(self) -> str:
-        """Return why nothing may move now, "" if it may."""
+        """Return why nothing may move now, "" if moves are allowed."""
         return self._held
 
     async def run(self, wanted: Callable[[], bool]) -> None:
@@ -138,11 +138,11 @@ class PulsarTerm:
             await self._context.clock.sleep(LOOK_EVERY_S)
 
     async def _look(self, *, wanted: bool, quiet: bool) -> bool:
-        """Look, and switch it off or back if that is due; return whether it is off because of us.
+        """Switch Pulsar's balancer off, or restore it; return whether this term switched it off.
 
         Raises:
-            LoadManagerError: it is not certain that it is off.
-            Deposed: another one leads.
+            LoadManagerError: it is not certain that the balancer is off.
+            Deposed: another sidecar leads.
         """
         url = self._broker.url
         if why := await self._mandate.confirm():
@@ -173,7 +173,7 @@ class PulsarTerm:
 
 
 def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
-    """Return what switches Pulsar's own balancer off and back; its state is in our chroot."""
+    """Return the switch of Pulsar's own balancer, with its state below loadmanager's chroot."""
     return Quiet(
         broker.admin,
         SharedState(context.coordination),
@@ -183,6 +183,6 @@ def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
 
 
 def log_restored(done: tuple[str, ...]) -> None:
-    """Log what was done to Pulsar's settings."""
+    """Log the restored settings of Pulsar."""
     for line in done:
         log.info("pulsar.balancer.restored", setting=line)
