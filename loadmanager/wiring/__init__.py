@@ -1,1 +1,1 @@
-"""Joins the parts of a sidecar to one another and to the adapters."""
+"""Builds a sidecar from its parts and the adapters."""

@@ -1,4 +1,4 @@
-"""Joins the admin REST to the application."""
+"""The routes of the admin REST, built on the application."""
 
 from loadmanager.adapters.http import HttpAssignClient, Route
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
@@ -71,8 +71,8 @@ def _routes_beside_pulsar(
 ) -> list[Route]:
     """Return the routes of the admin REST beside a Pulsar broker.
 
-    Namespaces, topics and policies are Pulsar's own: its brokers are asked for them, and to
-    change them.
+    Namespaces, topics and policies are Pulsar's own: they are read and changed through its
+    brokers' admin REST, not here.
     """
     cluster = config.cluster.name
     resources = (
@@ -96,7 +96,7 @@ def _routes_beside_pulsar(
 
 
 def internal_configuration(config: Config) -> dict[str, str]:
-    """Return where the cluster's metadata is, under Pulsar's names."""
+    """Return the addresses of the cluster's metadata, by Pulsar's names of the settings."""
     servers = config.zookeeper.hosts
     return {
         "zookeeperServers": servers,

@@ -1,4 +1,4 @@
-"""Joins the parts of the application to one another, on whatever adapters they are given."""
+"""Builds the application from its parts, independently of the adapters."""
 
 import asyncio
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _UNLOAD_WAIT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The parts of one sidecar that do its work, whatever adapters they stand on."""
+    """The parts of one sidecar that do not depend on the adapters in use."""
 
     member: Agent
     leading: Leadership
@@ -66,7 +66,7 @@ class Application:
 
 
 class Kind(Protocol):
-    """How brokers of one kind are kept in the cluster, looked up and led."""
+    """How the sidecar treats brokers of one kind: membership, lookups and leadership."""
 
     def agent(
         self,
@@ -80,17 +80,17 @@ class Kind(Protocol):
 
     @property
     def answering(self) -> Callable[..., LookupService]:
-        """Make what answers lookups, of the arguments of `LookupService`."""
+        """The factory of the lookup service, with the arguments of `LookupService`."""
 
     def stays(self, bundle: BundleId, /) -> bool:
         """Return whether a bundle never moves, by its name."""
 
     def term(self, context: Context, term: Term, /) -> ForeignTerm | None:
-        """Return what a term needs that commands no agents, None for one that does."""
+        """Return the parts of a term that does not command agents, None for one that does."""
 
 
 class Commanded:
-    """Brokers that their agents command: they serve what is ordered, under a lease."""
+    """Brokers that their agents command: they serve the ordered bundles, under a lease."""
 
     def agent(
         self,
@@ -131,7 +131,7 @@ def join(
     rng: np.random.Generator,
     kind: Kind = _COMMANDED,
 ) -> Application:
-    """Join the application on given adapters; ``rng`` is for jitter and for equal choices."""
+    """Build the application on the given adapters; ``rng`` draws jitter and breaks ties."""
     settings = RuntimeSettings(tuned_by(config))
     dynamic = DynamicSettings(context, config)
     retuning = SettingsWatch(config, settings)
@@ -203,7 +203,7 @@ def join(
 
 
 def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
-    """Return the bundles of this broker: none yet; ``commands`` runs the broker's commands."""
+    """Return the worker for this broker's bundles; ``commands`` runs the commands to the broker."""
     me, lists = context.identity.broker, context.cluster_state.lists
 
     def claimed_elsewhere(bundle: BundleId) -> bool:
@@ -241,7 +241,7 @@ def make_member(
     publisher: Publisher,
     settings: RuntimeSettings,
 ) -> OwningAgent:
-    """Join the parts that keep this broker in the cluster."""
+    """Return the agent that keeps this broker in the cluster."""
     terms = LeaseTerms(
         config.ownership.self_fence_fraction,
         config.ownership.heartbeat_fraction,
@@ -260,7 +260,7 @@ def make_member(
 
 
 def health_rules(config: Config) -> HealthRules:
-    """Return how the broker is asked after its health."""
+    """Return the intervals and thresholds of the broker's health checks."""
     broker = config.broker
     return HealthRules(
         interval_s=broker.health_interval_s,

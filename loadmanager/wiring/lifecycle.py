@@ -31,14 +31,14 @@ class Server(Protocol):
         """Listen, and return the port."""
 
     async def stop(self) -> None:
-        """Answer requests under way, and stop listening."""
+        """Stop listening, and finish the requests under way."""
 
 
 class Sidecar:
-    """Joins the parts into one process: agent, possible leader, and HTTP server.
+    """Runs the parts of one process: agent, leader election and HTTP server.
 
-    ``key`` is what tokens are signed with, where nothing else is configured. ``close``
-    gives back what the adapters hold, after everything else has ended.
+    ``key`` signs tokens between sidecars, if no other keys are configured. ``close`` releases the
+    resources of the adapters after everything else has ended.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Sidecar:
     ) -> None:
         """Serve until ``stop`` is set, then leave in order.
 
-        First the leader hands everything over, within the member's own deadline; what
-        is left then is given back within ``leave_s``.
+        The sidecar resigns as leader, and the agent drains the broker within its own deadline.
+        Then, within ``leave_s``, the agent releases any remaining locks and the registration.
 
         Raises:
             ClusterDisagrees: the cluster hashes topics in another way.
-            ChrootRefused: the nodes below the chroot are not this cluster's.
+            ChrootRefused: the nodes below the chroot belong to another cluster.
             Displaced: another sidecar took over this broker.
-            OSError: the address cannot be listened on.
+            OSError: the server cannot listen on the address.
         """
         context = self._context
         await self._server.start(host, port)
@@ -129,11 +129,11 @@ class Sidecar:
                 tasks.create_task(self._key.run(), name="cluster key")
 
     async def _agree_again(self, conditions: Conditions) -> None:
-        """Agree again in each further session: it may be one with another, or an empty service.
+        """Repeat the agreement in each new session: the ensemble may be another one, or empty.
 
         Raises:
             ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
-            ChrootRefused: the nodes there are not this cluster's.
+            ChrootRefused: the nodes there belong to another cluster.
         """
         coordination, clock = self._context.coordination, self._context.clock
         conditions = replace(conditions, hash_name=self._context.topic_hash.name)
@@ -155,7 +155,7 @@ class Sidecar:
         await self._member.leave(within_s)
 
     async def _show(self) -> None:
-        """Keep the gauges that change by themselves: ages and sizes."""
+        """Update the gauges that no event updates: ages and sizes."""
         while True:
             try:
                 self._show_once()

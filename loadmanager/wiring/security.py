@@ -39,7 +39,7 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
     ``key`` and ``is_sidecar`` are as for `make_leader_line`.
 
     Raises:
-        KeyUnusable: the key that tokens are checked with cannot be read, or is none.
+        KeyUnusable: the key for verifying tokens cannot be read, or is not valid.
     """
     security, listen_host = config.security, config.sidecar.listen_host
     names = OwnNames(
@@ -65,7 +65,7 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
 
 
 def make_tls(tls: TlsSettings) -> TlsFiles | None:
-    """Return the files to speak TLS with, None to speak plain HTTP."""
+    """Return the files of the server's TLS, None for plain HTTP."""
     if not tls.certificate_file:
         return None
     authorities = Path(tls.client_authorities_file) if tls.client_authorities_file else None
@@ -80,14 +80,14 @@ def make_tls(tls: TlsSettings) -> TlsFiles | None:
 def make_leader_line(
     config: Config, key: Key, is_sidecar: Callable[[str], bool]
 ) -> HttpAssignClient:
-    """Return the line to the leader's sidecar.
+    """Return the HTTP client for requests to the leader's sidecar.
 
-    ``key`` returns the cluster's, None before it is known; ``is_sidecar`` is True if a
-    registered sidecar advertises a URL: others are shown no token.
+    ``key`` returns the key of the cluster, None before it is known. ``is_sidecar`` returns
+    whether a registered sidecar advertises a URL; tokens are sent to no other URL.
 
     Raises:
-        TlsFilesUnusable: a certificate or key to ask with cannot be used.
-        KeyUnusable: the token to ask with cannot be read now.
+        TlsFilesUnusable: a certificate or key of the client cannot be used.
+        KeyUnusable: the token of the client cannot be read now.
     """
     tls, token_file = config.tls, config.security.own_token_file
     client = None
@@ -122,12 +122,12 @@ def make_leader_line(
 def make_forwarder(
     config: Config, line: HttpAssignClient, is_sidecar: Callable[[str], bool]
 ) -> Forwarder:
-    """Return what asks the leader in the place of the live page."""
+    """Return the forwarder of the live page's requests to the leader."""
     return Forwarder(line, lambda url: _withheld(config, url, is_sidecar))
 
 
 def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
-    """Return why no token is shown to a URL, "" if it may be."""
+    """Return why no token is sent to a URL, "" if one may be."""
     if config.tls.certificate_file and not url.startswith("https:"):
         return "because this sidecar speaks TLS and the other one does not"
     return "" if is_sidecar(url) else "because no registered sidecar advertises this URL"

@@ -1,4 +1,4 @@
-"""Joins adapters to the application: the only module that imports both."""
+"""Builds a sidecar on its adapters, and runs it."""
 
 import asyncio
 import os
@@ -73,8 +73,8 @@ def run_sidecar(config: Config) -> None:
 
     Raises:
         ConfigError: a strategy or one of its settings does not exist.
-        LoadManagerError: the sidecar had to stop by itself; the message says why.
-        OSError: the address cannot be listened on.
+        LoadManagerError: the sidecar had to stop; the message says why.
+        OSError: the server cannot listen on the address.
     """
     uvloop.run(_run(config))
 
@@ -100,7 +100,7 @@ async def _run(config: Config) -> None:
 
 
 async def _choose_control_url(config: Config) -> str:
-    """Return where the broker is commanded, "" for one that is not."""
+    """Return the URL for commands to the broker, "" for a Pulsar broker, which takes none."""
     if config.broker.kind == "pulsar":
         return ""
     control = await control_url_of(config.broker.id, config.broker.control_url)
@@ -111,7 +111,7 @@ async def _choose_control_url(config: Config) -> str:
 def build_sidecar(
     config: Config, port: int, commands: asyncio.TaskGroup, control_url: str
 ) -> Sidecar:
-    """Join all parts of one sidecar that will listen on ``port``."""
+    """Build a sidecar that is to listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
@@ -164,10 +164,10 @@ def build_sidecar(
 
 
 def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
-    """Return the broker of this sidecar, and how brokers of its kind are kept.
+    """Return the broker of this sidecar, and its kind.
 
     Raises:
-        SecretUnusable, TlsFilesUnusable: a file that is needed for it cannot be used.
+        SecretUnusable, TlsFilesUnusable: a configured file cannot be used.
     """
     if config.broker.kind == "pulsar":
         pulsar = make_pulsar_broker(config)
@@ -176,10 +176,10 @@ def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
 
 
 def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
-    """Return what commands the broker.
+    """Return the client for commands to the broker.
 
     Raises:
-        SecretUnusable: the secret that it requires cannot be read.
+        SecretUnusable: the configured secret cannot be read.
     """
     broker = config.broker
     if exposure := broker.exposure(control_url):
@@ -232,10 +232,10 @@ def make_server(
 def make_history(
     config: Config, identity: Identity, registry: CollectorRegistry = REGISTRY
 ) -> ThreadedHistory | NoHistory:
-    """Return where load reports and decisions go, at work already.
+    """Return the history for load reports and decisions, already started.
 
     Raises:
-        HistoryUnavailable: the address cannot be used with what is installed.
+        HistoryUnavailable: the address needs a package that is not installed, or is invalid.
     """
     if not config.history.dir:
         return NoHistory()
@@ -246,7 +246,7 @@ def make_history(
 
 
 def server_tuner(server: HttpServer) -> Callable[[Config], None]:
-    """Return what applies a changed configuration to the server."""
+    """Return a function that applies a changed configuration to the server."""
 
     def tune(config: Config) -> None:
         lookup = config.lookup
@@ -256,7 +256,7 @@ def server_tuner(server: HttpServer) -> Callable[[Config], None]:
 
 
 def server_settings(config: Config) -> HttpServerSettings:
-    """Return how the HTTP server behaves."""
+    """Return the settings of the HTTP server."""
     return HttpServerSettings(
         mode=config.lookup.mode,
         max_concurrent=config.lookup.max_concurrent,
@@ -303,14 +303,14 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
 
 
 def conditions_of(config: Config) -> Conditions:
-    """Return what the configuration says that the whole cluster has to share."""
+    """Return the configured conditions that all sidecars of a cluster must share."""
     chroot = "" if config.zookeeper.chroot else chroot_of(config)
     hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
     return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
 
 
 def zookeeper_options(config: Config) -> ZooKeeperOptions:
-    """Return how to reach ZooKeeper and log in there."""
+    """Return the addresses and credentials of ZooKeeper."""
     settings = config.zookeeper
     return ZooKeeperOptions(
         hosts=settings.hosts,
@@ -330,7 +330,7 @@ def zookeeper_options(config: Config) -> ZooKeeperOptions:
 
 
 def free_port(host: str) -> int:
-    """Return a port that is free now; the advertised URL must be known before listening."""
+    """Return a port that is free now: the advertised URL must be known before listening."""
     opened = listening_sockets(host, 0, backlog=1)
     port = int(opened[0].getsockname()[1])
     for one in opened:
