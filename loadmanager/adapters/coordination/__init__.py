@@ -1,1 +1,1 @@
-"""What every adapter of the `Coordination` port does alike, whatever the service is."""
+"""The parts of the `Coordination` port that do not depend on the coordination service."""

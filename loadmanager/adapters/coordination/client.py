@@ -1,4 +1,4 @@
-"""The `Coordination` port on top of a link: all that does not depend on the service."""
+"""The `Coordination` port on top of a link to any coordination service."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _OPERATION_OVERHEAD_BYTES: Final = 128
 
 
 class LinkedCoordination:
-    """The port's promises kept over a `Link`. See `loadmanager.ports.coordination`."""
+    """The `Coordination` port over a `Link`. See `loadmanager.ports.coordination`."""
 
     max_request_bytes = MAX_REQUEST_BYTES
 
@@ -57,7 +57,7 @@ class LinkedCoordination:
 
     @property
     def session(self) -> SessionState:
-        """The session as known now."""
+        """The current state of the session."""
         return self._record.state
 
     async def start(self) -> None:
@@ -109,11 +109,11 @@ class LinkedCoordination:
             return ()
 
     async def sync(self, path: str) -> None:
-        """Make the next read see all that was applied before."""
+        """Make the next read reflect all changes that were committed before."""
         await self._link.sync(self._request_at(path))
 
     async def heartbeat(self) -> None:
-        """Have a majority of the service confirm a transaction that changes nothing."""
+        """Commit a transaction that changes nothing, which a majority has to confirm."""
         self._record.require_connected()
         await self._link.heartbeat()
 
@@ -181,7 +181,7 @@ class LinkedCoordination:
         except (Disconnected, SessionLost):
             return  # The next connection tries again.
         except CoordinationError as error:
-            # Each request will say the same to its caller, who can act on it.
+            # Each request raises the same error to its caller, which can act on it.
             log.error("coordination.chroot.refused", path=self._chroot, error=str(error))  # noqa: TRY400 - the text says it all, there is no bug to trace
         else:
             self._chroot_ready = True
@@ -225,10 +225,10 @@ class LinkedCoordination:
                 return await self._link.create(where, data, ephemeral=ephemeral, private=private)
             except NodeMissing:
                 await self._make(parent_of(where))
-                # Somebody may delete the empty parent again: then make it again.
+                # The empty parent may be deleted again in the meantime: then create it again.
 
     async def _make(self, where: str) -> None:
-        # Looking first costs one read where it exists, and needs no right to create.
+        # Reading first costs one request if it exists, and needs no permission to create.
         if where == "/" or await self._link.exists(where) is not None:
             return
         for path in ancestry(where):
@@ -239,7 +239,7 @@ class LinkedCoordination:
                     continue
 
     async def _adopt(self, where: str, data: bytes, session_id: int) -> Stat:
-        """Return the stat of a lock this session took in an earlier call."""
+        """Return the stat of a lock that this session acquired in an earlier call."""
         try:
             return await self._own_lock(where, data, session_id)
         except NodeMissing:
@@ -249,8 +249,8 @@ class LinkedCoordination:
         """Return the stat of a node that this session created with this content.
 
         Raises:
-            NodeExists: another session has it.
-            NodeMissing: there is none.
+            NodeExists: another session owns the node, or its content differs.
+            NodeMissing: there is no such node.
         """
         node = await self._link.get(where)
         if node.stat.ephemeral_owner != session_id or node.data != data:
@@ -260,7 +260,7 @@ class LinkedCoordination:
     async def _resolve_create(
         self, where: str, data: bytes, session_id: int, ephemeral: bool, error: Disconnected
     ) -> Stat:
-        """Find out what became of a create whose reply was lost."""
+        """Return the stat of a create whose reply was lost, or raise why it failed."""
         await self._record.reconnected(session_id)
         await self._link.heartbeat()
         try:

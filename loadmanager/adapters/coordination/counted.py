@@ -1,4 +1,4 @@
-"""Counts the requests of a link: what each was, how it ended, how long it took."""
+"""Counts the requests of a link by kind and result, with their duration."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from loadmanager.ports.coordination import (
 )
 
 Observe = Callable[[str, str, float], None]
-"""Called for each request with its kind, its result and its seconds."""
+"""Called for each request with its kind, its result and its duration in seconds."""
 
 RESULTS: Final[dict[type[CoordinationError], str]] = {
     NodeMissing: "node_missing",
@@ -29,7 +29,7 @@ RESULTS: Final[dict[type[CoordinationError], str]] = {
     SessionLost: "session_lost",
     CommitRejected: "commit_rejected",
 }
-"""How a request may end besides ``ok`` and ``failed``."""
+"""The results of requests besides ``ok`` and ``failed``, by error."""
 
 
 _REQUESTS: Final = [
@@ -46,7 +46,7 @@ _REQUESTS: Final = [
 
 
 def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.monotonic) -> Link:
-    """Return a link that passes every request on to another one, and reports it to ``observe``."""
+    """Return a link that passes each request to ``link``, and reports it to ``observe``."""
 
     def counting(kind: str) -> Callable[..., Awaitable[Any]]:
         send = getattr(link, kind)

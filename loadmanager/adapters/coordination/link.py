@@ -1,4 +1,4 @@
-"""What an adapter brings of its own: a link that carries requests to the service."""
+"""The part that each adapter implements: a link that sends requests to the service."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,39 +6,39 @@ from typing import Protocol
 from loadmanager.ports.coordination import Node, Operation, SessionState, Stat
 
 Trigger = Callable[[], None]
-"""Called on the loop, once, when what was read with it has changed.
+"""Called once, on the event loop, when the result of the read that it was passed to changed.
 
-Triggers of one path compare equal, so that a link keeps one of them however often a
+Triggers of one path compare equal, so that a link keeps only one of them, however often a
 watch is closed and opened again.
 """
 
 
 class Link(Protocol):
-    """One session's way to the service. All paths are complete, chroot included.
+    """The connection of one session to the service. All paths are complete, chroot included.
 
-    Each request is one round trip, applied in the order they were made in. A request
-    fails with `Disconnected` or `SessionLost` at once while there is no connection,
-    and is never sent later or twice. Besides what its method names, each may raise
-    `CoordinationError` with what the service answered.
+    Each request is one round trip, and requests are applied in the order of the calls. Without
+    a connection a request fails at once with `Disconnected` or `SessionLost`; it is never sent
+    later or twice. Besides the errors that its method names, each may raise
+    `CoordinationError` with the answer of the service.
     """
 
     def open(self, changed: Callable[[SessionState], None]) -> None:
-        """Begin connecting, and call ``changed`` on the loop with each new state."""
+        """Begin connecting, and call ``changed`` on the event loop with each new state."""
 
     async def close(self) -> None:
-        """End the session and free what the link holds. No call of ``changed`` follows."""
+        """End the session and release all resources. No call of ``changed`` follows."""
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
         """Return the node. Raises `NodeMissing`, and then sets no trigger."""
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return the node's stat; the trigger is also called for a creation."""
+        """Return the node's stat, None if missing; its creation calls the trigger, too."""
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
         """Return the sorted names. Raises `NodeMissing`, and then sets no trigger."""
 
     async def sync(self, path: str) -> None:
-        """Bring the server this link talks to up to date."""
+        """Bring the server of this link up to date with the leader."""
 
     async def heartbeat(self) -> None:
         """Commit a transaction that changes nothing, ahead of waiting requests."""

@@ -1,4 +1,4 @@
-"""Names of nodes: which are valid, what is above them, where they live."""
+"""Paths of nodes: validity, ancestors, and the path below a chroot."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from loadmanager.core.errors import InvalidName
 
 _REFUSED: Final = re.compile("[\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\uf8ff\\ufff0-\\uffff]")
-"""What ZooKeeper does not accept in a path."""
+"""The characters that ZooKeeper does not accept in a path."""
 
 
 def check_path(path: str) -> str:
@@ -26,12 +26,12 @@ def check_path(path: str) -> str:
 
 
 def parent_of(path: str) -> str:
-    """Return the path of the node above; the root is above itself."""
+    """Return the path of the parent; the root is its own parent."""
     return path.rpartition("/")[0] or "/"
 
 
 def ancestry(path: str) -> Iterator[str]:
-    """Yield the path's ancestors and the path itself, topmost first, without the root."""
+    """Yield the ancestors of a path and the path itself, topmost first, without the root."""
     parts = path.split("/")[1:]
     for length in range(1, len(parts) + 1):
         if parts[length - 1]:
@@ -39,7 +39,7 @@ def ancestry(path: str) -> Iterator[str]:
 
 
 def below(chroot: str, path: str) -> str:
-    """Return where ``path`` lives in the service, given the chroot (empty: none)."""
+    """Return the complete path of ``path`` below a chroot ("" for none)."""
     check_path(path)
     if not chroot:
         return path

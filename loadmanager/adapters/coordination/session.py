@@ -9,7 +9,7 @@ Listener = Callable[[SessionState], None]
 
 
 class SessionRecord:
-    """The state as published on the loop. Only the adapter changes it."""
+    """The session's state as seen on the event loop. Only the adapter changes it."""
 
     def __init__(self, timeout_s: float) -> None:
         self.state = SessionState(Connection.SUSPENDED, 0, timeout_s)
@@ -22,7 +22,7 @@ class SessionRecord:
         return ListenerWatch(self._listeners, listener)
 
     def publish(self, state: SessionState) -> None:
-        """Make ``state`` the present one and report it, unless it is already."""
+        """Set the state and report it to the listeners, unless it is unchanged."""
         if state == self.state:
             return
         self.state = state
@@ -37,7 +37,7 @@ class SessionRecord:
                 )
 
     def require_connected(self) -> None:
-        """Raise what a request raises without a connection."""
+        """Raise the error of a request without a connection, if there is none."""
         match self.state.connection:
             case Connection.SUSPENDED:
                 raise Disconnected(f"{self._name()} is suspended; nothing was sent")
@@ -50,8 +50,8 @@ class SessionRecord:
         """Return when the session is connected again.
 
         Raises:
-            SessionLost: it is gone, or another one took its place.
-            Disconnected: it did not come back within its timeout.
+            SessionLost: the session expired, or another one replaced it.
+            Disconnected: it did not reconnect within its timeout.
         """
         try:
             async with asyncio.timeout(self.state.timeout_s):

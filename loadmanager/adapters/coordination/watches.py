@@ -1,4 +1,4 @@
-"""Standing watches made of the one-shot triggers a coordination service has."""
+"""Persistent watches on top of the one-time triggers of a coordination service."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,22 +22,22 @@ Value = TypeVar("Value")
 Read = Callable[[Link, str, Trigger], Awaitable[Value]]
 
 REREAD_DELAY_S: Final = 1.0
-"""Pause after a read that the service refused, for example for lack of rights."""
+"""Pause after a read that the service refused, such as for missing permissions."""
 
 
 async def read_node(link: Link, path: str, trigger: Trigger) -> Node | None:
-    """Return the node, and have ``trigger`` called when it changes, goes or comes."""
+    """Return the node, and set ``trigger`` for its next change, deletion or creation."""
     while True:
         try:
             return await link.get(path, trigger)
         except NodeMissing:
             if await link.exists(path, trigger) is None:
                 return None
-            # It came between the two reads: get it now.
+            # It was created between the two reads: get it now.
 
 
 async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, ...]:
-    """Return the sorted names, and have ``trigger`` called when they change."""
+    """Return the sorted names, and set ``trigger`` for their next change."""
     while True:
         try:
             return await link.children(path, trigger)
@@ -47,7 +47,7 @@ async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, .
 
 
 class _Unreported:
-    """Stands for a value not reported yet: None is a value."""
+    """The type of the value before the first report, because None is a value."""
 
 
 class Subscription(Generic[Value]):
@@ -74,15 +74,15 @@ class Subscription(Generic[Value]):
             self._watched.unsubscribe(self)
 
     def read(self) -> None:
-        """Have the value read and reported, unless it is being read."""
+        """Read and report the value, unless a read is under way."""
         if not self._closed:
             self._watched.read()
 
     def report(self, value: Value, read: int, *, repeat: bool) -> None:
         """Report the value if it is new.
 
-        A read that began before the watch was requested may show less than its caller
-        knows already, so it is not reported.
+        A read that began before the watch was requested may be older than what its caller has
+        read already, so it is not reported.
         """
         if self._closed or read < self._first_read or (self._reported == value and not repeat):
             return
@@ -122,7 +122,7 @@ class WatchedPath(Generic[Value]):
         callback: Callable[[Value], None],
         postpone: Callable[[], bool] | None = None,
     ) -> Subscription[Value]:
-        """Add a watch; the next read to begin is the first that it reports."""
+        """Add a watch; its first report is that of the next read to begin."""
         subscription = Subscription(callback, self._reads + 1, self, postpone)
         self.subscriptions.append(subscription)
         self.changed()
@@ -135,16 +135,16 @@ class WatchedPath(Generic[Value]):
             self._unused(self)
 
     def changed(self, *, repeat: bool = False) -> None:
-        """Read what a trigger reported, unless all watches want it postponed; see `refresh`.
+        """Read after a trigger, unless all watches postpone it; see `refresh`.
 
-        What is being read may have been sent before the change: it is read again.
+        A read under way may be older than the change, so another one follows it.
         """
         wishes = [one.postpone for one in self.subscriptions]
         if self._task is not None or not all(wish is not None and wish() for wish in wishes):
             self.refresh(repeat=repeat)
 
     def read(self) -> None:
-        """Read and report what was postponed, unless it is being read."""
+        """Read and report a postponed change, unless a read is under way."""
         if self._task is None:
             self.refresh(repeat=True)
 
@@ -161,7 +161,7 @@ class WatchedPath(Generic[Value]):
             self._stale = True
 
     def stop(self) -> None:
-        """Give up the read under way."""
+        """Cancel the read under way."""
         if self._task is not None:
             self._task.cancel()
 
@@ -181,7 +181,7 @@ class WatchedPath(Generic[Value]):
         try:
             value = await self._read(self._link, self._path, self._trigger)
         except (Disconnected, SessionLost):
-            # The return of the connection asks for the next read.
+            # The next read follows when the connection is back.
             self._repeat = self._repeat or repeat
         except CoordinationError as error:
             log.warning("coordination.watch.refused", path=self._path, error=str(error))
@@ -194,19 +194,19 @@ class WatchedPath(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class PathTrigger:
-    """Asks the table to read a path again. Equal for equal paths of one table."""
+    """A trigger that makes the table read a path again. Equal for equal paths of one table."""
 
     table: "WatchTable"
     kind: str
     path: str
 
     def __call__(self) -> None:
-        """Do it."""
+        """Read the path again if it is still watched."""
         self.table.fired(self.kind, self.path)
 
 
 class WatchTable:
-    """All watches of one session, by what is watched and where."""
+    """All watches of one session, by kind and path."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -226,18 +226,18 @@ class WatchTable:
     def watch_children(
         self, path: str, callback: Callable[[tuple[str, ...]], None]
     ) -> Subscription[tuple[str, ...]]:
-        """Watch the names below a node."""
+        """Watch the names of a node's children."""
         return self._watched(self._children, "children", path, read_children).subscribe(callback)
 
     def fired(self, kind: str, path: str) -> None:
-        """Read again what a trigger reported, if it is still watched."""
+        """Read the path of a trigger again, if it is still watched."""
         paths = self._nodes if kind == "node" else self._children
         watched = paths.get(path)
         if watched is not None:
             watched.changed()
 
     def reread(self) -> None:
-        """Read and report again what is not postponed: a broken connection forgot all triggers."""
+        """Read and report all paths that are not postponed, after the loss of all triggers."""
         for watched in self._all():
             watched.changed(repeat=True)
 
