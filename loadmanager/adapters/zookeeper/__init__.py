@@ -1,4 +1,4 @@
-"""The `Coordination` port on a real ZooKeeper, and a ZooKeeper to try it on."""
+"""The `Coordination` port on ZooKeeper, and an embedded ZooKeeper for demo and tests."""
 
 from loadmanager.adapters.zookeeper.link import ZooKeeperCoordination
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions

@@ -35,19 +35,19 @@ _FREE_PORT_ATTEMPTS: Final = 3
 
 
 class EmbeddedZooKeeper:
-    """One standalone ZooKeeper server, which ends with this process, however that ends.
+    """One standalone ZooKeeper server, which ends with this process, even if that is killed.
 
     Use it in a ``with`` or ``async with`` block, or call `start` and `stop`.
 
     Args:
         host: the address it listens on.
         port: the client port; 0 takes a free one.
-        data_dir: where it keeps its data, which then survives. None: a temporary folder,
-            removed at the end; nothing is forced to the disk then, which is much faster.
-        tick_ms: its unit of time. The shortest session it grants is two ticks, and an
-            expiry is noticed up to one tick late.
-        heap_mib: the most memory for Java's heap. ZooKeeper keeps the last 500 transactions,
-            twice, and one that sets a node may have a megabyte.
+        data_dir: the folder of its data, which is kept. None: a temporary folder, which is
+            removed at the end; writes are then not synced to disk, which is much faster.
+        tick_ms: its unit of time. The shortest session timeout that it grants is two ticks,
+            and it notices an expiry up to one tick late.
+        heap_mib: the largest size of Java's heap. ZooKeeper keeps the last 500 transactions
+            twice, each of up to a megabyte.
         config: further lines for ``zoo.cfg``.
         jvm_options: further options for Java.
     """
@@ -90,15 +90,15 @@ class EmbeddedZooKeeper:
 
     @property
     def log_file(self) -> Path:
-        """What the server writes; it is gone after `stop` if the folder was temporary."""
+        """The output of the server; `stop` removes it together with a temporary folder."""
         return self._home() / "zookeeper.log"
 
     def start(self) -> None:
         """Start the server and return when it answers.
 
         Raises:
-            EmbeddedZooKeeperError: there is no Java or no ZooKeeper here, the port is
-                taken, or the server died or did not answer; the text says which.
+            EmbeddedZooKeeperError: Java or ZooKeeper is not installed, the port is in use, or
+                the server ended or did not answer; the message says which.
         """
         if self._process is not None:
             raise EmbeddedZooKeeperError(f"a server runs on {self.address} already")
@@ -109,7 +109,7 @@ class EmbeddedZooKeeper:
             try:
                 self._start_once(java, class_path)
             except EmbeddedZooKeeperError as error:
-                # Somebody may have taken the free port before the server could.
+                # Another process may have taken the free port before the server did.
                 taken = "Address already in use" in str(error)
                 if not taken or self._wanted_port or attempt == _FREE_PORT_ATTEMPTS:
                     raise
@@ -118,7 +118,7 @@ class EmbeddedZooKeeper:
                 return
 
     def stop(self) -> None:
-        """Stop the server, by force if it must be, and remove a temporary folder."""
+        """Stop the server, by SIGKILL if needed, and remove a temporary folder."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -133,11 +133,11 @@ class EmbeddedZooKeeper:
         self._folder = None
 
     def exit_code(self) -> int | None:
-        """Return how the server ended by itself, or None while it runs."""
+        """Return the exit code of the server if it ended by itself, None while it runs."""
         return self._running().poll()
 
     def log_tail(self) -> str:
-        """Return the last lines the server wrote."""
+        """Return the last lines of the server's output."""
         with contextlib.suppress(FileNotFoundError):
             lines = self.log_file.read_text(errors="replace").splitlines()
             return "\n".join(lines[-_LOG_TAIL_LINES:])
@@ -189,11 +189,11 @@ class EmbeddedZooKeeper:
         settings = self._settings(self._folder)
         settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         command: tuple[str | Path, ...] = (
-            # By way of a program that ties it to us: it must not outlive a killed parent.
+            # Started through a program that ends it with this process, even if that is killed.
             *(sys.executable, "-I", "-S", WITH_PARENT, str(os.getpid())),
             java,
             f"-Xmx{self._heap_mib}m",
-            # One small heap and short life: start quickly rather than run fast.
+            # A small heap and a short life: a fast start matters more than peak speed.
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Djava.awt.headless=true",
@@ -210,7 +210,7 @@ class EmbeddedZooKeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # A Ctrl-C in the terminal is for us, who then stop it in good order.
+                # Ctrl-C in the terminal is for this process only, which then stops the server.
                 start_new_session=True,
             )
 
@@ -232,7 +232,7 @@ class EmbeddedZooKeeper:
 
     def _wait_until_it_answers(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        # Asking for its folder makes sure that it is this server that answers.
+        # The folder in the answer shows that this server answers, and not another one.
         expected = f"dataDir={self._home() / 'data'}"
         while True:
             code = self.exit_code()
@@ -262,7 +262,7 @@ class EmbeddedZooKeeper:
 
 
 def four_letter_word(host: str, port: int, word: str) -> str:
-    """Ask a server one of ZooKeeper's four-letter words; "" if it does not answer."""
+    """Return a server's answer to one of ZooKeeper's four-letter words, "" for none."""
     answer = b""
     with (
         contextlib.suppress(OSError),
@@ -282,7 +282,7 @@ def _free_port(host: str) -> int:
 
 def _require_free(host: str, port: int) -> None:
     with socket.socket() as probe:
-        # As Java does it: a connection that is being closed does not keep the port.
+        # As Java does: a connection in TIME_WAIT does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

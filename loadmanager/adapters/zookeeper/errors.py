@@ -1,4 +1,4 @@
-"""kazoo's errors in the port's words."""
+"""Translation of kazoo's errors into those of the port."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -33,7 +33,7 @@ from loadmanager.ports.coordination import (
 
 _UNKNOWN_OUTCOME = "no reply; it may or may not have been applied"
 
-# The first row that fits counts: ConnectionClosedError is a SessionExpiredError too.
+# The first match counts: ConnectionClosedError is a subclass of SessionExpiredError.
 _MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str], ...]] = (
     (NoNodeError, NodeMissing, "no such node, or no parent to create it in"),
     (NodeExistsError, NodeExists, "exists already"),
@@ -51,7 +51,7 @@ _MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str]
 
 
 def translated(error: KazooException, where: str) -> CoordinationError:
-    """Return what the port calls an error that a request for ``where`` ended with."""
+    """Return the port's error for kazoo's error of a request for ``where``."""
     for kazoo_class, port_class, text in _MEANINGS:
         if isinstance(error, kazoo_class):
             return port_class(f"{where}: {text}")
@@ -59,11 +59,10 @@ def translated(error: KazooException, where: str) -> CoordinationError:
 
 
 def rejection(results: Sequence[Any], paths: Sequence[str]) -> CommitRejected | None:
-    """Return why a commit failed, or None if its results hold no error.
+    """Return why a commit failed, or None if its results contain no error.
 
-    kazoo returns errors among the results instead of raising. The operation that failed
-    has its own error; ZooKeeper marks those before it as rolled back and those after it
-    as inconsistent.
+    kazoo returns errors among the results instead of raising them. The failed operation has its
+    own error; ZooKeeper marks those before it as rolled back and those after it as inconsistent.
     """
     errors = [(i, result) for i, result in enumerate(results) if isinstance(result, Exception)]
     if not errors:

@@ -1,4 +1,4 @@
-"""Asking the servers what they know, in a session of its own."""
+"""Reads the newest transaction of the servers, in a separate session."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,9 @@ from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int | None:
     """Return the id of the newest transaction of the service; None if no server answers in time.
 
-    Each server refuses a session that has seen newer transactions than it has itself, and
-    says nothing: it closes the connection. A session that has seen none is not refused. What
-    is asked is ``sync``, so the answer is the service's, and not that of a server that lags.
+    A server refuses a session that has seen newer transactions than its own: it closes the
+    connection without an answer. A new session has seen none and is not refused. The request is
+    ``sync``, so the answer is up to date even if its server lags behind the leader.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[None] = loop.create_future()
@@ -25,7 +25,7 @@ async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int 
             reply.set_result(None)
 
     def on_loop(callback: Callable[..., None], *arguments: object) -> None:
-        # A loop that was closed meanwhile waits for no answer.
+        # A loop that was closed in the meantime waits for no answer.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(callback, *arguments)
 

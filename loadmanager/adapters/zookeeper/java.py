@@ -1,4 +1,4 @@
-"""ZooKeeper's jars and a Java for them: where to find them on this host."""
+"""Finds ZooKeeper's jars and a Java to run them on this host."""
 
 import importlib.util
 import os
@@ -26,18 +26,18 @@ _JARS: Final = (
     "netty-resolver-*.jar",
     "netty-transport-*.jar",
 )
-"""What the server needs of the jars that PySpark brings along."""
+"""The jars of PySpark that the server needs."""
 
 
 class EmbeddedZooKeeperError(LoadManagerError):
-    """The embedded ZooKeeper cannot run here; the text says what to do."""
+    """The embedded ZooKeeper cannot run here; the message says what to do."""
 
 
 def find_java() -> Path:
     """Return the first Java that runs; see `loadmanager.config.java.find_java`.
 
     Raises:
-        EmbeddedZooKeeperError: there is none, or none that runs.
+        EmbeddedZooKeeperError: no Java is installed, or none of them runs.
     """
     try:
         return java.find_java(HOW_TO_GET_IT)
@@ -49,9 +49,9 @@ def zookeeper_class_path() -> str:
     """Return the class path of a ZooKeeper server, made of PySpark's jars.
 
     Raises:
-        EmbeddedZooKeeperError: PySpark is not installed, or brings no ZooKeeper.
+        EmbeddedZooKeeperError: PySpark is not installed, or does not contain ZooKeeper.
     """
-    # Located, not imported: importing PySpark takes a second and starts nothing we need.
+    # Located, not imported: importing PySpark takes a second.
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
         raise EmbeddedZooKeeperError(

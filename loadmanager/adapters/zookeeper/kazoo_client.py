@@ -1,19 +1,19 @@
-"""kazoo, with the holes closed that would let a request be applied at the wrong time.
+"""A kazoo client that never lets a request be applied at the wrong time.
 
-This is the one file that reaches behind kazoo's documented interface, for lack of hooks;
-`tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. What it changes:
+This is the only file that uses more than kazoo's documented interface, which has no hooks for
+this; `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. It changes:
 
 - kazoo queues requests while the connection is broken and sends them after it is back,
-  perhaps in another session. Here a request is refused unless the loop has seen the very
-  connection that is open now (`GatedClient.admit`).
-- kazoo calls itself connected before it has logged in. Here a connection counts once
-  the login is done.
+  perhaps in another session. Here a request is refused unless the event loop has been notified
+  of the connection that is open now (`GatedClient.admit`).
+- kazoo reports a connection before it has logged in. Here a connection is reported after the
+  login.
 - kazoo does not report the granted session timeout.
-- kazoo's pauses between attempts know nothing of the session timeout.
+- kazoo's pauses between attempts do not depend on the session timeout.
 - kazoo waits up to a whole session timeout for one server to accept a connection.
-- kazoo makes and closes an epoll set each of the four times it waits for one request.
-- kazoo's TLS trusts every public authority and does not compare host names; and bytes
-  that OpenSSL has decrypted already do not wake kazoo's ``select``.
+- kazoo creates and closes an epoll set for each of the four waits of one request.
+- kazoo's TLS trusts every public authority and does not verify host names; and bytes that
+  OpenSSL has already decrypted do not wake kazoo's ``select``.
 
 Methods named with an underscore run on kazoo's thread.
 """
@@ -40,17 +40,17 @@ from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOp
 from loadmanager.ports.coordination import CoordinationError
 
 _KAZOO_LOG: Final = logging.getLogger("loadmanager.kazoo")
-# At DEBUG kazoo logs each request with its content, login included.
+# At DEBUG kazoo logs each request with its content, including credentials.
 _KAZOO_LOG.setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """What kazoo's thread reports to the loop.
+    """An event that kazoo's thread reports to the event loop.
 
     ``generation`` counts the connections of one client. ``state`` is one of kazoo's
     ``KeeperState``: CONNECTED, CONNECTING (the connection broke), EXPIRED_SESSION, or
-    AUTH_FAILED and CLOSED, after which the client is of no more use.
+    AUTH_FAILED and CLOSED, after which the client cannot be used any more.
     """
 
     client: "GatedClient"
@@ -63,7 +63,7 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A session that a former client began. ``last_zxid`` is the last change it saw."""
+    """A session that a former client began. ``last_zxid`` is the last change that it saw."""
 
     session_id: int
     session_password: bytes
@@ -71,12 +71,12 @@ class Resumption:
 
 
 class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
-    """A kazoo client that sends a request on the connection it was meant for, or never.
+    """A kazoo client that sends a request on the connection that it was made for, or not at all.
 
     Args:
-        options: where to connect, and how to log in.
+        options: addresses and credentials.
         report: called on kazoo's thread with each event; must not block.
-        resume: the session to take up; None begins one.
+        resume: the session to resume; None begins a new one.
     """
 
     def __init__(
@@ -113,24 +113,24 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
         )
 
     def admit(self, generation: int) -> None:
-        """Let requests pass on this connection; called on the loop when it knows of it."""
+        """Accept requests on this connection; called on the loop after it got the event."""
         with self._gate:
             self._admitted = generation
 
     def drop(self) -> None:
-        """Break the connection, so that another one is tried."""
-        # kazoo's own thread does it: closing its socket from here would race with it.
+        """Break the connection, so that kazoo connects again."""
+        # kazoo's own thread closes the socket: closing it here would be a race.
         with self._gate:
             if self._open:
                 super()._call(_CONNECTION_DROP, None)
 
     def end(self) -> None:
-        """End the session and the threads. Blocks, so not for the loop."""
+        """End the session and the threads. Blocks, so it must not be called on the loop."""
         self.stop()
         self.close()
 
     def established(self, timeout_s: float) -> None:
-        """Note on kazoo's thread that a connection is open and logged in."""
+        """Report, on kazoo's thread, that a connection is open and logged in."""
         with self._gate:
             self._generation += 1
             self._open = True
@@ -145,8 +145,8 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
         return False
 
     def _session_callback(self, state: str) -> None:
-        # Under the gate: kazoo fails what is pending or queued in here, and nothing may
-        # slip into the queue between that and the moment the gate is shut.
+        # Under the lock: kazoo fails pending and queued requests in here, and none may be
+        # queued between that and the closing of the gate.
         with self._gate:
             was_open = self._open
             self._open = self._open and state == KeeperState.CONNECTED
@@ -157,7 +157,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
                 KeeperState.CLOSED,
             }
             if (broke or ended) and state != self._state:
-                # Before the pending requests fail: who gets their error sees why.
+                # Before the pending requests fail, so that the state is known with their errors.
                 self._report_state(state)
             super()._session_callback(state)
 
@@ -174,7 +174,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
-    """kazoo's connection, which reports when it is logged in and what was granted."""
+    """kazoo's connection, which reports its login and the granted session timeout."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no ty
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
-        # kazoo keeps the granted timeout to itself, but its read timeout is 2/3 of it.
+        # kazoo does not expose the granted timeout, but its read timeout is 2/3 of it.
         self.client.established(round(read_timeout_ms * 1.5) / 1000)
         return read_timeout_ms, connect_timeout_ms
 
@@ -199,7 +199,7 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no ty
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
-    """kazoo's threads and sockets, with our TLS and our patience."""
+    """kazoo's threads and sockets, with the TLS and timeouts of `ZooKeeperOptions`."""
 
     def __init__(self, options: ZooKeeperOptions) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships
             return context.wrap_socket(plain, server_hostname=hostname) if context else plain
         except CoordinationError as error:
             plain.close()
-            # The one kind of error after which kazoo tries again: the files may be half renewed.
+            # kazoo tries again only after OSError, and the files may be half renewed.
             raise OSError(str(error)) from error
         except OSError:
             plain.close()
@@ -225,7 +225,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Sequence[Any], timeout: float
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets, and see what OpenSSL has read ahead."""
+        """Wait for sockets; data that OpenSSL has already read counts as readable."""
         ahead = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
         others = [one for one in rlist if one not in ahead]
         readable, writable = ready(others, wlist, 0 if ahead else timeout)
@@ -235,10 +235,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships
 def ready(
     readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | None
 ) -> tuple[list[Any], list[Any]]:
-    """Return which sockets can be read and which written, at the latest after ``timeout_s``.
+    """Return the readable and the writable sockets, after at most ``timeout_s``.
 
-    kazoo waits four times for each request, and makes, fills and closes an epoll set each
-    time. One ``poll`` does the same in one system call, where the loop gets its turn once.
+    kazoo waits four times for each request, and creates, fills and closes an epoll set each
+    time. ``poll`` does the same in one system call, which releases the GIL only once.
 
     Raises:
         ValueError: a socket is closed.
@@ -251,9 +251,9 @@ def ready(
     polling = select.poll()
     for number, events in wanted.items():
         polling.register(number, events)
-    # Rounded up: to wait a little less, again and again, would be to spin.
+    # Rounded up: waiting slightly too short, repeatedly, would be a busy loop.
     seen = dict(polling.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
-    # What failed or was hung up on can be read and written: that shows the error.
+    # A socket with an error or hang-up counts as both: reading or writing it shows the error.
     return (
         [one for one in readers if _seen(seen, one) & ~select.POLLOUT],
         [one for one in writers if _seen(seen, one) & ~select.POLLIN],

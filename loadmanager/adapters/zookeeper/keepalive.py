@@ -1,20 +1,20 @@
-"""Whether the other end of one connection still answers."""
+"""Detects a connection whose server no longer answers."""
 
 from typing import Final
 
 SILENCE_FRACTION: Final = 1 / 4
-"""A connection that owes an answer for this part of the session timeout is dead.
+"""A connection without a due answer for this fraction of the session timeout is dead.
 
 kazoo alone would notice at two thirds, when the broker must have stopped already, and
 not at all while requests are made faster than it sends pings."""
 
 PROBE_FRACTION: Final = 0.16
-"""An idle connection is asked for a sign of life this often.
+"""Interval of probes on an idle connection, as a fraction of the session timeout.
 
-An agent's heartbeats are such signs and come sooner ([ownership] heartbeat_fraction)."""
+An agent's heartbeats come sooner ([ownership] heartbeat_fraction) and make probes unnecessary."""
 
 LOOK_FRACTION: Final = 1 / 24
-"""How often the two above are looked at. A dead link shows after at most
+"""Interval of the checks of the two above. A dead link is noticed after at most
 0.16 + 1/24 + 1/4 + 1/24 < 1/2 of the session timeout."""
 
 
@@ -28,22 +28,22 @@ class Keepalive:
         self._quiet_since_s = now_s
 
     def asked(self, now_s: float) -> None:
-        """Note that a request was handed over."""
+        """Record that a request was handed to kazoo."""
         if self._pending == 0:
             self._quiet_since_s = now_s
         self._pending += 1
 
     def answered(self, now_s: float) -> None:
-        """Note that one was answered."""
+        """Record that a request was answered."""
         self._pending -= 1
         self._quiet_since_s = now_s
 
     def is_dead(self, now_s: float) -> bool:
-        """Return whether an answer is owed for too long."""
+        """Return whether an answer is overdue."""
         return self._pending > 0 and self._silence_s(now_s) > self._timeout_s * SILENCE_FRACTION
 
     def wants_probe(self, now_s: float) -> bool:
-        """Return whether nothing is under way, and nothing came for a while."""
+        """Return whether no request is under way, and the connection has been idle for too long."""
         return self._pending == 0 and self._silence_s(now_s) >= self._timeout_s * PROBE_FRACTION
 
     def _silence_s(self, now_s: float) -> float:

@@ -1,4 +1,4 @@
-"""The port's requests in kazoo's words."""
+"""The link to ZooKeeper: the requests of the port, sent through kazoo."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class _LoopTrigger:
     trigger: Trigger
 
     def __call__(self, event: Any) -> None:
-        """Hand the trigger over to the loop."""
-        # NONE reports a broken connection, which the session's state reports as well.
+        """Call the trigger on the event loop."""
+        # NONE reports a lost connection, which the session's state reports as well.
         if event.type != EventType.NONE:
             self.session.on_loop(self.trigger)
 
@@ -145,12 +145,13 @@ def _stat(stat: ZnodeStat) -> Stat:
 
 
 class ZooKeeperCoordination(LinkedCoordination):
-    """One ZooKeeper session; connects until it succeeds, whatever happens in between.
+    """One ZooKeeper session; retries until it is connected.
 
-    A link that no longer answers shows as SUSPENDED within half the session timeout.
-    LOST shows only when a server says so, that is after a reconnect: what must stop
-    before its locks go to others counts from its own last successful `heartbeat`.
-    ``observe`` is called for each request with its kind, result and seconds.
+    A connection without answers is reported as SUSPENDED within half the session timeout. LOST is
+    reported only when a server says so, which is after a reconnect. So a holder of locks that
+    must stop before others can acquire them counts the time since its last successful
+    `heartbeat`. ``observe`` is called for each request with its kind, result and duration in
+    seconds.
     """
 
     def __init__(self, options: ZooKeeperOptions, observe: Observe | None = None) -> None:

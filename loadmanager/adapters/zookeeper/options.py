@@ -1,4 +1,4 @@
-"""How to reach ZooKeeper, how to log in, and the times that follow from the session's."""
+"""Addresses and credentials of ZooKeeper, and the times derived from the session timeout."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from loadmanager.ports.coordination import CoordinationError
 
 SHORTEST_CONNECT_TIMEOUT_S: Final = 0.5
-"""Below this a healthy but busy server would be given up."""
+"""A shorter timeout would give up a healthy but busy server."""
 
 PAUSE_FRACTION: Final = 1 / 20
 SHORTEST_PAUSE_S: Final = 0.1
@@ -20,12 +20,12 @@ LONGEST_PAUSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperOptions:
-    """Everything a session needs.
+    """The options of a session.
 
     Args:
         hosts: ``host:port`` separated by commas, without a chroot.
-        chroot: the path below which all nodes live; created when missing. Empty: none.
-        session_timeout_s: asked for; the servers grant 2 to 20 of their ticks.
+        chroot: the path below which all nodes are; created if missing. Empty: none.
+        session_timeout_s: requested; the servers grant 2 to 20 of their ticks.
         digest_user: user of ZooKeeper's own ``digest`` scheme. Empty: none.
         digest_password: its password.
         sasl_mechanism: ``DIGEST-MD5`` or ``GSSAPI``. Empty: no SASL.
@@ -35,12 +35,12 @@ class ZooKeeperOptions:
         tls_certificate_file: PEM with this client's certificate. Empty: none.
         tls_key_file: PEM with its private key. Empty: it is in the certificate's file.
         tls_verify_hostname: whether the server's certificate must name the host.
-        creator_only: whether nodes made here may be touched by this login alone. None:
-            so it is with a login, and without one everybody may.
+        creator_only: whether only this login may access the nodes that it creates. None: yes
+            with a login; without one, anyone may.
         reconnect_delay_max_s: the pause between attempts to connect doubles from 0.1 s up
-            to this, give or take 40 %. None: a twentieth of the session timeout, so that an
-            outage costs the session little beyond its own length.
-        close_timeout_s: how long `close` waits for the server to confirm.
+            to this, give or take 40 %. None: a twentieth of the session timeout, so that a
+            reconnect follows soon after the end of an outage.
+        close_timeout_s: time for which `close` waits for the server to confirm.
 
     Raises:
         CoordinationError: the options contradict one another.
@@ -63,7 +63,7 @@ class ZooKeeperOptions:
     close_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse what can only be a mistake."""
+        """Raise `CoordinationError` if options contradict one another."""
         if "/" in self.hosts:
             raise CoordinationError(
                 f"hosts = {self.hosts!r}; expected host:port,host:port without a path (see chroot)"
@@ -90,31 +90,31 @@ class ZooKeeperOptions:
 
     @property
     def has_login(self) -> bool:
-        """Whether the servers know this client by a name."""
+        """Whether this client authenticates itself to the servers."""
         return bool(self.digest_user or self.sasl_mechanism)
 
     @property
     def host_count(self) -> int:
-        """How many servers are named."""
+        """Number of servers in ``hosts``."""
         return self.hosts.count(",") + 1
 
     @property
     def connect_timeout_s(self) -> float:
-        """How long one server has to answer.
+        """Timeout of a connection attempt to one server.
 
-        kazoo would give a server that swallows packets the whole session timeout, and
-        the session would die although the other servers are well. So that all of them
-        can be tried within a third of the session, each gets its share of that third.
+        kazoo would wait a whole session timeout for a server whose packets are dropped, and the
+        session would expire although the other servers are healthy. All servers together get a
+        third of the session timeout, each an equal share.
         """
         share_s = self.session_timeout_s / 3 / self.host_count
         return max(share_s, SHORTEST_CONNECT_TIMEOUT_S)
 
     @property
     def longest_pause_s(self) -> float:
-        """The longest pause between two attempts to connect, but for the jitter.
+        """The longest pause between two attempts to connect, without jitter.
 
-        Every sidecar of a cluster begins to try when the servers break down, so it is
-        bounded from below; more than a few seconds spare the servers nothing more.
+        All sidecars of a cluster retry when the servers fail, so it has a lower bound; pauses of
+        more than a few seconds would not reduce the servers' load any further.
         """
         if self.reconnect_delay_max_s is not None:
             return self.reconnect_delay_max_s
@@ -122,12 +122,12 @@ class ZooKeeperOptions:
         return min(max(wanted_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
     def access_list(self) -> Any:
-        """Return the access list, in kazoo's form, that new nodes get."""
+        """Return the access list of new nodes, in kazoo's form."""
         restricted = self.has_login if self.creator_only is None else self.creator_only
         return CREATOR_ALL_ACL if restricted else OPEN_ACL_UNSAFE
 
     def private_access_list(self) -> Any:
-        """Return the access list of nodes that this login alone may read, if there is one."""
+        """Return the access list of nodes that only this login may read, if there is a login."""
         return CREATOR_ALL_ACL if self.has_login else OPEN_ACL_UNSAFE
 
     def auth_data(self) -> list[tuple[str, str]]:
@@ -146,12 +146,12 @@ class ZooKeeperOptions:
         return login
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """Read the certificates, and return what a connection needs; None without TLS.
+        """Read the certificates, and return the TLS context of a connection; None without TLS.
 
-        Called for each connection, so that renewed certificates are used at the next.
+        Called for each connection, so that the next one uses renewed certificates.
 
         Raises:
-            CoordinationError: a file is missing or is no certificate.
+            CoordinationError: a file is missing or is not a certificate.
         """
         if not self.tls_ca_file:
             return None

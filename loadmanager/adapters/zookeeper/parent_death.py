@@ -1,10 +1,10 @@
-"""Becomes another program that ends with the process that started it.
+"""Executes a program that the kernel ends together with the process that started it.
 
-Run as a file, by a Python without anything installed: ``parent_death.py PARENT PROGRAM ARGUMENTS``.
-A parent that is killed cannot end its children, so the kernel is asked to (Linux only;
-elsewhere nothing is asked). The wish outlives ``exec``, the process id stays the same,
-and no code of ours runs between ``fork`` and ``exec`` in a process with threads. To the
-kernel the parent is the thread that started the program, so that has to last as well.
+Run as a file, by a Python without packages: ``parent_death.py PARENT PROGRAM ARGUMENTS``.
+A killed parent cannot end its children, so the kernel is set to kill them (Linux only; on other
+systems nothing is set). The setting survives ``exec``, the process id stays the same, and no
+Python code runs between ``fork`` and ``exec`` in a process with threads. For the kernel the
+parent is the thread that started the program, so that thread has to stay alive, too.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Ask for the end, and become the program."""
+    """Set the signal for the parent's death, and execute the program."""
     parent, program, *rest = arguments
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """One session with ZooKeeper, bridged from kazoo's threads to the event loop.
 
-kazoo's threads do one thing here: ``call_soon_threadsafe``. All state is the loop's.
+kazoo's threads only call ``call_soon_threadsafe``. All state belongs to the event loop.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 WINDOW: Final = 128
-"""Requests under way at once. kazoo wakes its thread with one byte per request through
-a socket pair that holds some 270 of them; one more would block the event loop."""
+"""The most requests under way. kazoo wakes its thread with one byte per request through a socket
+pair that holds about 270 of them; one more would block the event loop."""
 
 Send = Callable[[GatedClient], Any]
 """Hands one request to kazoo and returns its ``IAsyncResult``."""
 
 
 class KazooSession:
-    """Connects, stays connected, notices when it is not, and carries requests meanwhile."""
+    """Keeps one session connected, reports its state, and sends requests."""
 
     def __init__(self, options: ZooKeeperOptions) -> None:
         self._options = options
@@ -69,7 +69,7 @@ class KazooSession:
         _run(self._watch_suspension(), self._tasks)
 
     async def close(self) -> None:
-        """End the session; give up after ``close_timeout_s``, then it expires in its time."""
+        """End the session; after ``close_timeout_s`` without an answer it is left to expire."""
         self._closing = True
         self._changed = _nobody
         for task in tuple(self._tasks):
@@ -82,7 +82,7 @@ class KazooSession:
         self._become(Connection.LOST)
 
     def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Call ``callback`` on the loop; the one thing kazoo's threads do here."""
+        """Call ``callback`` on the loop; the only method that kazoo's threads call."""
         # A loop that was closed before the session has no callbacks left.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
@@ -91,8 +91,8 @@ class KazooSession:
         """Send one request on the connection that is open now, and return its answer.
 
         Args:
-            where: the path or paths it is about, for the error's text.
-            send: hands it to kazoo.
+            where: the path or paths of the request, for error messages.
+            send: hands the request to kazoo.
             urgent: do not wait until fewer than `WINDOW` requests are under way.
         """
         client, generation = self._require_client(where), self._generation
@@ -109,10 +109,10 @@ class KazooSession:
     async def heartbeat(self) -> None:
         """Commit a transaction that changes nothing: a majority has to confirm it.
 
-        A read would not do: a follower that has lost its leader answers reads for a
-        while, and the leader expires the session meanwhile. Nor would ``sync``: a leader
-        that has lost the others answers it by itself until it notices. Whether the check
-        holds is of no importance, since a transaction that is refused is confirmed, too.
+        A read would not be enough: a follower that has lost its leader still answers reads for
+        a while, in which the leader may expire the session. Nor would ``sync``: a leader that
+        has lost its followers answers it until it notices. The result of the check does not
+        matter, since a majority confirms a rejected transaction, too.
         """
 
         def send(client: GatedClient) -> Any:
@@ -130,7 +130,7 @@ class KazooSession:
         return self._client
 
     def _handed_over(self, client: GatedClient, send: Send, *, urgent: bool) -> asyncio.Future[Any]:
-        """Hand a request to kazoo. It cannot be taken back: a cancelled caller changes nothing."""
+        """Hand a request to kazoo. It is sent even if the caller is cancelled."""
         future: asyncio.Future[Any] = self._loop.create_future()
         keepalive = self._keepalive
         result = send(client)
@@ -172,7 +172,7 @@ class KazooSession:
             case KeeperState.CONNECTING:
                 self._suspend()
             case _:
-                # At once, because more than one such event may come from one client.
+                # Done at once, because one client may report more than one such event.
                 self._client = None
                 self._suspend()
                 _run(self._replace(event.client, event.state), self._tasks)
@@ -183,7 +183,7 @@ class KazooSession:
         self._failed_clients = 0
         self._keepalive = Keepalive(event.timeout_s, self._loop.time())
         if former not in {0, event.session_id} and self._state.connection is not Connection.LOST:
-            # A server may hand out a new session without ever saying that the old expired.
+            # A server may begin a new session without ever reporting that the old one expired.
             log.error("zookeeper.session.replaced", former=f"{former:#x}")
             self._become(Connection.LOST)
         self._doubtful_since_s = math.inf
@@ -205,10 +205,10 @@ class KazooSession:
         self._changed(self._state)
 
     async def _replace(self, client: GatedClient, state: str) -> None:
-        """Take up the session with a new client after kazoo gave up on the old one.
+        """Resume the session with a new client after kazoo gave up.
 
-        kazoo gives up when a login fails, and a server that dies during the login looks
-        just like that. The session lives on in the service, so it is not LOST.
+        kazoo gives up when a login fails, and a server that fails during the login looks the
+        same. The session continues in the service, so it is not LOST.
         """
         self._failed_clients += 1
         ceiling_s = min(0.1 * 2**self._failed_clients, self._options.longest_pause_s)
@@ -225,7 +225,7 @@ class KazooSession:
         self._start_client()
 
     async def _dispose(self, client: GatedClient) -> None:
-        """Stop a client. Its threads end within ``close_timeout_s`` and one attempt to connect."""
+        """Stop a client. Its threads end within ``close_timeout_s`` and one connection attempt."""
         stopping = asyncio.ensure_future(asyncio.to_thread(client.end))
         done, _ = await asyncio.wait({stopping}, timeout=self._options.close_timeout_s)
         if not done:
@@ -234,7 +234,7 @@ class KazooSession:
         await stopping
 
     async def _watch_keepalive(self) -> None:
-        """Drop a connection that no longer answers, and ask an idle one for a sign of life."""
+        """Drop a connection that no longer answers, and probe an idle one."""
         while True:
             await asyncio.sleep(self._keepalive.look_interval_s)
             now_s = self._loop.time()
@@ -248,11 +248,11 @@ class KazooSession:
                 _run(self._probe(), self._tasks)
 
     async def _watch_suspension(self) -> None:
-        """Find out, while a session is suspended, whether it can be taken up at all.
+        """Check, while a session is suspended, whether the servers can resume it at all.
 
-        Servers whose data were replaced by older ones, or by none, refuse it until they
-        have passed the transactions that it has seen, and say no more than servers that
-        are out of work. So they are asked once in each session timeout.
+        Servers whose data were replaced by older data, or lost, refuse the session until they
+        have passed the transactions that it has seen. They refuse without a reason, as failed
+        servers do. So their newest transaction is read once per session timeout.
         """
         while True:
             await asyncio.sleep(self._keepalive.look_interval_s)
@@ -267,10 +267,10 @@ class KazooSession:
                 await self._give_up(client, newest)
 
     async def _give_up(self, client: GatedClient, newest: int) -> None:
-        """Begin a new session in place of one that has seen more than there is.
+        """Begin a new session to replace one that has seen newer transactions than the service has.
 
-        Whatever it held is held no more, or by its former self: as if the process had been
-        started again. To take it up on older data would be to trust locks that others have.
+        As after a restart of the process, its locks are gone or belong to the former session.
+        A session resumed on older data would trust locks that others may have acquired.
         """
         log.error(
             "zookeeper.data.replaced",
@@ -287,7 +287,7 @@ class KazooSession:
         self._start_client()
 
     async def _probe(self) -> None:
-        # What came of it shows in the keepalive and in the session's state.
+        # The keepalive and the session's state show the result.
         with contextlib.suppress(CoordinationError):
             await self.ask("probe", lambda client: client.sync_async("/"), urgent=True)
 
@@ -308,4 +308,4 @@ def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asy
 
 
 def _nobody(_state: SessionState) -> None:
-    """Stand in for the listener before `open` and after `close`."""
+    """Do nothing: the listener before `open` and after `close`."""
