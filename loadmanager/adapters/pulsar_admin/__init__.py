@@ -1,4 +1,4 @@
-"""Pulsar's admin REST and metrics, asked as an operator would ask them."""
+"""A client for Pulsar's admin REST and metrics."""
 
 from loadmanager.adapters.pulsar_admin.client import (
     Access,

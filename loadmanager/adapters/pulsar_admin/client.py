@@ -1,7 +1,7 @@
-"""Requests to the admin REST of Pulsar's brokers: bounded in time and size.
+"""Requests to the admin REST of Pulsar's brokers, bounded in time and size.
 
-Each broker is asked at its own address. A redirect is followed to a broker that the cluster
-names and to no other host, because the token goes with it.
+Each request goes to a broker's own address. Redirects are followed only to brokers of the
+cluster, because the token is sent along.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from loadmanager.core.errors import LoadManagerError
 
 
 class PulsarAdminError(LoadManagerError):
-    """A broker's admin REST did not give what was asked; the message says where and why."""
+    """A request to a broker's admin REST failed; the message says where and why."""
 
 
 class Unanswered(PulsarAdminError):
@@ -31,11 +31,11 @@ class Unanswered(PulsarAdminError):
 
 
 class RightMissing(PulsarAdminError):
-    """401 or 403: the token or certificate is missing, expired, or has not the right."""
+    """401 or 403: the token or certificate is missing, expired, or lacks the permission."""
 
 
 class AnswerRefused(PulsarAdminError):
-    """Another status than 200, or more bytes than an answer may have."""
+    """A status other than 200, or an answer that is too long."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class AnswerRefused(PulsarAdminError):
 
 
 class NotPulsar(PulsarAdminError):
-    """The answer has not the form that a Pulsar broker's has."""
+    """The answer is not in the form of a Pulsar broker's."""
 
 
 MOST_JSON_BYTES: Final = 64 * 1024 * 1024
@@ -60,16 +60,16 @@ Method = Literal["GET", "PUT", "POST", "DELETE"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How brokers are asked.
+    """Credentials and timeouts of requests to brokers.
 
     Attributes:
-        token_file: a bearer token, read at each question; None for none.
-        tls: how their certificates are checked, and ours shown; None trusts whom the
-            system trusts.
+        token_file: a bearer token, read at each request; None for none.
+        tls: verifies the brokers' certificates and presents the client's; None trusts the
+            authorities of the system.
         connect_timeout_s: for opening a connection.
         timeout_s: for a whole answer of JSON.
-        metrics_timeout_s: for a whole answer of metrics, which may have hundreds of megabytes.
-        change_timeout_s: for a change; a broker answers when it has closed all topics of a bundle.
+        metrics_timeout_s: for a whole answer of metrics, of up to hundreds of megabytes.
+        change_timeout_s: for a change; a broker answers after closing all topics of a bundle.
     """
 
     token_file: Path | None = None
@@ -82,7 +82,7 @@ class Access:
 
 @dataclass(slots=True)
 class Cost:
-    """What was asked so far: requests, and bytes of their answers as they came in."""
+    """Requests so far, and the bytes of their answers as received."""
 
     requests: int = 0
     answer_bytes: int = 0
@@ -90,11 +90,11 @@ class Cost:
 
 @dataclass(slots=True)
 class PulsarAdmin:
-    """Asks brokers; one for a whole run, to be closed at its end.
+    """Sends requests to brokers; one object for a whole run, to be closed at its end.
 
     Attributes:
-        known: the ``host:port`` that redirects may lead to.
-        missing_until_s: addresses that were answered with 404, which is not asked again so soon.
+        known: the ``host:port`` of brokers that redirects may lead to.
+        missing_until_s: URLs without content, with the time until which they are not read again.
     """
 
     access: Access
@@ -114,8 +114,8 @@ class PulsarAdmin:
         Raises:
             Unanswered: no answer comes in time.
             RightMissing: 401 or 403.
-            AnswerRefused: another status than 200, or too long an answer.
-            NotPulsar: the answer is no JSON.
+            AnswerRefused: a status other than 200, or an answer that is too long.
+            NotPulsar: the answer is not JSON.
         """
         text = await self.text(url)
         try:
@@ -126,7 +126,7 @@ class PulsarAdmin:
             ) from None
 
     async def text(self, url: str) -> str:
-        """Return the text at ``url``; raises as `json`, but for what the text means."""
+        """Return the text at ``url``; raises as `json`, whatever the text."""
         parts = bytearray()
         async with self._answer(url, self.access.timeout_s) as answer:
             async for chunk in self._chunks(url, answer, MOST_JSON_BYTES):
@@ -151,14 +151,14 @@ class PulsarAdmin:
     async def change(
         self, method: Literal["PUT", "POST", "DELETE"], url: str, body: str = ""
     ) -> None:
-        """Change something, with a body of JSON or none.
+        """Send a change, with a body of JSON or none.
 
-        A broker that is not the one to do it names another.
+        A redirect to the broker that has to make the change is followed.
 
         Raises:
-            Unanswered: no answer comes in time; it may have been changed nevertheless.
+            Unanswered: no answer comes in time; the change may have been made nevertheless.
             RightMissing: 401 or 403.
-            AnswerRefused: another status than 200 or 204.
+            AnswerRefused: a status other than 200 or 204.
         """
         async with self._answer(url, self.access.change_timeout_s, method, body):
             pass
@@ -188,11 +188,11 @@ class PulsarAdmin:
                 raise Unanswered(f"{url}: no answer within {timeout_s:g} s") from None
             except aiohttp.ClientResponseError as error:
                 raise NotPulsar(f"{url}: not valid HTTP ({error.message})") from None
-            # The number of a refused certificate is one of TLS, which means another thing in errno.
+            # The error number of a refused certificate is that of TLS, not an errno.
             except aiohttp.ClientSSLError as error:
                 raise Unanswered(f"{url}: {error}") from None
             except aiohttp.ClientConnectorError as error:
-                # aiohttp's own text names an "ssl:default" for plain HTTP as well.
+                # aiohttp's own text mentions "ssl:default" even for plain HTTP.
                 code, text = error.errno or 0, error.strerror
                 why = os.strerror(code) if code in errno.errorcode else text
                 raise Unanswered(
@@ -226,10 +226,10 @@ class PulsarAdmin:
         raise AnswerRefused(why, answer.status)
 
     def _redirect(self, url: str, location: str) -> str:
-        """Return where a redirect leads, if the token may go there.
+        """Return the URL of a redirect, if the token may be sent there.
 
         Raises:
-            AnswerRefused: the redirect leads to a host that is no broker of this cluster.
+            AnswerRefused: its host is not a broker of this cluster.
         """
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)

@@ -1,8 +1,7 @@
-"""What a broker's ``/metrics/`` says of topics and of itself, read as a stream.
+"""Counters of topics and usage of a broker, parsed from the stream of its ``/metrics/``.
 
-Pulsar writes the text format of Prometheus. Of its lines only a few dozen kinds are looked
-at; the rest is passed over by one regular expression, because a large broker sends hundreds
-of megabytes.
+Pulsar writes the text format of Prometheus. Only a few dozen metrics are needed; one regular
+expression skips all other lines, because a large broker sends hundreds of megabytes.
 """
 
 import re
@@ -36,13 +35,14 @@ class Exposition:
 
     Attributes:
         topics: the counters of each topic, by its full name (a partition is a topic).
-        namespaces: those that have counters of their own instead of their topics'
+        namespaces: those with counters of the whole namespace instead of its topics
             (``exposeTopicLevelMetricsInPrometheus=false``).
         usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
-            ``bandwidth_out``, as the broker's load manager measured them last.
+            ``bandwidth_out``, as the broker's load manager last measured them.
         cpu_seconds: CPU time of the broker's process since its start, None if not reported.
-        started_s: when that was, in seconds since 1970 by the broker's clock, None likewise.
-        malformed: lines that should have had a number and did not.
+        started_s: time of that start, in seconds since 1970 by the broker's clock, None if not
+            reported.
+        malformed: number of lines without a valid number.
     """
 
     topics: dict[str, Counters] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Exposition:
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
-    """Return what blocks of whole lines say; raises what reading them raises."""
+    """Return the metrics in blocks of whole lines; raises the errors of reading them."""
     found = _Reading()
     async for block in blocks:
         for match in _LINE.finditer(block):
@@ -63,12 +63,12 @@ async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
 
 
 class _Reading:
-    """Sums up lines. What goes out of a topic is reported for each subscription by itself."""
+    """Sums up lines. Outgoing traffic of a topic is reported for each of its subscriptions."""
 
     def __init__(self) -> None:
         self._seen = Exposition()
         self._sums: dict[str, list[float]] = {}
-        # Versions differ in whether a topic has a line for all its subscriptions, too.
+        # Some versions also report a line for all subscriptions of a topic together.
         self._totals: dict[tuple[str, int], float] = {}
 
     def take(self, line: re.Match[bytes]) -> None:
@@ -86,7 +86,7 @@ class _Reading:
             self._count(_PLACE[direction, kind], _labels(labels), value)
 
     def _count(self, place: int, labels: dict[str, str], value: float) -> None:
-        # Consumers are counted in their subscription's line already.
+        # The line of the subscription already counts its consumers.
         if "consumer_name" in labels or "consumer_id" in labels:
             return
         topic = _topic(labels)
@@ -120,7 +120,7 @@ def _labels(text: bytes) -> dict[str, str]:
 
 
 def _topic(labels: dict[str, str]) -> str | None:
-    """Return the full name of a line's topic; the partition may stand in a label of its own."""
+    """Return the full name of a line's topic; the partition may be in a separate label."""
     topic = labels.get("topic")
     if not topic or "://" not in topic:
         return None
@@ -129,7 +129,7 @@ def _topic(labels: dict[str, str]) -> str | None:
 
 
 def _number(text: bytes) -> float | None:
-    """Return a counter or gauge, None for what is none: negative, not finite or no number."""
+    """Return a counter or gauge, None if negative, not finite or not a number."""
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a Pulsar broker answers about topics: the broker that serves one, and its partitions."""
+"""Lookups at a Pulsar broker: owners and partitions of topics, bundles and namespaces."""
 
 from contextlib import suppress
 from http import HTTPStatus
@@ -25,11 +25,11 @@ _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 
 
 async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
-    """Return where clients find the broker that serves a topic, placed now if none does.
+    """Return the URLs of the broker that serves a topic; Pulsar places it if none does.
 
     Raises:
-        PulsarAdminError: as `PulsarAdmin.json`; `AnswerRefused` with 404 where there is no such
-            namespace, or no such topic and none may be made.
+        PulsarAdminError: as `PulsarAdmin.json`; `AnswerRefused` with 404 if the namespace does
+            not exist, or the topic neither exists nor may be created.
     """
     local = quote(topic.local, safe="")
     where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
@@ -46,7 +46,7 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
 
 
 async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
-    """Return where clients find the broker at ``url``: it says so in lookups of its heartbeat.
+    """Return the URLs of the broker at ``url``, from a lookup of its heartbeat topic.
 
     Raises as `read_lookup`.
     """
@@ -55,7 +55,7 @@ async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> Broke
 
 
 async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
-    """Return how many partitions a topic has, 0 if it is not partitioned or not there.
+    """Return the number of partitions of a topic, 0 if it is not partitioned or does not exist.
 
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
@@ -75,7 +75,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
 
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
-    """Return the bundles of a namespace, None if there is none of that name.
+    """Return the bundles of a namespace, None if it does not exist.
 
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
@@ -108,7 +108,7 @@ async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
             listed = await _names(admin, f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}")
         except AnswerRefused as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                continue  # It was deleted meanwhile.
+                continue  # It was deleted in the meantime.
             raise
         for name in listed:
             with suppress(InvalidName):

@@ -1,13 +1,15 @@
-"""One move of a bundle by Pulsar's admin REST, ordered until it is known where the bundle is.
+"""One move of a bundle through Pulsar's admin REST, followed until the bundle's owner is known.
 
-A move is an ``unload`` with a destination. On the modular manager the destination is a wish
-that the first lookup uses up, and with many clients another lookup may be faster. So the
-target is asked right away, as Pulsar's leader would ask it (the *claim*), for a topic of the
-bundle. Pulsar's own lock decides: if another broker holds it, the claim changes nothing.
+A move is an ``unload`` with a destination. With the modular load manager the destination is only
+a preference for the next lookup at the leader, and a lookup of a client may reach another broker
+first. So a lookup of one of the bundle's topics is sent to the target right away, in the form
+in which Pulsar's leader would redirect it there (the *claim*). Pulsar's own lock decides: if
+another broker holds it, the claim has no effect.
 
-On the extensible manager a source closes a bundle's topics first, and notifies their clients only
-when the target serves it. If the target ends meanwhile, Pulsar may give the bundle back to the
-source, which then does not serve its topics until it is ordered to release the bundle again.
+With the extensible load manager the source closes the bundle's topics first, and notifies their
+clients only when the target serves the bundle. If the target ends in the meantime, Pulsar may
+assign the bundle to the source again, which then does not serve its topics until it is ordered
+to release the bundle once more.
 """
 
 import asyncio
@@ -34,12 +36,12 @@ OutcomeState = Literal["serving", "failed", "superseded", "timed_out", "landed_e
 
 MOST_ATTEMPTS: Final = 3
 LOOK_S: Final = 2.0
-"""How long after an order the bundle is looked for at its target."""
+"""Time after an order within which the target is expected to serve the bundle."""
 RETURN_S: Final = 120.0
-"""How long a bundle is waited for that its source released to a target which has ended.
+"""Time to wait for a new owner of a bundle that was released to a target that has ended.
 
-Pulsar places it when the target's session has ended, 30 s by default, or when its monitor runs
-next, once a minute.
+Pulsar places it when the target's session has expired (by default after 30 s), or at the next
+run of its monitor, once a minute.
 """
 
 _PAUSE_S: Final = 0.1
@@ -49,7 +51,7 @@ _CHANGED: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A bundle that is to go from one broker to another; ``topic`` is one of its topics."""
+    """A bundle that is to move from one broker to another; ``topic`` is one of its topics."""
 
     bundle: BundleId
     source: BrokerId
@@ -59,16 +61,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a move or a split ended.
+    """The result of a move, placement or split.
 
     Attributes:
-        state: ``serving`` at the target, a split bundle in two parts where it was;
-            ``superseded`` where the bundle had changed before anything was ordered;
-            ``landed_elsewhere`` at another broker than the target; ``timed_out`` where
-            no broker says that it serves it.
+        state: ``serving`` if the target serves the bundle, or its broker both parts of a split;
+            ``failed`` if it was refused or could not be ordered; ``superseded`` if the bundle
+            had changed, or the term had ended, before the order; ``landed_elsewhere`` if another
+            broker than the target serves it; ``timed_out`` if no broker reports that it does.
         reason: why it is not ``serving``, "" if it is.
-        attempts: how often it was ordered.
-        owner: where it is, None if unknown.
+        attempts: number of orders sent.
+        owner: the broker that serves the bundle, None if unknown.
     """
 
     state: OutcomeState
@@ -79,13 +81,13 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class MoveOrder:
-    """The orders of one move, and what is known of it so far.
+    """The orders of one move, and its progress.
 
     Attributes:
-        claims: whether the claim is of use, as on the modular manager.
-        look_s: how long after an order the bundle is looked for at its target.
-        return_s: how long it is waited for where the target ended.
-        over: is set when the term ends.
+        claims: whether moves need the claim, as with the modular load manager.
+        look_s: see `LOOK_S`.
+        return_s: see `RETURN_S`.
+        over: set when the term ends.
         left: whether the source may have closed its topics without notifying their clients.
     """
 
@@ -106,8 +108,8 @@ class MoveOrder:
         """Order the move, calling ``ordered`` before each attempt.
 
         Raises:
-            RightMissing: 401 or 403: no further move will do better.
-            LoadManagerError: as ``ordered``, if nothing was sent.
+            RightMissing: 401 or 403, which any further move would get, too.
+            LoadManagerError: as ``ordered``, unless the source may have closed topics by then.
         """
         self._owner = self.move.source
         while self._attempts < MOST_ATTEMPTS and not self._back:
@@ -120,7 +122,7 @@ class MoveOrder:
             except LoadManagerError:
                 if not self.left:
                     raise
-                break  # It is no longer ordered, but not left unchanged.
+                break  # It is no longer ordered, but the source may have closed its topics.
             self._attempts += 1
             outcome = await self._attempt()
             if outcome is not None:
@@ -130,7 +132,7 @@ class MoveOrder:
         return self._ended_at(self._owner)
 
     async def claim(self) -> None:
-        """Ask the target to serve the bundle; what came of it is seen by looking."""
+        """Send the target a lookup that makes it serve the bundle; `find` shows the result."""
         if self.move.topic is None:
             return
         local = quote(self.move.topic.local, safe="")
@@ -144,7 +146,7 @@ class MoveOrder:
             return
 
     async def find(self) -> BrokerId | None:
-        """Return the target as soon as it serves the bundle, else the broker that does, if any."""
+        """Return the target once it serves the bundle, or after ``look_s`` the owner, if any."""
         until_s = monotonic() + self.look_s
         while True:
             if await self.brokers.surely_serves(self.move.target, self.move.bundle):
@@ -154,14 +156,14 @@ class MoveOrder:
             await asyncio.sleep(_PAUSE_S)
 
     async def _attempt(self) -> Outcome | None:
-        """Order it once and see where it went; returns None if it is not known how it ends."""
+        """Order the move once and find the owner; return None if the result is not final."""
         self._said = ""
         try:
             await self._order(self._owner or self.move.source)
         except RightMissing:
             raise
         except PulsarAdminError as error:
-            # A broker may have done what it gave no answer to, or a bad one.
+            # The broker may have carried out the order without an answer, or with an error.
             self._said = str(error)
             final = _final_state(error)
             if final is not None and not self.left:
@@ -185,10 +187,10 @@ class MoveOrder:
             self.left = self._back = True
 
     async def _sent(self, url: str, look_s: float) -> bool:
-        """Send an order; returns False if it has no answer yet and the source has the bundle.
+        """Send an order; return False if the source serves the bundle again before the answer.
 
-        Ends before the answer if the target serves the bundle, too. A broker does not list a
-        bundle that it is releasing.
+        Returns before the answer, too, if the target serves the bundle. A broker does not list
+        a bundle that it is releasing.
         """
         change = asyncio.create_task(self.admin.change("PUT", url))
         try:
@@ -203,9 +205,9 @@ class MoveOrder:
         return True
 
     async def _released_again(self) -> Outcome:
-        """See where Pulsar puts a bundle that left its source; have the source release it again.
+        """Wait until Pulsar places a bundle that left its source; if back there, release it again.
 
-        That is sent at the end of a term, too: it belongs to an order that was sent before.
+        The release is ordered even at the end of a term, because it completes an earlier order.
         """
         until_s = monotonic() + self.return_s
         while (owner := await self.brokers.owner(self.move.bundle)) is None:
@@ -225,10 +227,10 @@ class MoveOrder:
         return self._ended_at(owner)
 
     async def _told_to_release(self, source: BrokerId, look_s: float) -> bool:
-        """Order the source to release the bundle; returns whether that need not be repeated.
+        """Order the source to release the bundle; return whether that need not be repeated.
 
-        It has to be where its first order was waiting for the topic of Pulsar's states, and was
-        undone after that.
+        It has to be repeated if the first order was still waiting for the topic of Pulsar's
+        bundle states, and was undone afterwards.
         """
         try:
             return await self._sent(self._unload_url(source), look_s)
@@ -258,7 +260,7 @@ class MoveOrder:
 
 
 def _final_state(error: PulsarAdminError) -> OutcomeState | None:
-    """Return how a refused order ends the move, None if it is worth looking and another try."""
+    """Return the final state after a refused order, None if the move may still succeed."""
     if isinstance(error, AnswerRefused):
         if error.status in _CHANGED:
             return "superseded"

@@ -1,4 +1,4 @@
-"""Moves of a cluster's bundles by Pulsar's admin REST, each in its turn."""
+"""Moves of a cluster's bundles through Pulsar's admin REST, some one after another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -20,19 +20,19 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
 CALM_RATIO: Final = 3.0
 MOST_CALM_S: Final = 3.0
-"""How long a broker that a claimed bundle left keeps its others: so many times as the move took.
+"""The longest pause between two claimed moves off one broker.
 
-A modular broker answers what is sent to a topic that it is closing with an error, upon which
-several clients (those in C++ and Python, older ones in Java) close their connection to it. They
-look up all topics again that they have there, and once more if the next move comes before they
-are back.
+It is `CALM_RATIO` times the duration of the first move, up to this. A modular broker answers
+requests for a topic that it is closing with an error, upon which several clients (in C++ and
+Python, older ones in Java) close their connection to it. They look up all their topics there
+again, and once more if the next move comes before they have reconnected.
 """
 
 AVOIDED_S: Final = 600.0
-"""How long a broker takes no further move to which one did not come, unless it ends before.
+"""Time without moves to a broker at which a bundle did not arrive, unless the broker ends before.
 
-A broker of the extensible manager that hangs while it stops says that it is ready, and serves
-no bundle that comes to it.
+With the extensible load manager a broker that hangs during shutdown still reports that it is
+ready, but serves no bundle that is moved to it.
 """
 _AVOIDED_PAUSE_S: Final = 0.5
 
@@ -41,19 +41,19 @@ _AVOIDED_PAUSE_S: Final = 0.5
 class BundleMover:
     """Carries out moves in one cluster.
 
-    Pulsar's destinations of bundles with equal ranges in different namespaces get mixed up,
-    so of those only one moves at a time. So do bundles that leave the same broker or go to the
-    same one: it closes or opens their topics one by one, and clients of the first bundle would
-    wait for those of the last.
+    Pulsar confuses the destinations of bundles with equal ranges in different namespaces, so only
+    one of those moves at a time. Bundles with the same source or the same target also move one
+    at a time: the broker closes or opens their topics one by one, and clients of the first
+    bundle would wait for those of the last.
 
     Attributes:
-        address: the URL of a broker.
-        brokers: returns all of the cluster, for finding a bundle that went elsewhere.
-        claims: whether the claim is of use, as on the modular manager.
-        look_s: how long after an order the bundle is looked for at its target.
-        return_s: how long it is waited for where the target ended.
-        waiting: the bundles that wait for their turn.
-        avoided: the brokers to which no move begins for now.
+        address: returns the URL of a broker.
+        brokers: returns all brokers of the cluster, to find a bundle that landed elsewhere.
+        claims: whether moves need the claim, as with the modular load manager.
+        look_s: see `LOOK_S`.
+        return_s: see `RETURN_S`.
+        waiting: the bundles whose moves wait for others to end.
+        avoided: the brokers to which no move begins for now; see `AVOIDED_S`.
     """
 
     admin: PulsarAdmin
@@ -73,18 +73,18 @@ class BundleMover:
     _queries: BrokerQueries = field(init=False)
 
     def __post_init__(self) -> None:
-        """Ask brokers by the same means."""
+        """Prepare the queries to brokers."""
         self._queries = BrokerQueries(self.admin, self.address, self.cluster, self.brokers)
 
     def close(self) -> None:
-        """Begin no move any more: those that wait for their turn end at once."""
+        """Begin no further moves; moves that wait end at once."""
         self._over.set()
 
     async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
         """Carry out a move; calls ``ordered`` before each order.
 
         Raises:
-            RightMissing: 401 or 403: no further move will do better.
+            RightMissing: 401 or 403, which any further move would get, too.
         """
         ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
         self.waiting.add(move.bundle)
@@ -107,7 +107,7 @@ class BundleMover:
     async def place(
         self, bundle: BundleId, target: BrokerId, topic: TopicName, ordered: Callable[[], None]
     ) -> Outcome:
-        """Have a broker serve a bundle that no broker serves, by the claim alone; as `move`."""
+        """Make a broker serve a bundle that no broker serves, by the claim alone; as `move`."""
         move = Move(bundle=bundle, source=target, target=target, topic=topic)
         async with self._targets.setdefault(target, asyncio.Lock()):
             if self._over.is_set():
@@ -128,7 +128,7 @@ class BundleMover:
 
     @asynccontextmanager
     async def _turn(self, source: BrokerId, target: BrokerId) -> AsyncIterator[None]:
-        """Wait for the moves before from and to these brokers, with claims for the clients, too."""
+        """Wait for earlier moves off and to these brokers, and for the pause after claimed ones."""
         entering = self._targets.setdefault(target, asyncio.Lock())
         async with self._sources.setdefault(source, asyncio.Lock()):
             with suppress(TimeoutError):
@@ -145,7 +145,7 @@ class BundleMover:
                         self._calm_s[source] = ended_s + calm_s
 
     async def _why_not(self, move: Move) -> Outcome | None:
-        """Return how a move ends before it begins, None if it may begin."""
+        """Return the outcome of a move that cannot begin, None if it may begin."""
         try:
             if not await self._queries.serves(move.source, move.bundle):
                 why = f"{move.source} does not serve it any more"
@@ -160,7 +160,7 @@ class BundleMover:
         return Outcome(state="failed", reason=why, owner=move.source) if why else None
 
     def _avoid(self, broker: BrokerId) -> None:
-        """Begin no move to a broker until its process ends, or for a while."""
+        """Begin no move to a broker until its process ends, or for `AVOIDED_S`."""
         if broker not in self.avoided and not self._over.is_set():
             self.avoided[broker] = task = asyncio.create_task(self._until_it_ends(broker))
             task.add_done_callback(lambda _: self.avoided.pop(broker))

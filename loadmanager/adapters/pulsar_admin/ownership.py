@@ -1,4 +1,4 @@
-"""Which bundles a broker serves, as it says itself at this moment."""
+"""The bundles that a broker serves now, read from the broker itself."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 async def read_owned(
     admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
 ) -> tuple[tuple[BundleId, ...], tuple[str, ...]]:
-    """Return the bundles of the broker at ``url``, and names that are no bundle of version 2.
+    """Return the bundles of the broker at ``url``, and names that are not bundles of version 2.
 
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
@@ -32,11 +32,11 @@ async def read_owned(
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueries:
-    """Asks the brokers of a cluster what they serve, and whether they take bundles.
+    """Reads which bundles the brokers of a cluster serve, and whether they are ready.
 
     Attributes:
-        address: the URL of a broker.
-        brokers: returns all of the cluster.
+        address: returns the URL of a broker.
+        brokers: returns all brokers of the cluster.
     """
 
     admin: PulsarAdmin
@@ -45,7 +45,7 @@ class BrokerQueries:
     brokers: Callable[[], Collection[BrokerId]]
 
     async def serves(self, broker: BrokerId, bundle: BundleId) -> bool:
-        """Return whether a broker says that it serves a bundle.
+        """Return whether a broker reports that it serves a bundle.
 
         Raises:
             PulsarAdminError: as `read_owned`.
@@ -54,7 +54,7 @@ class BrokerQueries:
         return bundle in owned
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
-        """Return the same, False of a broker that does not answer.
+        """Return as `serves`, but False for a broker that does not answer.
 
         Raises:
             RightMissing: 401 or 403.
@@ -67,13 +67,13 @@ class BrokerQueries:
             return False
 
     async def owner(self, bundle: BundleId, *, but: BrokerId | None = None) -> BrokerId | None:
-        """Return a broker that serves a bundle, of all ``but`` one; raises as `surely_serves`."""
+        """Return a broker other than ``but`` that serves a bundle; raises as `surely_serves`."""
         asked = [broker for broker in self.brokers() if broker != but]
         serve = await asyncio.gather(*(self.surely_serves(one, bundle) for one in asked))
         return next((one for one, does in zip(asked, serve, strict=True) if does), None)
 
     async def why_not_ready(self, broker: BrokerId) -> str:
-        """Return why a broker takes no bundle now, "" if it does; raises as `surely_serves`."""
+        """Return why a broker is not ready for bundles, "" if it is; raises as `surely_serves`."""
         try:
             ready = await self.admin.text(f"{self.address(broker)}/admin/v2/brokers/ready")
         except RightMissing:

@@ -1,4 +1,4 @@
-"""Which brokers may serve which namespaces; an explicit destination would pass that by."""
+"""Policies on the placement of namespaces, which Pulsar does not apply to given destinations."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,9 +13,9 @@ from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.wire.policies import decode_isolation
 
 NONE_FOR_S: Final = 60.0
-"""How long a cluster has no isolation policies, once it had none.
+"""Time until isolation policies are read again from a cluster that had none.
 
-Brokers write an error with its stack trace into their logs at each such question.
+Without policies, brokers log an error with a stack trace at each such request.
 """
 
 _NONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
@@ -28,7 +28,7 @@ async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies
 
 
 async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tuple[str, Policies]:
-    """Return a cluster's isolation policies, as Pulsar writes them, too; raises as above."""
+    """Return isolation policies as Pulsar's text, and parsed; raises as `PulsarAdmin.json`."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/namespaceIsolationPolicies"
     if monotonic() < admin.missing_until_s.get(where, 0.0):
         return "{}", NO_POLICIES
@@ -48,7 +48,7 @@ async def read_isolation_text(admin: PulsarAdmin, url: str, cluster: str) -> tup
 async def read_failure_domains(
     admin: PulsarAdmin, url: str, cluster: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return a cluster's failure domains by name, as Pulsar has them; raises as above."""
+    """Return failure domains by name, in Pulsar's form; raises as `PulsarAdmin.json`."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
     try:
         found = await admin.json(where)

@@ -1,7 +1,7 @@
-"""Cutting one bundle of a Pulsar cluster in two, at a position of ours.
+"""Splits of bundles of a Pulsar cluster in two, at a given position.
 
-Pulsar's own cut by traffic answers 500 in several versions; the cut at given positions is
-there since 3.0. Topics stay loaded where they are, so clients do not notice.
+Pulsar's own split by traffic answers 500 in several versions; splits at given positions exist
+since 3.0. Topics stay loaded at their broker, so clients are not interrupted.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.splitting import parts_at
 
 LOOK_S: Final = 5.0
-"""How long after an order the parts are looked for."""
+"""Time after an order within which the broker is expected to serve the parts."""
 
 _PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class BundleSplitter:
-    """Splits bundles that a broker serves; ``url`` is that broker's."""
+    """Splits bundles of one broker, at ``url``."""
 
     admin: PulsarAdmin
     url: str
@@ -39,12 +39,12 @@ class BundleSplitter:
     async def split(
         self, bundle: BundleId, cut: int, ordered: Callable[[], None] = lambda: None
     ) -> Outcome:
-        """Cut a bundle; ``cut`` is the first position of the second part.
+        """Split a bundle; ``cut`` is the first position of the second part.
 
         Calls ``ordered`` before the order.
 
         Raises:
-            RightMissing: 401 or 403: no further split will do better.
+            RightMissing: 401 or 403, which any further split would get, too.
         """
         path = f"{self.url}/admin/v2/namespaces/{bundle}/split?unload=false"
         try:
