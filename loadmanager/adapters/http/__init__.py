@@ -1,4 +1,4 @@
-"""The HTTP server: lookups, admin REST, metrics, and the line to the leader."""
+"""The HTTP server for lookups, admin REST and metrics, and the client of the leader's sidecar."""
 
 from loadmanager.adapters.http.admission import ConnectionLimits
 from loadmanager.adapters.http.assign_client import HttpAssignClient

@@ -1,4 +1,4 @@
-"""How much a server takes on: connections, and requests that it has not begun yet."""
+"""Limits of a server on connections, and on requests that wait for the event loop."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -7,26 +7,26 @@ from typing import Final, Protocol
 
 from loadmanager.adapters.http.replies import Refused, unavailable
 
-# What the event loop takes on at a time: some ten milliseconds of work, after which it looks
-# after everything else, such as the lease and the session.
+# Requests handed over before other tasks run, such as the lease and the session: about ten
+# milliseconds of work.
 _MAX_UNBEGUN: Final = 64
-# Refused clients are to wait up to 4 s longer, in turn, so that they do not return together.
+# Refused clients in turn are told to wait up to 4 s longer, so that they do not retry together.
 _RETRY_SPREAD_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one server and one of its connections may cost.
+    """Limits of one server and of each of its connections.
 
     Attributes:
-        max_head_bytes: of a request line and all headers; also how much is kept of what a
-            client sends ahead while its last request is under way.
-        head_s: how long a head may take from its first byte, a first byte from the
-            connection's begin, and a TLS handshake.
-        write_s: how long a client may leave its responses unread.
+        max_head_bytes: of a request line and all headers; also of the bytes buffered while the
+            client's last request is under way.
+        head_s: timeout of a head from its first byte, of the first byte of a connection, and of
+            a TLS handshake.
+        write_s: time for which a client may leave its responses unread.
         max_connections: connections open at once.
         max_connections_per_address: of one client address; 0 is no limit.
-        max_queued_requests: requests that came and wait for their turn on the event loop.
+        max_queued_requests: requests received that wait for the event loop.
     """
 
     max_head_bytes: int = 65_536
@@ -38,21 +38,21 @@ class ConnectionLimits:
 
 
 class Connection(Protocol):
-    """A connection as its server sees it."""
+    """A connection, as `Admission` uses it."""
 
     def take_turn(self) -> None:
-        """Hand the request that waits to the parser."""
+        """Hand the waiting request to the parser."""
 
     def look(self, now_s: float) -> None:
-        """Close if the client has had its time."""
+        """Close if the client has exceeded a timeout."""
 
 
 class Admission:
-    """Counts what the connections of one server have open, under way and waiting.
+    """Counts the connections of one server, and their requests under way and waiting.
 
     Args:
         limits: see `ConnectionLimits`.
-        refused: called with why, for each connection or request that is turned away.
+        refused: called with the reason for each refused connection or request.
     """
 
     def __init__(self, limits: ConnectionLimits, refused: Callable[[str], None]) -> None:
@@ -65,7 +65,7 @@ class Admission:
         self._turned_away = 0
 
     def connected(self, connection: Connection, address: str) -> Refused | None:
-        """Count a connection; return why it is one too many, None if it is not."""
+        """Count a connection; return a refusal if it exceeds a limit, else None."""
         self._open[connection] = address
         self._by_address[address] += 1
         limits = self.limits
@@ -84,7 +84,7 @@ class Admission:
             del self._by_address[address]
 
     def look(self, now_s: float) -> None:
-        """Have each connection close if its client has had its time."""
+        """Close each connection whose client has exceeded a timeout."""
         for connection in list(self._open):
             connection.look(now_s)
 
@@ -94,18 +94,18 @@ class Admission:
         return self._unbegun < _MAX_UNBEGUN
 
     def enqueue(self, connection: Connection) -> Refused | None:
-        """Let a connection's request wait for its turn; return why it cannot."""
+        """Queue a connection's request; return a refusal if the queue is full, else None."""
         if len(self._waiting) >= self.limits.max_queued_requests:
             return self._turn_away("requests", f"{len(self._waiting)} requests wait already")
         self._waiting.append(connection)
         return None
 
     def handed_over(self) -> None:
-        """Count a request that the parser has and no handler yet."""
+        """Count a request that was handed to the parser and has no handler yet."""
         self._unbegun += 1
 
     def begun(self) -> None:
-        """Stop counting it, and let waiting ones continue."""
+        """Stop counting a request that has a handler now, and hand over waiting ones."""
         self._unbegun -= 1
         while self._waiting and self.has_room:
             self._waiting.popleft().take_turn()

@@ -1,9 +1,8 @@
 """Lookup answers, rendered once per owner and found again by the request's first line.
 
-An answer is only as good as the picture it came from. Each remembered one carries
-the picture's version, and is used again only under that version; under a newer one
-the owner is asked for again, which costs a hash and two dictionary accesses, and the
-text is rendered again only if the owner is another.
+Each remembered answer carries the version of the cluster state that it was made from, and is
+reused only under that version. Under a newer one the owner is resolved again, which costs a hash
+and two dictionary accesses, and the text is rendered again only if the owner has changed.
 """
 
 import json
@@ -17,7 +16,7 @@ from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import LookupService, Owner
 
-# Longer lines are answered too, but not remembered: 65,536 of them fit in about 40 MB.
+# Answers to longer lines are not remembered: 65,536 of this length fit in about 40 MB.
 _MAX_LINE_BYTES: Final = 512
 
 
@@ -25,8 +24,8 @@ _MAX_LINE_BYTES: Final = 512
 class Answer:
     """The response that names ``owner``, ready to send.
 
-    ``before_date`` and ``after_date`` are the whole response but for the value of its
-    ``Date`` header; ``headers`` and ``body`` are the same for those who frame it.
+    ``before_date`` and ``after_date`` are the whole response except for the value of its
+    ``Date`` header; ``headers`` and ``body`` are its parts, for callers that frame it themselves.
     """
 
     owner: Owner
@@ -45,7 +44,7 @@ class _Remembered:
 
 
 class Answers:
-    """The answers given lately, each checked against the picture before it is used."""
+    """Recent answers, each checked against the cluster state before it is reused."""
 
     def __init__(self, lookup: LookupService, max_entries: int = 65_536) -> None:
         self._lookup = lookup
@@ -53,7 +52,7 @@ class Answers:
         self._by_bundle: Recent[tuple[BundleId, str], Answer] = Recent(max_entries)
 
     def known(self, line: bytes) -> Answer | None:
-        """Return the answer to a request with this first line, if it still holds."""
+        """Return the answer to a request with this first line, if it is still valid."""
         entry = self._by_line.get(line)
         if entry is None:
             return None
@@ -62,10 +61,10 @@ class Answers:
         return entry.answer
 
     def of_topic(self, topic: TopicName, listener: str, line: bytes | None) -> Answer | None:
-        """Return the answer for ``topic`` from the picture, None if no owner is known.
+        """Return the answer for ``topic`` from the cluster state, None if no owner is known.
 
-        ``line`` is the first line of the request if the answer depends on nothing
-        else in it: the answer is then remembered under it.
+        ``line`` is the first line of the request if the answer depends only on it; the answer
+        is then remembered under it.
 
         Raises:
             Refused: the owner has no listener of that name.
@@ -125,8 +124,8 @@ def render(owner: Owner, listener: str) -> Answer:
 def lookup_data(urls: BrokerUrls) -> dict[str, str]:
     """Return Pulsar's ``LookupData``, with every field.
 
-    An absent URL is an empty text: C++ clients crash on a missing key. ``nativeUrl``
-    and ``brokerUrlSsl`` are older names that some of them still look for.
+    An absent URL is an empty string: C++ clients crash on a missing key. ``nativeUrl`` and
+    ``brokerUrlSsl`` are older names that some clients still read.
     """
     return {
         "brokerUrl": urls.broker_url,
@@ -139,9 +138,9 @@ def lookup_data(urls: BrokerUrls) -> dict[str, str]:
 
 
 def urls_through(owner: Owner, listener: str) -> BrokerUrls:
-    """Return the owner's URLs for clients that asked for a named listener.
+    """Return the owner's URLs for clients that requested a named listener.
 
-    A listener's binary URLs replace the broker's; its HTTP URLs do if it has any.
+    A listener's binary URLs replace the broker's; so do its HTTP URLs if it has any.
 
     Raises:
         Refused: the owner has no listener of that name.

@@ -1,4 +1,4 @@
-"""The leader's answer to other sidecars that ask for an owner of a bundle."""
+"""The leader's answers to other sidecars' requests for the owner of a bundle."""
 
 from aiohttp import web
 
@@ -20,7 +20,7 @@ class AssignResource:
 
     def routes(self) -> list[Route]:
         """Return the routes of this file."""
-        # It is what a lookup does, asked in another place.
+        # It does what a lookup does, so it needs the same role.
         return [Route("POST", ASSIGN_PATH, self.assign, Role.LOOKUP)]
 
     async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The asking side of the line to the leader's sidecar."""
+"""The HTTP client for requests to the leader's sidecar."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _SECONDS: Final = re.compile(r"[0-9]{1,4}")
 class Proof:
     """Credentials of a request to a sidecar.
 
-    ``withheld`` says why it carries no token, if there is one.
+    ``withheld`` says why the request carries no token although there is one.
     """
 
     token: str = ""
@@ -33,7 +33,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A sidecar's answer, read whole; ``retry_after`` and ``withheld`` are "" for none."""
+    """A sidecar's whole answer; ``retry_after`` and ``withheld`` are "" for none."""
 
     status: int
     retry_after: str
@@ -42,20 +42,19 @@ class Answer:
 
 
 class AnswerTooLong(ValueError):
-    """An answer of more bytes than any sidecar has to say."""
+    """An answer that is longer than any sidecar's."""
 
 
 class HttpAssignClient:
-    """`LeaderLine` over HTTP, with connections kept open between questions.
+    """`LeaderLine` over HTTP, with connections kept open between requests.
 
     Args:
-        timeout_s: for a whole question; the leader may have to wait for a bundle that
-            is under way.
-        connect_timeout_s: for opening a connection: a dead host is found out soon.
-        max_connections: questions asked at once; further ones wait for a turn, within
-            their timeout.
-        tls: for leaders that speak TLS, looked after before each question; None trusts
-            whom the system trusts.
+        timeout_s: for a whole request; the leader may have to wait for a bundle that is under
+            way.
+        connect_timeout_s: for opening a connection, short so that a dead host is noticed soon.
+        max_connections: requests under way at once; further ones wait within their timeout.
+        tls: for leaders with TLS, refreshed before each request; None trusts the authorities
+            of the system.
         proof: returns the credentials for the sidecar at a URL; may raise OSError.
     """
 
@@ -75,13 +74,12 @@ class HttpAssignClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """Have the leader decide on ``bundle`` and return the broker that is to own it.
+        """Return the broker that is to own ``bundle``, as the leader decides.
 
         Raises:
-            NotLeader: it does not lead, or answers as the leader of an older epoch.
-            NamespaceUnknown: the bundle is in no namespace's boundaries.
-            Unavailable: no broker can take the bundle, or the leader gave no answer
-                that can be used.
+            NotLeader: the sidecar does not lead, or leads in an older epoch.
+            NamespaceUnknown: the bundle is not in its namespace's boundaries.
+            Unavailable: no broker can serve the bundle, or the leader gave no usable answer.
         """
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         try:
@@ -102,7 +100,7 @@ class HttpAssignClient:
         raise _refusal(answer, url)
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -118,24 +116,23 @@ class HttpAssignClient:
         proof: Proof | None = None,
         within_s: float | None = None,
     ) -> Answer:
-        """Return what the sidecar at a URL answers under a path.
+        """Return the answer of the sidecar at a URL to a request for a path.
 
-        ``proof`` has the credentials of the original caller, ``within_s`` another time than the
-        usual one.
+        ``proof`` has the credentials of the original caller; ``within_s`` overrides the timeout.
 
         Raises:
-            AnswerTooLong: its body has more than ``most_bytes``.
-            aiohttp.ClientError, OSError, ValueError: there is none.
+            AnswerTooLong: the body has more than ``most_bytes``.
+            aiohttp.ClientError, OSError, ValueError: there is no answer.
         """
         if self._session is None:
-            # Made late: a session belongs to the event loop it is made in.
+            # Created at the first request, because a session belongs to its event loop.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     ssl=True if self._tls is None else self._tls.context,
                 ),
                 timeout=self._timeout,
-                # What is counted is what arrives.
+                # The limit counts received bytes, so nothing may be decompressed.
                 auto_decompress=False,
                 headers={"Accept-Encoding": "identity"},
             )
@@ -148,7 +145,7 @@ class HttpAssignClient:
         timeout = self._timeout
         if within_s is not None:
             timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
-        # A leader never redirects; following a redirect would ask another server.
+        # A leader never redirects; a redirect would lead to another server.
         async with self._session.request(
             method,
             URL(base + path, encoded=True),  # byte for byte: %2F in a name is no slash
@@ -202,7 +199,7 @@ def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavail
 
 
 def refusal_text(url: str, answer: Answer) -> str:
-    """Return what a refusal says, for an error."""
+    """Return the text of a refusal, for an error message."""
     said = f"{url}: answered {answer.status}: {_reason(answer.text) or answer.text[:120]!r}"
     return f"{said}; asked without a token, {answer.withheld}" if answer.withheld else said
 

@@ -1,4 +1,4 @@
-"""Reading JSON bodies from requests, with a clear refusal for each way they can be wrong."""
+"""Reads JSON bodies of requests, and refuses invalid ones with the reason."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from loadmanager.adapters.http.replies import Refused
 
 _WITHIN_S: Final = 30.0
 _IDLE_S: Final = 10.0
-# Up to here every whole number has a float of its own.
+# Up to here every integer has an exact float.
 _EXACT: Final = 2.0**53
 
 
@@ -22,8 +22,8 @@ async def json_object(request: web.BaseRequest) -> dict[str, Any]:
     """Return the body's JSON object; an empty body is an empty object.
 
     Raises:
-        Refused: the body is too large (413), not JSON or no object (400), or the client
-            expects something of us that we do not do (417).
+        Refused: the body is too large (413), not JSON or not an object (400), or the request
+            has an ``Expect`` header that is not supported (417).
     """
     text = await body_bytes(request)
     value = _parsed(text) if text.strip() else {}
@@ -35,10 +35,10 @@ async def json_object(request: web.BaseRequest) -> dict[str, Any]:
 async def json_body(
     request: web.BaseRequest, form: "TypeAdapter[Any]", *, optional: bool = False
 ) -> Any:
-    """Return the body as a value of the given form; None for an ``optional`` one not sent.
+    """Return the body as a value of ``form``; None if it is ``optional`` and missing.
 
     Raises:
-        Refused: as `json_object`; or the body is of another type (415) or form (400).
+        Refused: as `json_object`; or the body has another content type (415) or form (400).
     """
     text = await body_bytes(request)
     if not text.strip():
@@ -50,7 +50,7 @@ async def json_body(
         raise Refused(415, f"the body is {kind}; expected application/json")
     value = _parsed(text)
     try:
-        # By way of Python's parser: its messages name the place, and it takes no NaN.
+        # Through Python's parser, because its messages name the place, and without NaN.
         return form.validate_json(json.dumps(value, allow_nan=False), strict=True)
     except ValidationError as error:
         raise Refused(400, f"the body: {fault_text(error)}") from None
@@ -61,11 +61,11 @@ async def json_body(
 async def body_bytes(
     request: web.BaseRequest, within_s: float = _WITHIN_S, idle_s: float = _IDLE_S
 ) -> bytes:
-    """Return the body as it came.
+    """Return the bytes of the body.
 
     Raises:
-        Refused: 400, 413 and 417 as `json_object`; 408 if it did not come in time, or
-            nothing of it came for ``idle_s``.
+        Refused: 400, 413 and 417 as `json_object`; 408 if it is not complete in time, or
+            no byte arrives for ``idle_s``.
     """
     await _invite(request)
     try:
@@ -97,7 +97,7 @@ def _late(why: str) -> Refused:
 
 
 def _is_json(given: str | None) -> bool:
-    """Return whether a content type is JSON; none at all counts as such, too."""
+    """Return whether a content type is JSON; a missing one counts as JSON."""
     if given is None:
         return True
     kind = given.partition(";")[0].strip().lower()
@@ -114,13 +114,13 @@ def _parsed(text: bytes) -> Any:
 
 
 def _number(text: str) -> float:
-    """Return a number as JSON means it: 7.0 is the whole number 7."""
+    """Return a JSON number, as an int if it is integral: 7.0 is 7."""
     value = float(text)
     return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Ask a client that waits for it to send its body."""
+    """Send ``100 Continue`` to a client that waits for it."""
     expected = request.headers.get("Expect")
     if expected is None or request.version != HttpVersion11:
         return
@@ -128,5 +128,5 @@ async def _invite(request: web.BaseRequest) -> None:
         raise Refused(417, f"cannot meet the expectation {expected!r}")
     writer = request.writer
     await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    # The interim response is none: errors after it still get a response of their own.
+    # The interim response does not count: errors after it must still be answered.
     writer.output_size = 0

@@ -1,4 +1,4 @@
-"""aiohttp's server with our protocol, and the look after its connections."""
+"""aiohttp's server with `HttpProtocol`, and the timeouts of its connections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ class ConnectionServer(web.Server):
             message: Any, payload: Any, protocol: Any, writer: Any, task: Any
         ) -> web.BaseRequest:
             if message.chunked:
-                # The parser takes the last trailer for the first header of what comes next.
+                # The parser would take the last trailer for the first header of the next request.
                 message = message._replace(should_close=True)
             protocol.begun()
             return web.BaseRequest(
@@ -65,7 +65,7 @@ class ConnectionServer(web.Server):
         )
 
     async def watch(self) -> None:
-        """Close connections that exceed their time; never returns."""
+        """Close connections that exceed a timeout; never returns."""
         limits = self._admission.limits
         every_s = min(_LOOK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
         while True:

@@ -98,7 +98,7 @@ def _escaped(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text with what stands in backquotes as code."""
+    """Return text as HTML, with code for text in backquotes."""
     return _CODE.sub(r"<code>\1</code>", _escaped(text))
 
 

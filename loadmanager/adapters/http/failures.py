@@ -1,4 +1,4 @@
-"""Refusals for what aiohttp could not parse, and for unexpected errors."""
+"""Refusals of requests that aiohttp cannot parse, and for unexpected errors."""
 
 import math
 import secrets
@@ -25,10 +25,10 @@ def refusal_for(
     line_bytes: int,
     field_bytes: int,
 ) -> Refused:
-    """Return what the client is answered; an unexpected error is logged under an id.
+    """Return the refusal for the client; an unexpected error is logged under an id.
 
-    ``line_bytes`` and ``field_bytes`` are the parser's limits: its error reports a long header
-    from a long URL by nothing but the limit.
+    ``line_bytes`` and ``field_bytes`` are the parser's limits: only the limit in its error tells
+    a long URL from a long header.
     """
     if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):
         return _unexpected(request, status, error, failures)
@@ -62,7 +62,7 @@ class Failures:
 
     Args:
         clock_s: a monotonic clock.
-        count: called for each of them.
+        count: called for each failure.
     """
 
     def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ class Failures:
         self._traced_at_s = -math.inf
 
     def trace_of(self, error: BaseException | None) -> BaseException | None:
-        """Count a failure, and return it if its trace is to be logged: once a minute at most."""
+        """Count a failure, and return it if its trace is to be logged, at most once a minute."""
         self._count()
         now_s = self._clock_s()
         if now_s - self._traced_at_s < _TRACE_EVERY_S:

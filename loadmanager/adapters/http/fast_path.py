@@ -1,29 +1,27 @@
-"""Known lookups are answered before they are parsed.
+"""Answers known lookups without parsing them.
 
-Clients ask for the same topics over and over. A request is its first line and a block of
-headers; of the headers few bear on what a lookup is answered, and aiohttp need not parse
-the others. What aiohttp has parsed once and we have answered from memory is answered again
-at once where the first line and those few are the same. Everything else goes to aiohttp
-untouched.
+Clients look up the same topics again and again. A request is its first line and a block of
+headers; few of the headers affect the answer to a lookup, and aiohttp need not parse the others.
+A request that aiohttp parsed once, and that was answered from memory, is answered again at once if
+its first line and those few headers are the same. All other requests go to aiohttp unchanged.
 
 What makes this safe:
 
-- No header is interpreted here. `decisive_headers` returns those that bear on the answer,
-  on who may have it or on the framing, as the bytes they are; they are learned only from a
-  request that aiohttp itself parsed and we answered from memory, and only if they can
-  change neither the answer nor the framing: they name no listener, bring no body and leave
-  the connection open.
-- Headers are left out only of a head that is nothing but ``name: value`` lines of ASCII,
-  within the limits of the server and of aiohttp.
-- A first line finds an answer only through `Answers`, which checks the picture.
-- A connection is served here only while aiohttp owes it nothing (`HttpProtocol`): all
-  that was handed over was one whole request, and its response is out. A connection
-  that ever pipelines, sends bodies or splits a request is aiohttp's from then on.
+- No header is interpreted here. `decisive_headers` returns the unchanged bytes of those that
+  affect the answer, its authorization or the framing. They are learned only from a request that
+  aiohttp parsed and that was answered from memory, and only if they change neither the answer
+  nor the framing: they name no listener, announce no body and leave the connection open.
+- Headers are ignored only in a head that consists of ``name: value`` lines in ASCII, within the
+  limits of the server and of aiohttp.
+- A first line finds an answer only through `Answers`, which checks the cluster state.
+- A connection is served here only while aiohttp has no request of it (`HttpProtocol`): each one
+  handed over was whole, and its response has been sent. A connection that ever pipelines, sends
+  bodies or splits a request is served by aiohttp from then on.
 - Where callers must authenticate, their credentials are among the decisive headers: those are
 learned from an admitted caller, for as long as its credentials are valid (`Caller.until_s`).
   A proof that is the connection's, a client certificate, is never learned.
-- What this host may do others may not, and the other way round: what was learned counts for
-  connections from as near as the one it was learned on.
+- This host has other rights than others: headers learned on a connection from this host count
+  only for connections from this host, and those of others only for others.
 """
 
 import math
@@ -47,8 +45,8 @@ _MAX_MEMOIZED: Final = 256
 
 # Fewer lines than the 128 that aiohttp takes.
 _PLAIN: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t\x20-\x7e]*+){1,100}\r\n\r\n")
-# First those whose values count. Of the others the names do: some may come only once, some say
-# that a proxy passes the request on. What all of them begin with makes the search faster.
+# First the headers whose values matter. Of the others only the names matter: some must not be
+# repeated, some show that a proxy forwarded the request. A common prefix speeds up the search.
 _DECISIVE: Final = re.compile(
     rb"""
     \n (?= [acefhmpstuvx] ) (
@@ -65,7 +63,7 @@ _DECISIVE: Final = re.compile(
 
 @lru_cache(_MAX_MEMOIZED)
 def decisive_headers(headers: bytes) -> bytes | None:
-    """Return those of a lookup's headers that bear on its answer, None if any is unusual.
+    """Return the headers of a lookup that affect its answer, None if any header is unusual.
 
     ``headers`` is all that follows the first line, from its line end to the empty line.
     """
@@ -75,12 +73,12 @@ def decisive_headers(headers: bytes) -> bytes | None:
 
 
 class KnownReply(web.StreamResponse):
-    """A remembered answer on its way through aiohttp, for HTTP/1.1 requests that keep alive.
+    """A remembered answer as a response of aiohttp, for HTTP/1.1 requests with keep-alive.
 
-    ``line`` is the first line under which the answer is remembered; ``until_s`` says how
-    long, on ``time.perf_counter``, the same headers come from an authorized caller.
-    The response is written as it was rendered: building headers again would cost a third
-    of the request.
+    ``line`` is the first line under which the answer is remembered; ``until_s`` is the time, on
+    ``time.perf_counter``, until which the same headers come from an authorized caller. The
+    response is written as it was rendered, because building headers again would take a third of
+    the request's time.
     """
 
     def __init__(self, response: bytes, line: bytes, until_s: float = math.inf) -> None:
@@ -91,7 +89,7 @@ class KnownReply(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """Always: it is not made for other requests."""
+        """Return True: it is made only for requests with keep-alive."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
@@ -109,17 +107,17 @@ class KnownReply(web.StreamResponse):
         return request.writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: it is written."""
+        """Do nothing: `prepare` has written everything."""
 
 
 class FastPath:
-    """Knows which raw requests have a remembered answer."""
+    """Finds the remembered answers of raw requests."""
 
     def __init__(self, answers: Answers, metrics: LookupMetrics, max_head_bytes: int) -> None:
         self._answers = answers
         self._metrics = metrics
         self._max_bytes = min(max_head_bytes, _MAX_HEAD_BYTES)
-        # Until when decisive headers admit; by whether the other end is on this host.
+        # The end of validity of decisive headers, by whether the other end is on this host.
         self._admitted: tuple[Recent[bytes, float], Recent[bytes, float]] = (
             Recent(_MAX_ADMITTED),
             Recent(_MAX_ADMITTED),
@@ -128,7 +126,7 @@ class FastPath:
         self._date_until_s = 0.0
 
     def response_to(self, data: bytes, *, from_loopback: bool) -> bytes | None:
-        """Return the whole response to ``data`` if that is one known lookup request."""
+        """Return the whole response to ``data`` if it is exactly one known lookup request."""
         line_end = data.find(b"\r\n")
         decisive = self._decisive(data, line_end)
         if decisive is None:
@@ -154,8 +152,8 @@ class FastPath:
     def learn(self, data: bytes, line: bytes, until_s: float, *, from_loopback: bool) -> None:
         """Remember the decisive headers of ``data``, a whole request that was answered.
 
-        ``line`` is the first line its answer is remembered under; ``until_s`` says how
-        long a caller with these headers and from as near may have answers.
+        ``line`` is the first line that its answer is remembered under; ``until_s`` is the time
+        until which a caller with these headers, from this host or not, is authorized.
         """
         decisive = self._decisive(data, len(line)) if data.startswith(line) else None
         if decisive is not None and until_s > time.perf_counter():

@@ -1,4 +1,4 @@
-"""Bytes that came and were not handed to the parser yet, and where the next head ends in them."""
+"""Received bytes that the parser does not have yet, and the end of the next head in them."""
 
 from typing import Final
 
@@ -10,9 +10,9 @@ _METHODS_BEGIN_WITH: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
 def is_whole_request(data: bytes) -> bool:
-    """Return whether ``data`` can be read only as one head, from first to last byte.
+    """Return whether ``data`` is exactly one head, for any parser.
 
-    A bare line feed ends a line for some parsers; data with one is never ours to judge.
+    Data with a bare line feed is not, because that ends a line for some parsers.
     """
     return (
         data.endswith(_END) and data.count(_END) == 1 and data.count(b"\n") == data.count(b"\r\n")
@@ -20,11 +20,11 @@ def is_whole_request(data: bytes) -> bool:
 
 
 class Heads:
-    """What one connection has sent ahead.
+    """The bytes of one connection that wait for the parser.
 
-    The parser gets a head only once it is whole: it would keep each header twice, and has
-    no limit for all of them together. What cannot be a head at all it gets at once, to
-    say why.
+    The parser gets a head only when it is complete, because it would keep each header twice and
+    has no limit for all of them together. Bytes that cannot be a head are passed at once, so that
+    the parser reports the error.
     """
 
     __slots__ = ("_bytes", "_max_bytes", "_searched")
@@ -35,22 +35,22 @@ class Heads:
         self._searched = 0
 
     def __len__(self) -> int:
-        """Return how many bytes are kept."""
+        """Return the number of buffered bytes."""
         return len(self._bytes)
 
     def add(self, data: bytes) -> None:
-        """Keep more."""
+        """Append bytes."""
         self._bytes += data
 
     def head_bytes(self) -> int:
-        """Return how many bytes the parser may have now: a whole head, or what is none; else 0.
+        """Return the number of bytes to pass now: a whole head, or an invalid one; else 0.
 
         Raises:
             Refused: the head is longer than allowed (431).
         """
         kept = self._bytes
         if not self._searched and kept.startswith((b"\r", b"\n")):
-            # Empty lines before a request line mean nothing.
+            # Empty lines before a request line are ignored.
             del kept[: len(kept) - len(kept.lstrip(b"\r\n"))]
         if kept and kept[0] not in _METHODS_BEGIN_WITH:
             return len(kept)
@@ -65,7 +65,7 @@ class Heads:
         return length
 
     def take(self, count: int) -> bytes:
-        """Return the first bytes, and keep the rest."""
+        """Remove and return the first ``count`` bytes."""
         self._searched = 0
         if count >= len(self._bytes):
             taken, self._bytes = bytes(self._bytes), bytearray()
@@ -75,7 +75,7 @@ class Heads:
         return taken
 
     def _has_bare_line_feed(self) -> bool:
-        """Return whether what was not searched yet has a line feed without its carriage return."""
+        """Return whether the new bytes have a line feed without a carriage return."""
         start = self._searched
         if start and self._bytes[start - 1] == _CR:
             start -= 1

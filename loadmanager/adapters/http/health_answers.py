@@ -18,10 +18,10 @@ _PATHS: Final = ("/healthz", "/readyz")
 
 
 class HealthAnswers:
-    """The last tick, and the responses that follow from it.
+    """The last tick, and the responses to probes according to it.
 
-    Ticks come from one thread and questions from another: a tick is one value, replaced
-    whole. Times are the monotonic clock's.
+    Ticks come from one thread and requests from another, so a tick is a single value that is
+    replaced as a whole. Times are on the monotonic clock.
     """
 
     def __init__(self, stalled_after_s: float) -> None:
@@ -29,11 +29,11 @@ class HealthAnswers:
         self._tick: tuple[float, Readiness] = (0.0, Readiness(ready=False))
 
     def tick(self, now_s: float, readiness: Readiness) -> None:
-        """Note that the event loop runs, and how ready the service is."""
+        """Record that the event loop runs, with the readiness of the service."""
         self._tick = (now_s, readiness)
 
     def silent_s(self, now_s: float) -> float:
-        """Return how long ago the last tick was."""
+        """Return the time since the last tick."""
         return now_s - self._tick[0]
 
     def is_stalled(self, now_s: float) -> bool:

@@ -1,9 +1,9 @@
-"""Liveness and readiness on a port and a thread of their own.
+"""Liveness and readiness probes on a separate port and thread.
 
-Probes must be answered while the event loop is busy with a flood of requests, and must fail
-once it hangs. So the event loop leaves a tick twice a second, together with the readiness at
-that moment, and another thread answers from the last tick. That thread shares nothing else
-with the service: one more loop, one small server, no tokens, no TLS.
+Probes must succeed while the event loop is busy with a flood of requests, and must fail once it
+hangs. So the event loop records a tick with the current readiness twice a second, and another
+thread answers from the last tick. That thread shares nothing else with the service: it has its
+own event loop and a small server, without tokens and TLS.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoopWatch:
-    """What is reported of the event loop: how late each tick came (seconds), and each stall."""
+    """Callbacks about the event loop: the delay of each tick (seconds), and each stall."""
 
     late: Callable[[float], None]
     stalled: Callable[[], None]
 
 
 class HealthListener:
-    """Answers ``/healthz`` and ``/readyz`` whatever the event loop is busy with.
+    """Answers ``/healthz`` and ``/readyz`` independently of the event loop.
 
     Args:
         readiness: called on the event loop.
-        port: 0 takes any free one.
+        port: 0 chooses a free one.
         watch: see `LoopWatch`; ``stalled`` is called on the other thread.
-        stalled_after_s: the loop counts as hanging when its last tick is older.
+        stalled_after_s: age of the last tick from which the loop counts as stalled.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HealthListener:
         """Listen on all addresses, and return the port; call it on the event loop to be watched.
 
         Raises:
-            OSError: the port cannot be listened on; the message names the key.
+            OSError: it cannot listen on the port; the message names the configuration key.
         """
         listening = _listening(self._port)
         self._answers.tick(monotonic(), self._readiness_now())
@@ -135,7 +135,7 @@ class HealthListener:
                 probe.abort()
 
     async def _look(self) -> None:
-        """Write down when the event loop hangs and when it goes on, and feed systemd's watchdog."""
+        """Log when the event loop stalls and when it continues, and notify systemd's watchdog."""
         stalled_since_s: float | None = None
         while True:
             now_s = monotonic()
@@ -153,7 +153,7 @@ class HealthListener:
 
 
 class _Probe(asyncio.Protocol):
-    """One connection: one request, one answer; the oldest gives way when there are too many."""
+    """One connection with one request; the oldest is closed when there are too many."""
 
     def __init__(self, answers: HealthAnswers, probes: "dict[_Probe, None]") -> None:
         self._answers = answers
@@ -163,7 +163,7 @@ class _Probe(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Give the client a moment to ask."""
+        """Begin the timeout of the request."""
         self._transport = cast("asyncio.Transport", transport)
         self._deadline = asyncio.get_running_loop().call_later(_CONNECTION_S, self.abort)
         if len(self._probes) >= _MAX_CONNECTIONS:
@@ -171,7 +171,7 @@ class _Probe(asyncio.Protocol):
         self._probes[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the head is whole."""
+        """Answer once the head is complete."""
         self._got += data
         if self._transport is None or self._transport.is_closing():
             return
@@ -183,7 +183,7 @@ class _Probe(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Forget the connection."""
+        """Remove the connection."""
         self._probes.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
@@ -196,7 +196,7 @@ class _Probe(asyncio.Protocol):
 
 
 def notify_watchdog() -> None:
-    """Notify systemd that the service is alive, if it runs us and has a watchdog."""
+    """Notify systemd's watchdog that the service is alive, if there is one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address or not os.environ.get("WATCHDOG_USEC"):
         return

@@ -1,4 +1,4 @@
-"""The HTTP server for lookups, admin calls, the leader's line and metrics."""
+"""The HTTP server for lookups, admin REST, requests of other sidecars, and metrics."""
 
 import asyncio
 import errno
@@ -37,22 +37,21 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpServerSettings:
-    """How the server behaves.
+    """Settings of the server.
 
     Attributes:
-        mode: ``answer`` always answers by itself; ``redirect`` redirects clients to the sidecar
-        that
-            decides, as Pulsar's brokers do.
+        mode: ``answer`` always answers directly; ``redirect`` redirects clients to the leader's
+            sidecar, as Pulsar's brokers do.
         max_concurrent: lookups that may wait for an owner at once; more get 503.
-        retry_after_s: after what time those are to retry, plus up to 4 s.
+        retry_after_s: in the ``Retry-After`` of those, plus up to 4 s.
         max_body_bytes: a longer request body gets 413.
         max_url_bytes: a longer URL gets 414.
-        keepalive_s: how long an idle connection stays open. Longer than the idle time
-            of a proxy in front, or it will send into closed connections.
-        stop_s: how long requests under way may take when the server stops.
-        backlog: connections the kernel holds until they are accepted.
-        max_remembered_answers: bound on the memory of answers given.
-        limits: what connections may cost.
+        keepalive_s: time for which an idle connection stays open. It has to be longer than the
+            idle time of a proxy in front, which would otherwise use closed connections.
+        stop_s: time for requests under way when the server stops.
+        backlog: connections that the kernel queues until they are accepted.
+        max_remembered_answers: the most answers kept in memory.
+        limits: of connections.
     """
 
     mode: AnswerMode = "answer"
@@ -74,18 +73,18 @@ class HttpServer:
         lookup: the application.
         metrics: counts each lookup by its outcome.
         registry: what ``/metrics`` exposes.
-        version: what ``/admin/v2/brokers/version`` and the API's description report.
+        version: in ``/admin/v2/brokers/version`` and the API's description.
         settings: see `HttpServerSettings`.
-        more_routes: routes of others, such as a dashboard's; the server's own come first.
-        operations: what ``/openapi.json`` and ``/docs`` describe.
+        more_routes: further routes, such as the admin REST; the server's own have precedence.
+        operations: those that ``/openapi.json`` and ``/docs`` describe.
         guard: authorizes requests; without it every caller may do everything.
-        tls: the files to speak TLS with; without them it is plain HTTP.
-        tls_refresh_s: how often those are looked at for changes.
-        health: answers probes beside the server, for as long as it listens.
+        tls: the files of TLS; without them the server uses plain HTTP.
+        tls_refresh_s: interval of checks of those files for changes.
+        health: answers probes while the server listens.
         feed: of the live page; its streams end when the server stops.
-        forwarder: asks the leader in the place of the live page.
+        forwarder: forwards requests of the live page to the leader.
         count_failure: called for each request that failed unexpectedly.
-        refused: called with why, for each connection or request that is turned away.
+        refused: called with the reason for each refused connection or request.
     """
 
     def __init__(
@@ -143,11 +142,11 @@ class HttpServer:
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on ``host``, "" for all addresses; return the port: a free one for 0.
+        """Listen on ``host`` ("" for all addresses) and return the port, a free one for 0.
 
         Raises:
-            OSError: the address, or the port for probes, cannot be listened on.
-            TlsFilesUnusable: TLS cannot be spoken with the files given.
+            OSError: it cannot listen on the address, or on the port for probes.
+            TlsFilesUnusable: the files of TLS cannot be used.
         """
         server = ConnectionServer(
             self._handle,
@@ -189,7 +188,7 @@ class HttpServer:
         return bound
 
     def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
-        """Change how many lookups may wait, and after what time one more is to retry."""
+        """Change the limit of waiting lookups, and the ``Retry-After`` of those above it."""
         self._lookups.max_concurrent = max_concurrent
         self._lookups.retry_after_s = retry_after_s
 
@@ -242,7 +241,7 @@ class HttpServer:
 
 
 def _check_proofs(request: web.BaseRequest) -> None:
-    """Refuse a request with two proofs: a proxy may have looked at the other one."""
+    """Refuse a request with two credentials: a proxy may have checked the other one."""
     if "Authorization" not in request.headers:
         return
     count = len(request.headers.getall("Authorization"))
@@ -254,7 +253,8 @@ def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return the listening sockets.
 
     Raises:
-        OSError: there are none; it names the keys, and the process that has the port if known.
+        OSError: it cannot listen; the message names the configuration keys, and the process that
+            uses the port if known.
     """
     try:
         return listening_sockets(host, port, backlog)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-# What a host without one of the two protocols answers, or one where it is switched off.
+# The errors of a host on which one of the two protocols is missing or disabled.
 _NO_PROTOCOL: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
@@ -17,7 +17,7 @@ def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]
     With port 0 all of them have the port that the first one got.
 
     Raises:
-        OSError: none of the addresses can be listened on, or one of them is taken.
+        OSError: no address can be bound, or one of them is in use.
     """
     opened: list[socket.socket] = []
     absent: OSError | None = None
@@ -52,7 +52,7 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # IPv4 has a socket of its own, and its addresses are then written as IPv4's.
+            # IPv4 has a separate socket, so that its peers have IPv4 addresses.
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         one.bind(address)
         one.listen(backlog)
@@ -64,9 +64,9 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
 
 
 class TimedSite(web.SockSite):
-    """aiohttp's site, and a limit of its own for the time that a TLS handshake may take.
+    """aiohttp's site with a timeout of TLS handshakes.
 
-    asyncio's is a minute, and until the handshake is done nothing else can close a connection.
+    asyncio's default is a minute, and before the end of the handshake no other timeout applies.
     """
 
     __slots__ = ("_handshake_s", "_made_by")

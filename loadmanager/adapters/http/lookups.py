@@ -1,4 +1,4 @@
-"""Topic lookups as Pulsar's clients ask them, and the redirect to a topic's owner."""
+"""Topic lookups of Pulsar's clients, and redirects to a topic's owner."""
 
 import time
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
 REDIRECT_PREFIX: Final = "/redirect"
 _TOPIC_SEGMENTS: Final = 4
 _MOVED: Final = 307
-# Refused clients are to wait up to 4 s longer, in turn, so that they do not return together.
+# Refused clients in turn are told to wait up to 4 s longer, so that they do not retry together.
 _RETRY_SPREAD_S: Final = 5
 
 
@@ -53,10 +53,10 @@ class LookupQuery(Query):
 
 
 class Lookups(Resource, tag="lookup"):
-    """Answers lookups: from memory, from the picture, or by asking the application.
+    """Answers lookups from memory, from the cluster state, or through the application.
 
-    Only the last of these waits, so only it counts as pending: a lookup whose owner is
-    known is answered however many wait.
+    Only the last of these waits, so only it counts as pending: a lookup whose owner is known is
+    answered even if the limit of waiting lookups is reached.
     """
 
     def __init__(
@@ -173,9 +173,9 @@ class Lookups(Resource, tag="lookup"):
     ) -> web.StreamResponse:
         """Answer or redirect; a chain has at most one hop to the leader and one from it.
 
-        Clients send no ``authoritative``; our own redirects always do. So a request
-        with ``authoritative=false`` has made its hop to the leader: if it is to be
-        sent to a leader again, views differ, and we find the owner ourselves.
+        Clients do not send ``authoritative``; redirects of sidecars always do. So a request
+        with ``authoritative=false`` has already been redirected to the leader: if another
+        redirect to a leader is due, the sidecars' views differ, and the owner is resolved here.
         """
         async with self._slot():
             found = await self._lookup.find_owner_or_redirect(
@@ -215,9 +215,9 @@ class Lookups(Resource, tag="lookup"):
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What a lookup request says beside its topic.
+    """The parameters of a lookup other than its topic.
 
-    ``line`` is its first line if nothing else in it bears on the answer, else None.
+    ``line`` is its first line if the answer depends on nothing else in the request, else None.
     """
 
     listener: str
@@ -238,7 +238,7 @@ class _Ask:
 
 
 def _plain_line(request: web.BaseRequest) -> bytes | None:
-    """Return the first line of a lookup if nothing else in it bears on its answer."""
+    """Return the first line of a lookup if its answer depends on nothing else in the request."""
     raw = request.raw_path
     plain = request.method == "GET" and raw.startswith(LOOKUP_PREFIX) and raw.isascii()
     if not plain or LISTENER_HEADER in request.headers:

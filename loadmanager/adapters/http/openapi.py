@@ -44,7 +44,7 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
 
 
 def query_parameters(one: Operation) -> list[dict[str, Any]]:
-    """Return the query parameters of an operation as OpenAPI has them."""
+    """Return the query parameters of an operation in OpenAPI's form."""
     if one.query is None:
         return []
     schema = one.query.model_json_schema(by_alias=True)
@@ -111,7 +111,7 @@ def _response(one: Operation, reply: Reply, schemas: dict[_Key, JsonSchemaValue]
 def _schemas(
     operations: Iterable[Operation],
 ) -> tuple[dict[_Key, JsonSchemaValue], dict[str, Any]]:
-    """Return the schema of every body and reply, and the models they refer to."""
+    """Return the schema of every body and reply, and the models that they refer to."""
     wanted: list[tuple[Any, _Mode, TypeAdapter[Any]]] = [
         (("", "", ""), "serialization", TypeAdapter(Refusal))
     ]
@@ -128,7 +128,7 @@ def _schemas(
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a query parameter's schema without what cannot be written in a query."""
+    """Return a query parameter's schema without the parts that a query cannot express."""
     kept = {key: value for key, value in schema.items() if key not in {"description", "title"}}
     choices = [one for one in kept.pop("anyOf", []) if one.get("type") != "null"]
     for choice in choices[:1]:

@@ -1,4 +1,4 @@
-"""Operations of the HTTP API, each declared right above the method that answers it.
+"""Operations of the HTTP API, each declared as a decorator of the method that answers it.
 
 An example::
 
@@ -13,21 +13,21 @@ An example::
 
 The declaration has method, path, replies, parameters and body, the role that a caller needs and
 whether only the leader can answer. The first line of the method's docstring is the summary, the
-rest the details. From both come the route with its checks (`Resource.routes`), the OpenAPI
-document (`openapi`), the tables for people (`reference`), and, where a guard is set
+rest the details. From both are made the route with its checks (`Resource.routes`), the OpenAPI
+document (`openapi`), the tables of the documentation (`reference`), and, if a guard is set
 (`HttpServer`), the check of the role: each `Route` carries the role of its operation.
 
 - ``role`` is `Role.READ` for GET and `Role.ADMIN` for all others unless it is given.
-- A name in braces in the path is described in `parameters.PATH_PARAMETERS`; a method finds
-  its text, decoded once, in ``call.path``.
+- A name in braces in the path is described in `parameters.PATH_PARAMETERS`; its text, decoded
+  once, is in ``call.path``.
 - ``query`` is a pydantic model; its fields are the query parameters, and an instance of
   it is ``call.query``. Unknown parameters are ignored, as in Pulsar.
 - ``body`` is any type that pydantic can read from JSON; the value is ``call.body``, None
-  where an optional body is missing.
-- ``leader``: a method may raise `LeaderElsewhere`; the client is then sent there by 307.
+  if an optional body is missing.
+- ``leader``: a method may raise `LeaderElsewhere`; the client is then redirected there by 307.
 - ``raw``: the method reads the request itself, as ``method(request, target)``. Lookups do.
-- The replies are those that are particular to this operation. Those that every operation
-  of its kind can give (400, 401, 403, 405, 412, 413, 415, 503) are added by `all_replies`.
+- The replies are those specific to this operation. `all_replies` adds those that are common to
+  all operations of its kind (400, 401, 403, 405, 412, 413, 415, 503).
 """
 
 import inspect
@@ -48,7 +48,7 @@ from loadmanager.core.ids import BrokerId, Namespace, parse_broker, parse_namesp
 from loadmanager.ports import LeaderElsewhere
 
 TEXT: Final = "text/plain"
-"""As a reply's content: plain text."""
+"""Content type of a reply: plain text."""
 
 _MARK: Final = "_loadmanager_operations"
 
@@ -70,7 +70,7 @@ class Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One status an operation may answer with: what it means, and the type of its body.
+    """One status of an operation's replies: its meaning, and the type of its body.
 
     ``content`` is a type for pydantic, `TEXT`, or None for an empty body; refusals (400
     and above) always have ``{"reason": ...}``.
@@ -83,7 +83,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What is declared of one method and path; see the module's description."""
+    """The declaration of one method and path; see the module's docstring."""
 
     name: str
     method: str
@@ -103,7 +103,7 @@ class Operation:
 
     @property
     def ours(self) -> bool:
-        """Whether Pulsar has nothing like it."""
+        """Whether it is specific to loadmanager, without a counterpart in Pulsar."""
         return not self.path.startswith(("/admin/v2/", "/lookup/")) or self.path.startswith(
             "/admin/v2/loadmanager/"
         )
@@ -116,18 +116,18 @@ class Operation:
 
     @property
     def pattern(self) -> str:
-        """The path as a route has it."""
+        """The path in the form of a route's pattern."""
         parts = self.path.split("/")
         return "/".join("{}" if part.startswith("{") else part for part in parts)
 
     def parameter(self, name: str) -> Parameter:
-        """Return what is known of a name in the path."""
+        """Return the description of a name in the path."""
         return self.parameters.get(name) or PATH_PARAMETERS[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read and checked as its operation declares."""
+    """One request, read and checked according to its operation."""
 
     request: web.BaseRequest
     target: Target
@@ -172,7 +172,7 @@ def operation(
             raw=raw,
             media_type=media_type,
         )
-        # Decorators are applied from the bottom: the first written comes first.
+        # Decorators are applied from the bottom, so the first one in the text comes first.
         setattr(function, _MARK, [one, *declared])
         return function
 
@@ -180,24 +180,24 @@ def operation(
 
 
 def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
-    """Return what the methods of these classes are declared to answer, in their order."""
+    """Return the operations declared in these classes, in the order of their methods."""
     return tuple(one for kind in kinds for _, one in _declared(kind))
 
 
 class Resource:
-    """What answers requests by its methods, each declared with `operation`.
+    """Answers requests by its methods, each declared with `operation`.
 
-    ``tag`` is the heading under which its operations are listed, unless one names another.
+    ``tag`` is the heading under which its operations are listed, unless they declare another.
     """
 
     tag: ClassVar[str]
 
     def __init_subclass__(cls, *, tag: str) -> None:
-        """Keep the tag."""
+        """Store the tag."""
         cls.tag = tag
 
     def routes(self) -> list[Route]:
-        """Return its routes: each checks its request and calls the method."""
+        """Return its routes, which check their requests and call the methods."""
         found = []
         for name, one in _declared(type(self)):
             method = getattr(self, name)
@@ -207,7 +207,7 @@ class Resource:
 
 
 def all_replies(one: Operation) -> tuple[Reply, ...]:
-    """Return every reply an operation may give, by status."""
+    """Return all replies of an operation, by status."""
     by_status = {reply.status: reply for reply in (*_usual(one), *one.replies)}
     return tuple(by_status[status] for status in sorted(by_status))
 
@@ -270,10 +270,10 @@ async def _answer(
 
 
 def namespace_in(call: Call) -> Namespace:
-    """Return the namespace that a path names by ``tenant`` and ``namespace``."""
+    """Return the namespace in a path with ``tenant`` and ``namespace``."""
     return parse_namespace(f"{call.path['tenant']}/{call.path['namespace']}")
 
 
 def broker_in(call: Call) -> BrokerId:
-    """Return the broker that a path names."""
+    """Return the broker in a path."""
     return parse_broker(call.path["broker"])

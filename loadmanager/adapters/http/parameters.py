@@ -18,9 +18,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A name in a path: its JSON schema, and what it is for people.
+    """A name in a path: its JSON schema, and its description for documentation.
 
-    The pattern of a ``strict`` one is checked here, because nothing else does.
+    The pattern of a ``strict`` parameter is checked here, because no other code checks it.
     """
 
     schema: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Parameter:
     strict: bool = False
 
     def check(self, name: str, text: str) -> None:
-        """Refuse what is longer than the schema says (412); the core checks the rest."""
+        """Refuse text that is longer than the schema allows (412); the core checks the rest."""
         most = self.schema.get("maxLength")
         if most is not None and len(text) > most:
             raise Refused(412, f"{name} has {len(text)} characters; expected at most {most}")
@@ -63,10 +63,10 @@ Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
 
 
 def read_query(model: type[Model], text: str) -> Model:
-    """Return the query's parameters; one that is a list may be given several times.
+    """Return the query's parameters; a list parameter may be given several times.
 
     Raises:
-        Refused: a value is wrong, not UTF-8, or given twice with different values (400).
+        Refused: a value is invalid, not UTF-8, or given twice with different values (400).
     """
     found: dict[str, list[str]] = {}
     try:
@@ -98,7 +98,7 @@ def fault_text(error: ValidationError) -> str:
     for fault in faults[:3]:
         place = ".".join(str(part) for part in fault["loc"])
         shown = ascii(fault["input"])
-        if len(shown) > 60:  # noqa: PLR2004 - characters that a person still reads
+        if len(shown) > 60:  # noqa: PLR2004 - enough characters to recognize the value
             shown = f"{shown[:60]}..."
         lines.append(f"{place or 'as a whole'} = {shown}: {fault['msg']}")
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""  # noqa: PLR2004 - those shown

@@ -1,7 +1,7 @@
-"""One connection: the express lane first, aiohttp behind it, and refusals as JSON.
+"""One connection: the fast path first, then aiohttp, with refusals as JSON.
 
-aiohttp's parser gets one request at a time, and a head only once it is whole. So what a
-client sends ahead costs no more than its bytes, and is bounded by `Heads`.
+aiohttp's parser gets one request at a time, and a head only when it is complete. So bytes that a
+client sends ahead take only their own memory, and `Heads` limits them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ HEADER_OVER_URL_BYTES: Final = 8_192
 
 
 class HttpProtocol(web.RequestHandler):
-    """aiohttp's protocol for one connection, with the express lane before it."""
+    """aiohttp's protocol for one connection, with the fast path before it."""
 
     __slots__ = (
         "_admission",
@@ -70,20 +70,20 @@ class HttpProtocol(web.RequestHandler):
         self._unsent_bytes = 0
         self._wire: asyncio.Transport | None = None
         self._heads = Heads(admission.limits.max_head_bytes)
-        # Of the request that aiohttp has: `_busy` until its response is out, `_unbegun`
-        # until its handler has it, `_last` if no other may follow it.
+        # Of the request at aiohttp: `_busy` until its response is sent, `_unbegun` until its
+        # handler is called, `_last` if no other request may follow it.
         self._busy = self._unbegun = self._last = False
         self._payload: StreamReader = EMPTY_PAYLOAD
         self._body_left = 0
         self._fed_bytes = 0
-        # A whole head is kept here until the event loop has room for it.
+        # True while a complete head waits until the event loop has room for it.
         self._queued = False
         self._deaf = False
         self._aligned = True
         self._whole_request: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection on, unless it is one too many; note whence it comes."""
+        """Accept the connection, unless it exceeds a limit; record whether it is from this host."""
         self._from_loopback = is_loopback_peer(transport)
         self._wire = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
@@ -96,20 +96,20 @@ class HttpProtocol(web.RequestHandler):
         self._wire.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give everything back."""
+        """Release everything that was counted for the connection."""
         self._admission.disconnected(self)
         self.begun()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Answer a known lookup at once; hand everything else to aiohttp, in its turn."""
+        """Answer a known lookup at once; queue all other data for aiohttp."""
         now_s = self._clock_s()
         if self._aligned and not self._is_due(now_s):
             response = self._known_response(data)
             if response is not None and self.transport is not None:
                 self.transport.write(response)
                 return
-        if not data:  # aiohttp goes on with a body that it had enough of for a while
+        if not data:  # aiohttp continues with a body that it had paused
             super().data_received(data)
             self._advance()
             return
@@ -125,7 +125,7 @@ class HttpProtocol(web.RequestHandler):
             self._take_in(data)
 
     def look(self, now_s: float) -> None:
-        """Close if the client has had its time for a head, or for reading what it asked for."""
+        """Close if the client has exceeded the timeout of a head, or of reading its response."""
         if self._wire is None:
             return
         limits = self._admission.limits
@@ -146,18 +146,18 @@ class HttpProtocol(web.RequestHandler):
                 self.force_close()
 
     def resume_writing(self) -> None:
-        """Note that the client reads."""
+        """Record that the client reads its response."""
         self._sent_at_s = self._clock_s()
         super().resume_writing()
 
     def begun(self) -> None:
-        """Note that a handler has the request."""
+        """Record that a handler has the request."""
         if self._unbegun:
             self._unbegun = False
             self._admission.begun()
 
     def take_turn(self) -> None:
-        """Hand over the request that waited until the event loop had room for it."""
+        """Hand over the request that was queued until the event loop had room for it."""
         self._queued = False
         if not self._deaf:
             self._advance()
@@ -177,7 +177,7 @@ class HttpProtocol(web.RequestHandler):
         self._advance()
 
     def _advance(self) -> None:
-        """Hand the next request over if it is whole, nothing is owed, and there is room."""
+        """Hand over the next request if it is complete, aiohttp has none, and there is room."""
         owes = self._busy or self._body_left or not self._payload.is_eof()
         if not owes and not self._queued and not self._last and self._heads:
             try:
@@ -208,7 +208,7 @@ class HttpProtocol(web.RequestHandler):
             super().data_received(body)
 
     def _hand_over(self, data: bytes) -> None:
-        """Give aiohttp one head, and find out what belongs to it besides."""
+        """Pass one head to aiohttp, and determine the body that belongs to it."""
         self._head_since_s = math.inf
         self._busy = self._unbegun = True
         self._admission.handed_over()
@@ -224,7 +224,7 @@ class HttpProtocol(web.RequestHandler):
         self._last = not length
 
     def _feed_last(self, data: bytes) -> None:
-        """Give aiohttp a chunked body; frames and trailers of it are bounded as a head is."""
+        """Pass a chunked body to aiohttp; its frames and trailers have the limit of a head."""
         if self._payload.is_eof() or not data:
             return
         self._fed_bytes += len(data)
@@ -239,7 +239,7 @@ class HttpProtocol(web.RequestHandler):
                 self.force_close()
 
     def _hold_back(self) -> None:
-        """Stop reading from a client that sends too far ahead, until its turn comes."""
+        """Stop reading from a client that sends too far ahead, until its request is handed over."""
         full = len(self._heads) > self._admission.limits.max_head_bytes
         if full and not self._buffer_paused:
             self._pause_reading_for_buffer()
@@ -247,11 +247,11 @@ class HttpProtocol(web.RequestHandler):
             self._resume_reading_for_buffer()
 
     def _resume_reading_if_drained(self) -> None:
-        """Replace aiohttp's rule: it never has more than one request."""
+        """Replace aiohttp's rule, because aiohttp never has more than one request here."""
         self._hold_back()
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer instead of aiohttp, which owes nothing, and close."""
+        """Send a refusal without aiohttp, which has no request of the connection, and close."""
         self._deafen()
         if self.transport is not None:
             self.transport.write(raw_refusal(refused))
@@ -270,17 +270,17 @@ class HttpProtocol(web.RequestHandler):
             return None
 
     def _is_due(self, now_s: float) -> bool:
-        """Return whether aiohttp should see a request again.
+        """Return whether aiohttp has to handle the next request.
 
-        It closes connections on which *it* saw nothing for the keep-alive time, and
-        it is the one that waits for a slow reader.
+        aiohttp closes connections without requests of its own for the keep-alive time, and only
+        aiohttp waits for a slow reader.
         """
         return self.writing_paused or now_s - self._handed_at_s > self._due_after_s
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Let aiohttp send the response, then see whether it owes anything more."""
+        """Let aiohttp send the response, then hand over the next request if it has no other."""
         sent, reset = await super().finish_response(request, resp, start_time)
         self._busy = False
         data, self._whole_request = self._whole_request, None
@@ -313,10 +313,10 @@ class HttpProtocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's signature
     ) -> web.StreamResponse:
-        """Return the refusal for what aiohttp could not parse, or our code did not foresee.
+        """Return the refusal of a request that aiohttp cannot parse, or of an unexpected error.
 
         Raises:
-            ConnectionError: part of a response is out already.
+            ConnectionError: part of a response has been sent already.
         """
         refused = refusal_for(
             request,

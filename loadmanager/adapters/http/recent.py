@@ -1,4 +1,4 @@
-"""A bounded memory that forgets what was not asked for lately."""
+"""A bounded cache that drops entries that were not used recently."""
 
 from typing import Generic, TypeVar
 
@@ -9,10 +9,9 @@ V = TypeVar("V")
 class Recent(Generic[K, V]):
     """At most ``max_entries`` entries, in two generations.
 
-    When the young generation is full it becomes the old one, and the old one is
-    forgotten; an entry found in the old generation moves to the young. Every
-    operation is one or two dictionary accesses: an exact order of use would cost
-    more on each hit than a hit saves.
+    When the young generation is full it replaces the old one, whose entries are dropped; an entry
+    found in the old generation moves to the young one. Every operation is one or two dictionary
+    accesses: an exact order of use would cost more on each hit than a hit saves.
     """
 
     __slots__ = ("_generation_size", "_old", "_young")
@@ -23,11 +22,11 @@ class Recent(Generic[K, V]):
         self._old: dict[K, V] = {}
 
     def __len__(self) -> int:
-        """Return how many entries are remembered."""
+        """Return the number of entries."""
         return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
-        """Return what was put under ``key``, None if it was never put or is forgotten."""
+        """Return the value of ``key``, None if it was never set or has been dropped."""
         value = self._young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
@@ -36,7 +35,7 @@ class Recent(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Remember ``value`` under ``key``."""
+        """Set the value of ``key``."""
         if len(self._young) >= self._generation_size and key not in self._young:
             self._old = self._young
             self._young = {}
@@ -44,6 +43,6 @@ class Recent(Generic[K, V]):
         self._young[key] = value
 
     def drop(self, key: K) -> None:
-        """Forget ``key``."""
+        """Remove ``key``."""
         self._young.pop(key, None)
         self._old.pop(key, None)

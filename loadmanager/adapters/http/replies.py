@@ -38,12 +38,12 @@ _STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
 
 
 class Refused(LoadManagerError):
-    """A request that gets an error status instead of what it asked for.
+    """A request is answered with an error status.
 
     Args:
         status: the HTTP status.
         reason: the text for the client.
-        headers: sent along, such as ``Allow`` or ``Retry-After``.
+        headers: of the response, such as ``Allow`` or ``Retry-After``.
     """
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
@@ -65,7 +65,7 @@ def _plain(value: object) -> object:
 
 
 def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:
-    """Return ``text`` as it stands."""
+    """Return a response with ``text`` as its body."""
     return bytes_reply(text.encode(), content_type, status)
 
 
@@ -75,7 +75,7 @@ def bytes_reply(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    """Return ``body`` as it stands."""
+    """Return a response with ``body`` unchanged."""
     sent = {"Content-Type": content_type, "Server": SERVER_NAME, **(headers or {})}
     return web.Response(body=body, status=status, headers=sent)
 
@@ -86,12 +86,12 @@ def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> web.Re
 
 
 def refusal_reply(refused: Refused) -> web.Response:
-    """Return the refusal as the client is to see it."""
+    """Return the response for a refusal."""
     return json_reply({"reason": str(refused)}, refused.status, refused.headers)
 
 
 def raw_refusal(refused: Refused) -> bytes:
-    """Return a whole response, for a connection that is closed after it."""
+    """Return a refusal as a whole response, for a connection that is closed after it."""
     body = json.dumps({"reason": str(refused)}, separators=(",", ":")).encode()
     headers = {
         "Content-Type": _JSON_TYPE,
@@ -106,13 +106,13 @@ def raw_refusal(refused: Refused) -> bytes:
 
 
 def refusal_of(error: LoadManagerError) -> Refused:
-    """Return how an error of the core or of the application reads over HTTP.
+    """Return the HTTP refusal for an error of the core or of the application.
 
-    A topic's domain is part of Pulsar's URL paths, so a wrong one is answered like a
-    wrong method (405), any other bad name as a failed precondition (412).
+    A topic's domain is part of Pulsar's URL paths, so an invalid one is answered as a wrong
+    method (405), any other invalid name as a failed precondition (412).
 
     Raises:
-        LoadManagerError: the error itself, if it is not one a client can have caused.
+        LoadManagerError: the error itself, if a client cannot have caused it.
     """
     match error:
         case Refused():
@@ -128,5 +128,5 @@ def refusal_of(error: LoadManagerError) -> Refused:
 
 
 def unavailable(reason: str, retry_after_s: float) -> Refused:
-    """Return a refusal for now; ``Retry-After`` counts in whole seconds, so round up."""
+    """Return a temporary refusal (503); ``Retry-After`` is rounded up to whole seconds."""
     return Refused(503, reason, {"Retry-After": str(max(1, math.ceil(retry_after_s)))})

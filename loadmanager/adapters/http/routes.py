@@ -1,8 +1,8 @@
-"""Which handler a request is for, decided on the path as it came over the wire.
+"""Routing of requests to handlers, by the raw path of the request line.
 
-A topic's name may hold ``/``, which arrives as ``%2F``: decoding before matching
-would make two segments of one. So patterns are matched on the raw segments, and each
-captured segment is decoded exactly once.
+A topic's name may contain ``/``, which is sent as ``%2F``: decoding before matching would make
+two segments of one. So patterns are matched with the raw segments, and each captured segment
+is decoded exactly once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -54,9 +54,9 @@ Handler = Callable[[web.BaseRequest, Target], Awaitable[web.StreamResponse]]
 class Route:
     """``pattern`` is a path whose ``{}`` segments capture one segment each.
 
-    A last segment ``{...}`` captures all that is left, at least one segment. The
-    method ``*`` stands for any; ``GET`` serves ``HEAD`` too. ``role`` is what a caller
-    must be allowed, for the server's guard; what does not say is for administrators.
+    A last segment ``{...}`` captures the rest of the path, at least one segment. The method
+    ``*`` stands for any; ``GET`` serves ``HEAD`` too. ``role`` is the one that the server's guard
+    requires of a caller, by default that of administrators.
     """
 
     method: str
@@ -69,7 +69,7 @@ def target_of(raw: str) -> Target:
     """Return the target of a request line, in origin form or in absolute form.
 
     Raises:
-        Refused: it is no path, or not ASCII.
+        Refused: it has no path, or is not ASCII.
     """
     if not raw.startswith("/"):
         scheme, found, rest = raw.partition("://")
@@ -85,9 +85,9 @@ def target_of(raw: str) -> Target:
 class RouteTable:
     """Finds the route for a method and a raw path.
 
-    Of several patterns that fit the path, the one counts that has a word where the others
-    capture, at the first segment in which they differ: ``/a/mine`` is never a captured
-    ``mine``. Of two routes with one pattern and method the first counts.
+    If several patterns match the path, a literal segment takes precedence over a captured one at
+    the first segment in which they differ: ``/a/mine`` is never a captured ``mine``. Of two
+    routes with the same pattern and method the first counts.
     """
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -99,10 +99,10 @@ class RouteTable:
             place.methods.setdefault(route.method, route)
 
     def find(self, method: str, target: Target) -> tuple[Route, Target]:
-        """Return the route, and the target with what its pattern captured.
+        """Return the route, and the target with the segments that its pattern captured.
 
         Raises:
-            Refused: no route has this path (404), or none of them this method (405).
+            Refused: no route has this path (404), or none with this path has this method (405).
         """
         found = _descend(self._root, target.path.split("/")[1:])
         if found is None:
@@ -120,14 +120,14 @@ class RouteTable:
 
 @dataclass(slots=True)
 class _Place:
-    """One segment of the patterns: what may follow, and the routes that end here."""
+    """One segment of the patterns: the segments that may follow, and the routes that end here."""
 
     next: "dict[str, _Place]" = field(default_factory=dict)
     methods: dict[str, Route] = field(default_factory=dict)
 
 
 def _descend(place: _Place, segments: Sequence[str]) -> tuple[dict[str, Route], list[str]] | None:
-    """Return the routes of the pattern that fits, and the raw segments it captures."""
+    """Return the routes of the matching pattern, and the raw segments that it captures."""
     if not segments:
         return (place.methods, []) if place.methods else None
     first, rest = segments[0], segments[1:]

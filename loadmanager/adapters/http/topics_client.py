@@ -1,4 +1,4 @@
-"""The client with which a sidecar asks another one for the topics of its broker."""
+"""A client for the topics of another sidecar's broker."""
 
 import json
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class HttpTopicsClient:
-    """Asks other sidecars for the topics of their brokers, on the connections of another client."""
+    """Requests the topics of brokers from their sidecars, on the connections of another client."""
 
     def __init__(self, line: HttpAssignClient) -> None:
         self._line = line
@@ -29,10 +29,10 @@ class HttpTopicsClient:
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return what `TopicRequests.own` of another sidecar returns.
+        """Return the result of `TopicRequests.own` at another sidecar.
 
         Raises:
-            Unavailable: it gave no answer that can be used.
+            Unavailable: the sidecar gave no usable answer.
         """
         path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
         url = sidecar_url.rstrip("/") + path
@@ -66,7 +66,7 @@ def topics_from(document: Fields) -> Mapping[BundleId, Mapping[TopicName, Rates]
     """Return the topics in a document of that form.
 
     Raises:
-        MalformedContent, InvalidName: it is not of that form.
+        MalformedContent, InvalidName: it is not in that form.
     """
     found: dict[BundleId, dict[TopicName, Rates]] = {}
     for namespace in document.names():

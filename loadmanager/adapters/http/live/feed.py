@@ -1,4 +1,4 @@
-"""The stream of events that keeps the live page up to date, and what an event says."""
+"""The stream of events that keeps the live page up to date, and the content of an event."""
 
 import asyncio
 import json
@@ -25,18 +25,19 @@ _OK: Final = 200
 
 
 class LeaderLine(Protocol):
-    """How the leader's sidecar is asked."""
+    """Sends requests to the leader's sidecar."""
 
     async def ask(self, method: str, sidecar_url: str, path: str, *, most_bytes: int) -> Answer:
-        """Return what the sidecar at a URL answers under a path."""
+        """Return the answer of the sidecar at a URL to a request for a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewReader:
-    """Reads the overview, and puts it into one event.
+    """Reads the overview as one event.
 
-    ``read`` returns it as a document, or raises `LeaderElsewhere` and the like. ``served_by`` is
-    who answers the page; ``line`` asks the leader's sidecar where that is another one.
+    ``read`` returns it as a document, or raises `LeaderElsewhere` and similar errors.
+    ``served_by`` is the broker of the sidecar that serves the page; ``line`` requests the overview
+    from the leader's sidecar if that is another one.
     """
 
     read: Callable[[], BaseModel]
@@ -44,7 +45,7 @@ class OverviewReader:
     line: LeaderLine | None = None
 
     async def __call__(self) -> bytes:
-        """Return the event: the overview, or why there is none."""
+        """Return the event: the overview, or the reason why there is none."""
         try:
             answer = await self._overview()
         except (LoadManagerError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -86,14 +87,14 @@ _END: Final = b"event: end\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLimits:
-    """What the viewers of one server may cost.
+    """Limits on the viewers of one server.
 
     Attributes:
         interval_s: between two events.
-        most_viewers: at once; more get 503.
-        lasts_s: how long one stream lasts. The page then asks again, so that a right that
-            was taken away, or a token that ended, is noticed.
-        write_s: how long a viewer may take for one event.
+        most_viewers: streams open at once; more get 503.
+        lasts_s: duration of one stream. The page then connects again, so that a revoked right or
+            an expired token takes effect.
+        write_s: time for a viewer to read one event.
     """
 
     interval_s: float = 2.0
@@ -103,7 +104,7 @@ class FeedLimits:
 
 
 class Feed:
-    """Gives viewers what ``read`` returns, as server-sent events.
+    """Sends the results of ``read`` to viewers as server-sent events.
 
     Args:
         read: returns one whole event in bytes; raises nothing.
@@ -124,21 +125,21 @@ class Feed:
 
     @property
     def viewers(self) -> int:
-        """How many streams are open."""
+        """Number of open streams."""
         return self._viewers
 
     async def stream(
         self, request: web.BaseRequest, left_s: float = math.inf
     ) -> web.StreamResponse:
-        """Answer a request with events until its time is over or the viewer is gone.
+        """Answer a request with events until its time is over or the viewer disconnects.
 
-        ``left_s`` is for how long the viewer may watch, at most.
+        ``left_s`` is the time for which the viewer is authorized.
 
-        A viewer that reads slowly misses events and gets the newest; one that does not take
-        an event in time is dropped.
+        A viewer that reads slowly misses events and gets the newest; one that does not read an
+        event in time is disconnected.
 
         Raises:
-            Refused: there are as many viewers as there may be (503).
+            Refused: the limit of viewers is reached (503).
         """
         limits = self._limits
         if self._closed or self._viewers >= limits.most_viewers:
@@ -152,7 +153,7 @@ class Feed:
             await response.prepare(request)
             await self._send(response, left_s)
         except (ConnectionError, TimeoutError):
-            # Gone, or too slow: what is left unwritten is not sent after all.
+            # Disconnected, or too slow: unwritten data must not be sent later.
             if request.transport is not None:
                 request.transport.abort()
         finally:

@@ -1,4 +1,4 @@
-"""Requests of the live page that only the leader can answer: passed on, never redirected."""
+"""Requests of the live page that only the leader can answer: forwarded, never redirected."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from loadmanager.adapters.http.replies import Refused, bytes_reply, unavailable
 from loadmanager.adapters.http.security.cluster_key import PASSED_ON_HEADER
 
 FORWARD_HEADER: Final = "X-Loadmanager-Forward"
-"""Asks for it; no page of another site can send such a header unasked."""
+"""Requests forwarding; browsers let no page of another site send such a header."""
 
 _MOST_BYTES: Final = 4_194_304
 _WITHIN_S: Final = 45.0
@@ -21,16 +21,16 @@ _RETRY_AFTER_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Asks the leader's sidecar in the place of a caller, with the caller's own right.
+    """Forwards requests to the leader's sidecar with the caller's own credentials.
 
-    ``withheld`` returns why no token is shown to the sidecar at a URL, "" if it may be.
+    ``withheld`` returns why no token is sent to the sidecar at a URL, "" if one may be.
     """
 
     line: HttpAssignClient
     withheld: Callable[[str], str]
 
     def wanted(self, request: web.BaseRequest, refused: Refused) -> bool:
-        """Return whether a refusal is a redirection to be followed here for the caller."""
+        """Return whether a refusal is a redirect to be followed here for the caller."""
         return (
             FORWARD_HEADER in request.headers
             and bool(refused.headers.get("Location"))
@@ -38,7 +38,7 @@ class Forwarder:
         )
 
     async def forward(self, request: web.BaseRequest, refused: Refused) -> web.StreamResponse:
-        """Return what the leader's sidecar answers.
+        """Return the answer of the leader's sidecar.
 
         Raises:
             Refused: the request has a body (400), or there is no answer (503).

@@ -1,4 +1,4 @@
-"""The live page at ``/``: files that say nothing of the cluster, and the stream of events."""
+"""The live page at ``/``: static files, and the stream of events about the cluster."""
 
 import math
 import time
@@ -38,12 +38,12 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LivePage:
-    """Answers ``/`` and what is below ``/live/``."""
+    """Answers ``/`` and the paths below ``/live/``."""
 
     feed: Feed
 
     def routes(self) -> list[Route]:
-        """Return its routes: the files are public, the events are for readers."""
+        """Return its routes: the files are public, the events require the role of readers."""
         return [*page_routes(), Route("GET", EVENTS_PATH, self._events, Role.READ)]
 
     async def _events(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:

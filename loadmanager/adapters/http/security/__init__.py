@@ -1,4 +1,4 @@
-"""Access to what is served over HTTP: TLS, bearer tokens, rights, and the record of changes."""
+"""Access control over HTTP: TLS, bearer tokens, roles, and the audit log of changes."""
 
 from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key
 from loadmanager.adapters.http.security.guard import Caller, Guard, Rights

@@ -1,7 +1,7 @@
-"""Rights without configuration: this host, others, and tokens of the cluster's own key.
+"""Access control without configuration: by this host or others, and by tokens of the cluster key.
 
-The right of a token stands in it, as its claim ``right``; it is signed with a key that
-all sidecars of the cluster read in ZooKeeper.
+Such a token carries its role in the claim ``right``, and is signed with a key that all sidecars
+of the cluster read from ZooKeeper.
 """
 
 import math
@@ -58,27 +58,27 @@ _NOT_QUITE_LOCAL: Final = Caller(
 )
 
 Key = Callable[[], bytes | None]
-"""Returns the cluster's key, None while it is not known."""
+"""Returns the cluster's key, None while it is unknown."""
 
 
 def sign(key: bytes, *, name: str, right: Role, valid_s: int) -> str:
-    """Return a token for ``name`` that ends after ``valid_s``."""
+    """Return a token for ``name`` that expires after ``valid_s``."""
     now_s = SystemClock().wall_ms() // 1000
     claims = {"sub": name, "right": right.value, "iat": now_s, "exp": now_s + valid_s}
     return jwt.encode(claims, key, ALGORITHM)
 
 
 class ClusterKeyGuard(Guard):
-    """Admits requests where no rights are configured.
+    """Authorizes requests if no rights are configured.
 
-    Requests of this host without a token may do everything, those of others look topics
-    up. A token that proves nothing leaves its bearer what others may: Pulsar's clients
-    send tokens of Pulsar's.
+    Requests from this host without a token may do everything, those from other hosts may look
+    up topics. Requests with a token that is not valid here are treated as those from other hosts:
+    Pulsar's clients send Pulsar's tokens.
 
     Args:
-        key: the cluster's key.
-        names: those of this sidecar.
-        may_show: whether a token may be shown to the sidecar at a URL.
+        key: returns the cluster's key.
+        names: of this sidecar.
+        may_show: whether a token may be sent to the sidecar at a URL.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ClusterKeyGuard(Guard):
         """Return the caller with its role.
 
         Raises:
-            Refused: the request is for another host, and without a proof.
+            Refused: the request is for another host, and has no valid credentials.
         """
         offered = request.headers.get("Authorization")
         if offered is None:
@@ -108,9 +108,9 @@ class ClusterKeyGuard(Guard):
         return Caller(proven.subject, Role(proven.right), self._until_s(request))
 
     def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:
-        """Return a token for a caller of this host: the other sidecar sees one from elsewhere.
+        """Return a token for a caller on this host, which is remote to the other sidecar.
 
-        It is for what was asked, and ends soon.
+        It has the role that the request needs, and expires soon.
         """
         key = self._key()
         scheme, _, rest = location.partition("://")
@@ -130,7 +130,7 @@ class ClusterKeyGuard(Guard):
         return _LOCAL if local and not is_forwarded(request) else _NOT_QUITE_LOCAL
 
     def _until_s(self, request: web.BaseRequest) -> float:
-        """Return how long such headers may look up: for ever, if it takes no proof to do so."""
+        """Return `Caller.until_s` of the request without its token, 0 if it would be refused."""
         try:
             return self._nameless(request).until_s
         except Refused:

@@ -1,4 +1,4 @@
-"""The caller of each request, and what the caller may do."""
+"""Authentication and authorization of requests."""
 
 import math
 import time
@@ -21,12 +21,12 @@ from loadmanager.adapters.http.security.origin import (
 from loadmanager.adapters.http.security.tokens import Proven, TokenRefused, Tokens
 from loadmanager.core.errors import LoadManagerError
 
-# Changes are written down whatever [log] level says: it can be changed from here, too.
+# Changes are logged at any [log] level, because callers can change that level, too.
 log = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
 
 ANONYMOUS: Final = ""
 ADMITTED_UNTIL: Final = web.RequestKey("admitted_until", float)
-"""In an admitted request: `Caller.until_s`, for what answers for long."""
+"""`Caller.until_s` of an admitted request, for responses that last long."""
 
 _EVERYONE: Final = "*"
 _SETTINGS: Final = "/admin/v2/brokers/configuration/"
@@ -35,12 +35,12 @@ _RANK: Final[Mapping[Role, int]] = {role: rank for rank, role in enumerate(Role)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller: "" is an unauthenticated one.
+    """A caller with its role; the name "" is an unauthenticated one.
 
-    ``until_s`` says how long a request with the same `decisive_headers`, on any connection
-    from as near (this host, or elsewhere), comes from a caller who may look topics up, on
-    ``time.perf_counter``; 0 means not at all. ``refusal`` returns what is answered
-    instead of what the role does not include.
+    ``until_s`` is the time, on ``time.perf_counter``, until which a request with the same
+    `decisive_headers` comes from a caller with the right to look up topics, on any connection that
+    is also from this host, or also from another one; 0 means never. ``refusal`` returns the
+    refusal of requests that the role does not include.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Rights:
     """The highest role of each caller.
 
     Attributes:
-        admins, readers, lookers: names of callers; ``*`` is every authenticated one.
+        admins, readers, lookers: names of callers; ``*`` is every authenticated caller.
         anonymous: the role of unauthenticated callers.
     """
 
@@ -81,14 +81,14 @@ class Rights:
 
 
 class Guard:
-    """Admits requests, and writes down every change that was asked for.
+    """Authorizes requests, and logs every requested change.
 
     Args:
         rights: the roles of callers.
-        tokens: checks bearer tokens; without it they are not looked at.
-        names: those of this sidecar; what a web page of another one asks is refused.
-        local_only: callers without a name are all on this host, and may do what nobody
-            else may: then they must ask it by one of its names.
+        tokens: verifies bearer tokens; without it they are ignored.
+        names: of this sidecar; changes requested by web pages of other sites are refused.
+        local_only: whether all unauthenticated callers are on this host and are administrators:
+            then their requests must name the host by one of ``names``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Guard:
         """Return the caller.
 
         Raises:
-            Refused: 401 if a proof is missing or worthless, 403 if the caller may not.
+            Refused: 401 if credentials are missing or invalid, 403 if the role is not enough.
         """
         refuse_foreign_page(request, self._names)
         caller = self.caller(request)
@@ -121,7 +121,7 @@ class Guard:
         role: Role,
         handle: Callable[[], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Return what ``handle`` answers, if the caller may have it; write down changes.
+        """Return the response of ``handle`` if the caller is authorized, and log changes.
 
         Raises:
             Refused: as `admit`.
@@ -142,7 +142,7 @@ class Guard:
             status = reply.status
             return reply
         finally:
-            # Sidecars ask the leader's for owners by POST: no change of an administrator's.
+            # POSTs of sidecars that request owners from the leader are not admin changes.
             if request.method not in READING and role is Role.ADMIN:
                 _record(request, name, status)
 
@@ -158,21 +158,21 @@ class Guard:
             raise Refused(refused.status, str(refused), {**refused.headers, **more}) from refused
 
     def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:  # noqa: ARG002 - for guards that do
-        """Return headers that carry what a caller may do to the sidecar it is sent on to."""
+        """Return headers that carry the caller's role to the sidecar of a redirect."""
         return {}
 
     def caller(self, request: web.BaseRequest) -> Caller:
         """Return the caller with its role.
 
         Raises:
-            Refused: a proof is worthless, or the request is for another host.
+            Refused: credentials are invalid, or the request is for another host.
         """
         offered = request.headers.get("Authorization")
         if offered is not None and self._tokens is not None:
             return self._bearer(offered, self._tokens)
         name = _certified_name(request)
         if name:
-            # The proof is the connection's; the same headers on another one prove nothing.
+            # The connection is authenticated; the same headers on another one prove nothing.
             return Caller(name, self._rights.of(name), until_s=0.0)
         if self._local_only:
             refuse_foreign_host(request, self._names)
@@ -185,10 +185,10 @@ class Guard:
 
 
 def proof_in(offered: str, tokens: Tokens) -> Proven:
-    """Return what the value of an ``Authorization`` header proves.
+    """Return the caller that the value of an ``Authorization`` header proves.
 
     Raises:
-        Refused: nothing.
+        Refused: the value is not a valid bearer token.
     """
     scheme, _, token = offered.strip().partition(" ")
     if scheme.lower() != "bearer" or not token:
@@ -221,10 +221,10 @@ def _record(request: web.BaseRequest, name: str, status: int) -> None:
 
 
 def _told_path(path: str, status: int) -> str:
-    """Return a path to write down, without a value that was not taken as a setting.
+    """Return a path for the log, without the value of a setting that was refused.
 
-    What is taken is no secret, for secrets cannot be set while the sidecars run; but
-    somebody may have tried.
+    Accepted values are not secret, because secrets are not dynamic settings; a refused value may
+    be one.
     """
     name, slash, _ = path.removeprefix(_SETTINGS).partition("/")
     if path.startswith(_SETTINGS) and slash and status >= HTTPStatus.BAD_REQUEST:
@@ -238,7 +238,7 @@ def unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
 
 
 def _certified_name(request: web.BaseRequest) -> str:
-    """Return the common name in the client's certificate, which TLS has checked; else ""."""
+    """Return the common name in the client's certificate, verified by TLS; "" without one."""
     if request.transport is None:
         return ""
     certificate: Mapping[str, Any] = request.transport.get_extra_info("peercert") or {}

@@ -1,4 +1,4 @@
-"""Where a request comes from: this host or elsewhere, under which name, from a web page or not."""
+"""Origin of a request: this host or another, the host that it names, and a web page's site."""
 
 from asyncio import BaseTransport
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
 _MOST_CACHED: Final = 4_096
 _FORWARDED_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
-# One of these is in each such name: to look for them in all names at once costs less.
+# Each such name contains one of these: searching all names at once is faster.
 _IN_FORWARDED: Final = ("forwarded", "via", "x-real-ip", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """The host names under which this sidecar is asked, in small letters.
+    """The host names of this sidecar, in lower case.
 
     Attributes:
-        local: those that only this host uses for itself, beside localhost.
+        local: names that only this host uses for itself, besides localhost.
         advertised: the advertised names.
     """
 
@@ -31,7 +31,7 @@ class OwnNames:
     advertised: frozenset[str] = frozenset()
 
     def is_local(self, host: str) -> bool:
-        """Return whether this host alone decides where the name leads."""
+        """Return whether only this host resolves the name."""
         return (
             host in self.local
             or host == "localhost"
@@ -40,9 +40,9 @@ class OwnNames:
         )
 
     def is_own(self, host: str) -> bool:
-        """Return whether no stranger can have pointed the name at this sidecar.
+        """Return whether others cannot make the name resolve to this sidecar.
 
-        An address is not looked up, so it cannot be pointed at another host.
+        An address is not resolved, so it is always safe.
         """
         return self.is_local(host) or host in self.advertised or _is_address(host)
 
@@ -67,7 +67,7 @@ def is_loopback_peer(transport: BaseTransport | None) -> bool:
 
 @lru_cache(_MOST_CACHED)
 def host_of(authority: str) -> str:
-    """Return the host in ``host:port`` or ``[host]:port``, in small letters."""
+    """Return the host in ``host:port`` or ``[host]:port``, in lower case."""
     host = authority.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -75,11 +75,11 @@ def host_of(authority: str) -> str:
 
 
 def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
-    """Return the hosts that a request says it is for; none if it says nothing."""
+    """Return the hosts that a request names as its destination; none if it names none."""
     named = tuple(map(host_of, request.headers.getall("Host", [])))
     if request.raw_path.startswith("/"):
         return named
-    # An absolute target counts more than the header; neither may be a stranger's.
+    # An absolute target overrides the header; neither may name another host.
     return *named, host_of(request.raw_path.partition("://")[2].partition("/")[0])
 
 
@@ -96,7 +96,7 @@ def is_forwarded(request: web.BaseRequest) -> bool:
 
 
 def refuse_foreign_host(request: web.BaseRequest, names: OwnNames) -> None:
-    """Refuse a request for a host that this sidecar is not.
+    """Refuse a request that names another host than this sidecar's.
 
     Raises:
         Refused: the request names such a host.
@@ -105,12 +105,12 @@ def refuse_foreign_host(request: web.BaseRequest, names: OwnNames) -> None:
 
 
 def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
-    """Refuse what is asked of hosts that this sidecar is not.
+    """Refuse a request with any host that is not this sidecar's.
 
-    A web page can reach this host under a name of its own that leads here.
+    A web page can send requests here under a name of its own site (DNS rebinding).
 
     Raises:
-        Refused: one of the hosts is not this sidecar.
+        Refused: one of the hosts is not this sidecar's.
     """
     for host in hosts:
         if not names.is_own(host):
@@ -122,10 +122,10 @@ def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
 
 
 def refuse_foreign_page(request: web.BaseRequest, names: OwnNames) -> None:
-    """Refuse a change that a page of another site has a browser ask for.
+    """Refuse a change that a browser sends for a page of another site.
 
     Raises:
-        Refused: the browser says that it is so.
+        Refused: the browser's headers show that.
     """
     if request.method in READING:
         return

@@ -1,4 +1,4 @@
-"""TLS of the server and of our own questions to other sidecars."""
+"""TLS of the server, and of requests to other sidecars."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _VERIFY: Final = {
 
 
 class TlsFilesUnusable(LoadManagerError):
-    """A certificate, key or list of authorities that TLS cannot be spoken with."""
+    """A certificate, key or list of authorities cannot be used for TLS."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class TlsFiles:
     """The files of a server's TLS, read again when they change.
 
     Attributes:
-        certificate: this server's certificate, with those between it and its authority.
+        certificate: this server's certificate, with the intermediate ones.
         key: its private key.
         client_authorities: CA certificates for clients' certificates; "" requests none.
         clients: whether a client must show one.
@@ -41,7 +41,7 @@ class TlsFiles:
     _seen: tuple[float, ...] = field(default=())
 
     def context(self) -> ssl.SSLContext:
-        """Return the context to listen with; it is the same one after `refresh`.
+        """Return the context of the server; `refresh` updates the same one.
 
         Raises:
             TlsFilesUnusable: a file cannot be read or does not fit the others.
@@ -55,16 +55,16 @@ class TlsFiles:
         return self._context
 
     def refresh(self) -> bool:
-        """Read the files again if they changed; new connections get what is in them.
+        """Read the files again if they changed, for new connections.
 
-        Returns whether they were read. Files that cannot be used are logged,
-        and the former ones stay.
+        Returns whether they were read. An error in the files is logged, and the former content
+        stays in use.
         """
         if self._context is None or self._changed_at() == self._seen:
             return False
         self._seen = self._changed_at()
         try:
-            # A trial first: a pair that does not fit must not be half taken in.
+            # First in a separate context: an invalid pair must not be half loaded.
             self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._load(self._context)
         except TlsFilesUnusable as error:
@@ -75,7 +75,7 @@ class TlsFiles:
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
-            # Without a passphrase of our own, OpenSSL would ask for one on the terminal.
+            # Without a passphrase here, OpenSSL would prompt for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             files = f"{self.certificate} and {self.key}"
@@ -93,11 +93,11 @@ class TlsFiles:
 
 @dataclass(slots=True)
 class ClientTls:
-    """TLS of our own questions, its files read again when they change.
+    """TLS of requests to other sidecars, its files read again when they change.
 
     Attributes:
-        authorities: CA certificates for the others' certificates; None for those of the system.
-        certificate, key: the client certificate, if both are given.
+        authorities: CA certificates of the servers; None for those of the system.
+        certificate, key: of the client, if both are given.
 
     Raises:
         TlsFilesUnusable: a file cannot be read or does not fit the others.
@@ -115,9 +115,9 @@ class ClientTls:
         self.context = client_context(self.authorities, self.certificate, self.key)
 
     def refresh(self) -> None:
-        """Read the files again if they changed; new connections use what is in them.
+        """Read the files again if they changed, for new connections.
 
-        Files that cannot be used are logged, and the former ones stay.
+        An error in the files is logged, and the former content stays in use.
         """
         if (now := self._changed_at()) == self._seen:
             return
@@ -136,9 +136,9 @@ class ClientTls:
 def client_context(
     authorities: Path | None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """Return a context to ask other servers with.
+    """Return a context for requests to other servers.
 
-    ``authorities`` sign their certificates; None trusts whom the system trusts. With
+    ``authorities`` are the CA certificates of the servers, None for those of the system. With
     ``certificate`` and ``key`` this client authenticates itself.
 
     Raises:

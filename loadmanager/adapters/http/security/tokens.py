@@ -1,8 +1,8 @@
 """Bearer tokens as Pulsar issues them: JSON Web Tokens whose subject is the caller's role.
 
-They are signed with a shared secret or with the private key that belongs to a public
-one. Which algorithms count follows from the key alone, never from the token: a token
-cannot have its signature checked as another kind than the key is for.
+They are signed with a shared secret or with the private key that belongs to a public one. The key
+alone determines the accepted algorithms, never the token: a token cannot choose how its signature
+is verified.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def _wall_s() -> float:
 
 
 class KeyUnusable(LoadManagerError):
-    """A key file that cannot be read, or holds no key that tokens can be checked with."""
+    """A key file cannot be read, or contains no key for verifying tokens."""
 
 
 class TokenRefused(LoadManagerError):
@@ -48,9 +48,9 @@ class TokenRefused(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """The caller that a token names, and until when it is valid (seconds since 1970, inf for ever).
+    """The caller that a token names, and its expiry (seconds since 1970, inf for none).
 
-    ``right`` is its claim of that name, "" without one: tokens of the cluster's key have it.
+    ``right`` is its claim of that name, "" without one; tokens of the cluster key have it.
     """
 
     subject: str
@@ -59,18 +59,18 @@ class Proven:
 
 
 class Tokens:
-    """Checks tokens, each once.
+    """Verifies tokens, each once.
 
-    What was proven is remembered until it expires; so is that a token is signed with
-    another key, for clients of Pulsar's send tokens of Pulsar's with each lookup.
+    Valid tokens are remembered until they expire, and also those signed with another key, because
+    Pulsar's clients send Pulsar's tokens with each lookup.
 
     Args:
         key: a shared secret, or a public key.
         algorithms: those that go with the key.
-        claim: which claim names the caller.
-        audience: what the token's ``aud`` must hold; "" does not look at it.
-        leeway_s: how far clocks may be apart.
-        checks_issue: whether a token of later than now (``iat``) is refused.
+        claim: the claim that names the caller.
+        audience: a value that the token's ``aud`` must contain; "" does not check it.
+        leeway_s: the largest tolerated difference of clocks.
+        checks_issue: whether a token issued in the future (``iat``) is refused.
         clock: seconds since 1970.
     """
 
@@ -92,14 +92,14 @@ class Tokens:
         self._leeway_s = leeway_s
         self._checks_issue = checks_issue
         self._clock = clock
-        # Under a digest: how long a look-up takes then reveals nothing about a token.
+        # By digest, so that the duration of a search reveals nothing about a token.
         self._proven: Recent[bytes, Proven] = Recent(_MAX_REMEMBERED)
-        # Apart from those: however many forged tokens come, they displace no good one.
+        # Separate, so that forged tokens, however many, evict no valid one.
         self._foreign: Recent[bytes, str] = Recent(_MAX_REMEMBERED)
 
     @classmethod
     def of_secret_file(cls, path: Path, **options: Any) -> "Tokens":
-        """Return a check with the shared secret that is the whole content of a file.
+        """Return `Tokens` with the shared secret that is the whole content of a file.
 
         Raises:
             KeyUnusable: it cannot be read, or is shorter than 32 bytes.
@@ -113,10 +113,10 @@ class Tokens:
 
     @classmethod
     def of_public_key_file(cls, path: Path, **options: Any) -> "Tokens":
-        """Return a check with a public key in PEM or DER.
+        """Return `Tokens` with a public key in PEM or DER.
 
         Raises:
-            KeyUnusable: it cannot be read, or is no RSA or elliptic curve public key.
+            KeyUnusable: it cannot be read, or is not an RSA or elliptic curve public key.
         """
         content = _content(path)
         load = load_pem_public_key if b"-----BEGIN" in content else load_der_public_key
@@ -131,10 +131,10 @@ class Tokens:
         raise KeyUnusable(f"{path}: expected an RSA key, or one of P-256, P-384 or P-521")
 
     def proven(self, token: str) -> Proven:
-        """Return the token's bearer.
+        """Return the caller that a token names.
 
         Raises:
-            TokenRefused: it proves nothing; the message says why, and never holds the token.
+            TokenRefused: the token is invalid; the message says why, and never contains it.
         """
         if len(token) > _LONGEST_TOKEN:
             raise TokenRefused(f"the token is longer than {_LONGEST_TOKEN} characters")
@@ -151,7 +151,7 @@ class Tokens:
         return known
 
     def left_s(self, proven: Proven) -> float:
-        """Return how long the proof is still good."""
+        """Return the remaining validity in seconds."""
         return proven.until_s - self._clock()
 
     def _check(self, token: str, digest: bytes) -> Proven:
@@ -171,11 +171,11 @@ class Tokens:
         except jwt.InvalidTokenError as error:
             refusal = f"the token is refused: {_why(error)}"
             if isinstance(error, jwt.InvalidSignatureError | jwt.InvalidAlgorithmError):
-                # With this key it never proves anything, whatever the time.
+                # It is never valid with this key, at any time.
                 self._foreign.put(digest, refusal)
             raise TokenRefused(refusal) from None
         except (ArithmeticError, TypeError, ValueError, RecursionError):
-            # The library converts what a token holds before it looks at its type or depth.
+            # The library converts values of a token before it checks their type or depth.
             raise TokenRefused("the token is refused: it is malformed") from None
         _check_dates(claims)
         subject = claims.get(self._claim)
@@ -190,7 +190,7 @@ class Tokens:
 
 
 def _check_dates(claims: Mapping[str, Any]) -> None:
-    """Refuse dates that are no dates: the library takes texts and figures of any size."""
+    """Refuse invalid dates: the library accepts texts and numbers of any size."""
     for name in _DATES:
         value = claims.get(name, 0)
         if type(value) not in {int, float} or not 0 <= value <= _END_OF_9999_S:
@@ -207,7 +207,7 @@ def _content(path: Path) -> bytes:
 
 
 def _why(error: jwt.InvalidTokenError) -> str:
-    """Return why in our words: the library's may quote what the token holds."""
+    """Return the reason as fixed text, because the library's message may quote the token."""
     match error:
         case jwt.ExpiredSignatureError():
             return "it has expired"
