@@ -1,4 +1,4 @@
-"""What the broker's host, container or process tree uses."""
+"""Resource usage of the broker's host, container or process tree."""
 
 from loadmanager.adapters.host.probe import PsutilHostProbe
 

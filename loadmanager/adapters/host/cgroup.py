@@ -1,8 +1,8 @@
 """Usage and limit of CPU and memory from control groups, version 1 and 2.
 
-Groups nest, and every ancestor's limit holds. Usage is read at the group whose limit
-is the tightest: a container without a limit of its own, in a pod that has one, is as
-full as the pod. See docs/decisions/0006-cpu-from-the-scope-of-its-limit.md.
+Groups are nested, and the limit of every ancestor applies. Usage is read at the group with the
+tightest limit: a container without a limit, in a pod with one, is as full as the pod. See
+docs/decisions/0006-cpu-from-the-scope-of-its-limit.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One group on the way from the broker's own to the root, and its own limit if it has one."""
+    """One group on the path from the broker's group to the root, with its limit if it has one."""
 
     path: Path
     limit: float | None
@@ -40,20 +40,20 @@ class Cgroup(Protocol):
         """Return the groups that can limit CPU."""
 
     def cpu_used_s(self, level: Level) -> float:
-        """Return the CPU time used in a group since it was made."""
+        """Return the CPU time used in a group since it was created."""
 
     def memory_levels(self) -> Sequence[Level]:
         """Return the groups that can limit memory."""
 
     def memory_used_bytes(self, level: Level) -> int:
-        """Return the memory in use that the kernel could not take back at once."""
+        """Return the memory in use that the kernel could not reclaim at once."""
 
 
 def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> Cgroup | None:
     """Return the groups of a process, of this one if None is given; None without cgroups.
 
     Raises:
-        Unreadable: there is no such process, or its group is outside what is mounted.
+        Unreadable: there is no such process, or its group is not below the mounted hierarchy.
     """
     own = proc_root / ("self" if process_id is None else str(process_id)) / "cgroup"
     if is_there(cgroup_root / "cgroup.controllers"):
@@ -64,9 +64,9 @@ def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> C
 
 
 def tightest(levels: Iterable[Level], ceiling: float) -> Level | None:
-    """Return the level with the least limit below ``ceiling``, the outermost of equal ones.
+    """Return the level with the lowest limit below ``ceiling``, the outermost of equal ones.
 
-    A limit above what the host has, or none at all, limits nothing.
+    A limit above the host's capacity has no effect; None if no level has a lower one.
     """
     binding = [level for level in levels if level.limit is not None and level.limit < ceiling]
     return min(reversed(binding), key=lambda level: level.limit or 0.0, default=None)
@@ -93,15 +93,15 @@ class _UnifiedCgroup:
 
 
 class _LegacyCgroup:
-    """Version 1: a hierarchy for each controller, or for several, each with paths of its own."""
+    """Version 1: separate hierarchies, with separate paths, each for one or more controllers."""
 
     def __init__(self, root: Path, own: Path) -> None:
         self._root = root
         self._own = own
 
     def cpu_levels(self) -> Sequence[Level]:
-        # Cores by quota and cores by set of CPUs, in two hierarchies; usage is counted
-        # in a third, where `cpu_used_s` looks for the group of the same name.
+        # Limits by quota and by CPU set, in two hierarchies; usage is counted in a third one,
+        # in which `cpu_used_s` finds the group of the same name.
         quotas = [Level(group, _cores_by_quota_v1(group)) for group in self._hierarchy("cpu")]
         sets = [Level(group, _cores_by_set_v1(group)) for group in self._hierarchy("cpuset")]
         return [*quotas, *sets]
@@ -141,11 +141,11 @@ def _path_of(controller: str, own: Path) -> str:
 def _groups(mounted: Path, relative: str) -> tuple[Path, ...]:
     """Return the group and its ancestors, as far as they are mounted.
 
-    In a container the group itself is often mounted in the place of the root, while the
-    path is still the host's: then the mounted root is all there is.
+    In a container the group itself is often mounted as the root, while the path is still that of
+    the host: then only the mounted root is returned.
 
     Raises:
-        Unreadable: the group belongs to another container, whose groups are not here.
+        Unreadable: the group belongs to another container, whose groups are not mounted here.
     """
     parts = Path(relative).parts[1:]
     if ".." in parts:

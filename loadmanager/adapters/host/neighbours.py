@@ -1,4 +1,4 @@
-"""Which processes listen on this host's ports: those of other brokers share its counters."""
+"""Finds processes by their port: brokers on one host may share its counters."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class Listener:
 
 
 def listener_on(port: int) -> Listener | None:
-    """Return the process that listens on a TCP port; None if there is none, or that is not known.
+    """Return the process that listens on a TCP port, None if there is none or it is not visible.
 
-    Other users' processes are visible to root alone.
+    Only root can see the sockets of other users' processes.
     """
     try:
         for one in psutil.net_connections(kind="tcp"):
@@ -38,12 +38,12 @@ def listener_on(port: int) -> Listener | None:
 
 
 LOOK_EVERY_S: Final = 60.0
-"""Looking reads the sockets of all processes, which takes long where there are many."""
+"""Interval of searches, which read the sockets of all processes and may take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The broker's process, and how many brokers share what it runs in, itself included."""
+    """The broker's process, and the number of brokers in its cgroup, including itself."""
 
     process_id: int
     brokers: int
@@ -61,13 +61,13 @@ class Neighbours:
     def find(
         self, process_id: int | None, port: int, others: Collection[int], now_s: float
     ) -> Sharing | None:
-        """Return the brokers that share its host; None if there are none, or that cannot be known.
+        """Return the brokers that share a cgroup; None if there is only one, or it is unknown.
 
         Args:
-            process_id: the broker's, if it reports it.
-            port: where the broker listens.
-            others: where the other brokers of the same host name listen.
-            now_s: on a clock that never jumps.
+            process_id: of the broker, if it reports it.
+            port: of the broker.
+            others: ports of the other brokers with the same host name.
+            now_s: on the monotonic clock.
         """
         asked = (process_id, port, frozenset(others))
         if asked != self._asked or now_s >= self._look_again_at_s:

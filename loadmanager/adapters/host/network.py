@@ -13,7 +13,7 @@ _IN_USE: Final = {"up", "unknown", "dormant"}
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that some interfaces received and sent since they came up."""
+    """Bytes that a set of interfaces received and sent since they came up."""
 
     nics: tuple[str, ...]
     received_bytes: int
@@ -28,10 +28,10 @@ class Nics:
         self._folder = sys_root / "class" / "net"
 
     def physical(self) -> tuple[str, ...]:
-        """Return the interfaces of real hardware that are in use.
+        """Return the hardware interfaces that are in use.
 
-        The links of ``class/net`` are followed before looking for ``virtual`` in the
-        path: unfollowed, a veth looks like hardware. Of a bond its members count.
+        The links of ``class/net`` are resolved before the path is searched for ``virtual``,
+        because an unresolved veth looks like hardware. Of a bond, its members are returned.
 
         Raises:
             Unreadable: there is no sysfs.
@@ -43,7 +43,7 @@ class Nics:
         return tuple(name for name in names if self._is_hardware(name) and self._in_use(name))
 
     def traffic(self, nics: Sequence[str]) -> Traffic:
-        """Return what the interfaces received and sent, all together.
+        """Return the total traffic of the interfaces.
 
         Raises:
             Unreadable: one of them has no counters.
@@ -56,18 +56,18 @@ class Nics:
         )
 
     def speed_mbit_per_s(self, nics: Sequence[str]) -> int:
-        """Return the speed of the interfaces together.
+        """Return the total speed of the interfaces.
 
         Raises:
-            Unreadable: the speed of one of them is not known; the sum of the others
-                would make the host look fuller than it is.
+            Unreadable: the speed of one of them is unknown; the sum of the others would make the
+                host look fuller than it is.
         """
         return sum(self._speed_mbit_per_s(nic) for nic in nics)
 
     def _speed_mbit_per_s(self, nic: str) -> int:
         path = self._folder / nic / "speed"
         if not self._is_hardware(nic) and not self._stands_on_others(nic):
-            # A veth says 10 Gbit/s, whatever it is connected to.
+            # A veth reports 10 Gbit/s, whatever it is connected to.
             raise Unreadable(path, "a virtual interface has no speed of its own")
         speed = read_int(path)
         if speed <= 0:
@@ -87,10 +87,10 @@ class Nics:
             kind = read_int(self._folder / nic / "type")
             state = read_text(self._folder / nic / "operstate")
         except Unreadable:
-            # No interface, such as the file bonding_masters, or one that went away just now.
+            # Not an interface, such as the file bonding_masters, or one that was just removed.
             return False
         return kind == _ETHERNET and state in _IN_USE
 
     def _stands_on_others(self, nic: str) -> bool:
-        """Return whether it is a bond, bridge or VLAN, which has the speed of those below it."""
+        """Return whether it is a bond, bridge or VLAN, with the speed of the interfaces below."""
         return any((self._folder / nic).glob("lower_*"))

@@ -1,4 +1,4 @@
-"""How many files this process may have open: each connection is one."""
+"""The limit of open files of this process, of which each connection is one."""
 
 import resource
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import structlog
 
 log = structlog.get_logger()
 
-# Files, the session, the broker, other sidecars and probes, beside clients' connections.
+# Files, and connections to ZooKeeper, the broker and other sidecars, besides those of clients.
 _OTHER_FILES = 256
 
 
@@ -21,8 +21,8 @@ def allow_connections(
 ) -> None:
     """Raise the limit of open files until it allows this many connections.
 
-    Where it cannot be raised that far, it becomes as high as it can, and the log says
-    which ``[http] max_connections`` fits.
+    If it cannot be raised that far, it is raised as far as possible, and the log names the
+    ``[http] max_connections`` that fits.
     """
     needed = max_connections + _OTHER_FILES
     soft, hard = limits()

@@ -1,4 +1,4 @@
-"""The host probe: each resource by itself, and none that stops the others."""
+"""The host probe: measures each resource separately, so that a fault affects only one."""
 
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -28,9 +28,8 @@ class Rate:
     def per_s(self, count: float, at_s: float, source: Hashable) -> float | None:
         """Return the mean rate since the last reading of the same source.
 
-        None at the first reading, if the clock did not advance, and if the counter went
-        back: then it was reset, and how much it counted is not known. The reading is
-        the start of the next window in any case.
+        None at the first reading, if the clock did not advance, and if the counter decreased,
+        which means that it was reset. In each case the reading starts the next window.
         """
         before, since_s = self._count, at_s - self._at_s
         comparable = source == self._source
@@ -49,17 +48,17 @@ _PERCENT_PER_CORE: Final = 100.0
 _KBIT_PER_BYTE: Final = 8 / 1000
 _KBIT_PER_MBIT: Final = 1000.0
 
-# Counters and clock are not read at the same instant, so a full resource may show a
-# little more than its limit. This much more means that usage and limit do not belong
-# together: a set of CPUs with the host's counters, or a wrong speed of an interface.
+# Counters and clock are not read at the same time, so a full resource may slightly exceed its
+# limit. An excess of this factor means that usage and limit do not belong together, such as a CPU
+# set with the host's counters, or the wrong speed of an interface.
 _IMPOSSIBLE_FRACTION: Final = 1.5
 
 
 class PsutilHostProbe:
     """Measures CPU, memory and network of the scope that ``[host]`` names.
 
-    ``sample`` is to be called from one thread. Trouble is logged once for each resource
-    and again only when its reason changes.
+    ``sample`` must be called from one thread. A fault is logged once for each resource, and
+    again only when its reason changes.
     """
 
     def __init__(
@@ -86,10 +85,10 @@ class PsutilHostProbe:
     ) -> HostUsage:
         """Return the usage since the last call; rates are None at the first.
 
-        With ``broker_process_id`` the cgroup is the broker's, without it this process's
-        own. With scope ``process`` nothing is known without it. With scope ``auto`` and
-        neighbours in the same cgroup, it is the broker's process tree, with an equal part
-        of the capacity that they share.
+        The cgroup is that of ``broker_process_id``, or of this process without it. With scope
+        ``process`` usage is unknown without it. With scope ``auto``, and other brokers in the
+        same cgroup, usage is that of the broker's process tree, and its limit an equal part of
+        the shared capacity.
         """
         now_s = self._clock_s()
         window_s = 0.0 if self._sampled_at_s is None else max(0.0, now_s - self._sampled_at_s)
@@ -147,10 +146,10 @@ class PsutilHostProbe:
         return ResourceUsage(used / _MIB, self._settings.memory_limit_mib or limit / _MIB)
 
     def _cgroup(self, process_id: int | None) -> Cgroup | None:
-        """Return the groups to look at, None for the host's own counters.
+        """Return the groups to read, None for the counters of the host.
 
         Raises:
-            Unreadable: scope ``cgroup`` was asked for and there is none.
+            Unreadable: the scope is ``cgroup`` and there is none.
         """
         if self._settings.scope == "host":
             return None
@@ -164,7 +163,7 @@ class PsutilHostProbe:
         """Return the group with the tightest limit; None for the host's counters.
 
         Raises:
-            Unreadable: scope ``cgroup`` was asked for, and no group counts the resource.
+            Unreadable: the scope is ``cgroup``, and no group counts the resource.
         """
         level = tightest(levels, host_has)
         if level is not None or self._settings.scope != "cgroup":
@@ -246,7 +245,7 @@ class PsutilHostProbe:
         return found
 
     def _flagged(self, resource: str, usage: ResourceUsage | None) -> ResourceUsage | None:
-        """Say once that a usage cannot be, and return it: hiding it would hide the fault."""
+        """Log an impossible usage once, and return it, because hiding it would hide the fault."""
         fraction = usage.fraction if usage is not None else None
         key = f"{resource} above limit"
         if (

@@ -31,13 +31,12 @@ class TreeUsage:
 
 
 class ProcessTree:
-    """Adds up processes that come and go.
+    """Sums up the usage of a tree whose processes start and end.
 
-    The time of a child that ended and was waited for is in its parent's counter of
-    reaped children, so the sum over the tree of both counters keeps it. Of a child that
-    was not waited for, or left the tree, the time is gone, and the sum falls; then only
-    what the surviving and the new processes used themselves is counted, which is
-    certain. So the total never goes back.
+    The time of a child that ended and was reaped is in its parent's counter of children, so the
+    sum of both counters over the tree includes it. The time of a child that was not reaped, or
+    left the tree, is lost, and the sum falls; then only the time of the remaining and new
+    processes themselves is added, which is certain. So the total never decreases.
     """
 
     def __init__(self, proc_root: Path) -> None:
@@ -47,7 +46,7 @@ class ProcessTree:
         self._cpu_s = 0.0
 
     def usage(self, process_id: int) -> TreeUsage:
-        """Return the usage of the tree below and with ``process_id``.
+        """Return the usage of the process and its descendants.
 
         Raises:
             Unreadable: there is no such process.
@@ -66,10 +65,10 @@ class ProcessTree:
 
 
 def _consistent(process_id: int) -> tuple[_ProcessKey, dict[_ProcessKey, _CpuTime], int]:
-    """Measure the tree, again if a process ended meanwhile.
+    """Measure the tree, and repeat it if a process ended in the meantime.
 
-    Parents are read before their children. Of a child that ended between the two, the
-    time is in neither now and would look like new time at the next call.
+    Parents are read before their children. The time of a child that ended between the two would
+    be in neither reading, and would look like new time at the next call.
     """
     root = psutil.Process(process_id)
     key = (root.pid, root.create_time())
@@ -118,9 +117,9 @@ def _reason(error: psutil.Error | OSError) -> str:
 
 @contextmanager
 def procfs(proc_root: Path) -> Iterator[None]:
-    """Let psutil read procfs at ``proc_root``; it has one place for the whole process.
+    """Make psutil read procfs at ``proc_root``, which is one setting for the whole process.
 
-    Nothing is awaited inside, so no other task sees the changed place.
+    The block must not await, so that no other task sees the changed setting.
     """
     before = psutil.PROCFS_PATH
     psutil.PROCFS_PATH = str(proc_root)

@@ -1,4 +1,4 @@
-"""Reading the small files in which the kernel reports its counters."""
+"""Reads the files in which the kernel reports its counters."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from loadmanager.core.errors import LoadManagerError
 
 
 class Unreadable(LoadManagerError):
-    """A counter or limit cannot be read. The resource it belongs to is unknown for now.
+    """A counter or limit cannot be read. The usage of its resource is unknown for now.
 
     Args:
-        where: the file, or what else was asked.
-        why: what happened instead.
+        where: the file or other source.
+        why: the error.
     """
 
     def __init__(self, where: Path | str, why: str) -> None:
@@ -21,8 +21,8 @@ def read_text(path: Path) -> str:
     """Return the file's text without the line end.
 
     Raises:
-        Unreadable: there is no such file, or reading it fails; the speed of a virtual
-            network interface, for one, answers EINVAL.
+        Unreadable: there is no such file, or reading it fails, such as with EINVAL for the speed
+            of a virtual network interface.
     """
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -31,7 +31,7 @@ def read_text(path: Path) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file or folder; False also without the right to look."""
+    """Return whether a file or folder exists; False also without permission to look."""
     try:
         return path.exists()
     except OSError:
@@ -39,19 +39,19 @@ def is_there(path: Path) -> bool:
 
 
 def read_if_present(path: Path) -> str | None:
-    """Return the file's text, or None where the kernel has no such file.
+    """Return the file's text, None if it does not exist.
 
     Raises:
-        Unreadable: the file is there, but reading it fails.
+        Unreadable: the file exists, but reading it fails.
     """
     return read_text(path) if is_there(path) else None
 
 
 def read_int(path: Path) -> int:
-    """Return the one number in a file.
+    """Return the only number in a file.
 
     Raises:
-        Unreadable: it cannot be read, or is no number.
+        Unreadable: the file cannot be read, or is not a number.
     """
     return as_int(read_text(path), path)
 
@@ -60,7 +60,7 @@ def as_int(text: str, path: Path) -> int:
     """Return a number read from ``path``.
 
     Raises:
-        Unreadable: it is no number.
+        Unreadable: the text is not a number.
     """
     try:
         return int(text)
@@ -82,10 +82,10 @@ def read_entry(path: Path, name: str) -> int:
 
 
 def count_cpus(text: str, path: Path) -> int | None:
-    """Return how many CPUs a list such as ``0-3,8`` names, None for an empty list.
+    """Return the number of CPUs in a list such as ``0-3,8``, None for an empty list.
 
     Raises:
-        Unreadable: it is no such list.
+        Unreadable: the text is not such a list.
     """
     total = 0
     for part in filter(None, text.split(",")):

@@ -13,13 +13,13 @@ _UNPARSABLE: Final = (OSError, ValueError, LookupError, TypeError)
 
 
 class WholeHost:
-    """What all processes of a host use together, as procfs reports it."""
+    """Usage of a host by all its processes, from procfs."""
 
     def __init__(self, proc_root: Path) -> None:
         self._proc_root = proc_root
 
     def cores(self) -> int:
-        """Return how many CPUs are online.
+        """Return the number of CPUs online.
 
         Raises:
             Unreadable: procfs does not report it.
@@ -36,8 +36,8 @@ class WholeHost:
     def cpu_used_s(self) -> float:
         """Return the time in which CPUs were not idle since the host started.
 
-        Waiting for a disk is idle: the CPU could have worked. Time that a hypervisor
-        took away is not: it could not. Guests' time is part of user time already.
+        Waiting for a disk counts as idle, because the CPU could have worked; time stolen by a
+        hypervisor does not. Guests' time is already part of user time.
 
         Raises:
             Unreadable: procfs does not report it.
@@ -51,7 +51,7 @@ class WholeHost:
         return float(busy)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Return the memory that is not available for new work, and all there is.
+        """Return the memory that is not available for new work, and the total memory.
 
         Raises:
             Unreadable: procfs does not report it.
