@@ -42,12 +42,12 @@ def open_history(
     monotonic_s: Callable[[], float] = time.monotonic,
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> ThreadedHistory:
-    """Return the writer that ``settings`` ask for, not started yet; ``dir`` must be set.
+    """Return the writer for ``settings``, not started yet; ``dir`` must be set.
 
-    With ``wait`` an offer waits for room instead of being given up.
+    With ``wait`` an offer waits for room in the queue instead of being dropped.
 
     Raises:
-        HistoryUnavailable: the address cannot be used with what is installed.
+        HistoryUnavailable: the address needs a package that is not installed, or is invalid.
     """
     top = Path(settings.spool_dir if settings.is_remote else settings.dir)
     word = writer_word(origin.writer)
@@ -83,13 +83,13 @@ def open_history(
 
 @contextmanager
 def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
-    """Give a sink for a simulation, which waits for the disk and loses nothing.
+    """Yield a sink for a simulation, which waits for the disk and loses nothing.
 
-    The same records give the same bytes: nothing depends on how long it takes. So a run
-    that was killed can be repeated in the same directory.
+    The same records always produce the same bytes, whatever the timing. So a run that was killed
+    can be repeated in the same directory.
 
     Raises:
-        HistoryUnavailable: it could not be written.
+        HistoryUnavailable: the history is not complete.
         OSError: the directory cannot be read.
     """
     recover(LocalDisk(), directory, writer_word(origin.writer))
@@ -118,8 +118,8 @@ def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
 
 
 def finish_left(directory: Path) -> int:
-    """Finish what killed writers left in a directory, of any process; return how many files.
+    """Finish the files that killed writers left in a directory; return their number.
 
-    Files of writers that are alive on this host are left to them. Raises `OSError`.
+    Files of writers that are alive on this host are left unchanged. Raises `OSError`.
     """
     return sum(one.kept_bytes > 0 for one in recover(LocalDisk(), directory))

@@ -1,4 +1,4 @@
-"""Reading a directory of history on one machine, strictly, and counting what is in it."""
+"""Checks a directory of history: reads all finished files strictly, and counts their lines."""
 
 import gzip
 import zlib
@@ -20,10 +20,10 @@ _Run = tuple[int, int]
 
 @dataclass(slots=True)
 class Findings:
-    """What was found. ``faults`` are files and lines that cannot be read, with their places.
+    """The result of a check. ``faults`` are unreadable files and lines, with their places.
 
-    ``missing`` and ``repeated`` count lines by their numbers; what is missing before the
-    first file of a writer was deleted by retention, and does not count.
+    ``missing`` and ``repeated`` count lines by their numbers. Lines before the first file of a
+    writer were deleted by retention, and do not count as missing.
     """
 
     files: int = 0
@@ -49,7 +49,7 @@ class Findings:
         }
 
     def summary(self) -> Iterator[str]:
-        """Yield it as lines for people."""
+        """Yield it as lines of text."""
         yield f"{self.files} files, and {self.unfinished} that are being written"
         yield f"{self.lines} lines"
         yield from (f"{count:>10}  {kind}" for kind, count in sorted(self.kinds.items()))
@@ -60,7 +60,7 @@ class Findings:
 
 
 def check_history(directory: Path) -> Findings:
-    """Return what stands in the finished files of a directory."""
+    """Return the findings about the finished files of a directory."""
     found = Findings()
     runs: dict[_Series, list[_Run]] = {}
     for file in LocalDisk().find(directory):
@@ -83,7 +83,7 @@ def check_history(directory: Path) -> Findings:
 
 
 def _count(runs: list[_Run], seq: int) -> None:
-    """Add a number to runs of numbers: there are about as many as files, not as lines."""
+    """Add a number to the runs, of which there are about as many as files."""
     if runs and runs[-1][1] + 1 == seq:
         runs[-1] = (runs[-1][0], seq)
     else:

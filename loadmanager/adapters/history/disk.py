@@ -1,4 +1,4 @@
-"""The few things the writer of history asks of a file system, so that tests can have them fail."""
+"""The file system operations of the history writer, as a port, so that tests can make them fail."""
 
 import contextlib
 import fcntl
@@ -22,19 +22,19 @@ class Found:
 
 
 class Disk(Protocol):
-    """What the writer does with files. Everything raises `OSError`."""
+    """The writer's operations on files. All raise `OSError`."""
 
     def create(self, path: Path) -> int:
-        """Make a new file, and its folders, and keep others from adopting it."""
+        """Create a file with its folders, and lock it against adoption by others."""
 
     def adopt(self, path: Path) -> int | None:
-        """Open a file that a killed writer left, None while its writer is alive."""
+        """Open a file that a killed writer left; None while its writer is alive."""
 
     def append(self, fd: int, data: bytes, offset: int) -> None:
-        """Write all of ``data`` at ``offset``, over whatever a failed attempt left there."""
+        """Write all of ``data`` at ``offset``, over the remains of a failed attempt."""
 
     def sync(self, fd: int) -> None:
-        """Return when all that was written would survive a power cut."""
+        """Return when all written data would survive a power failure."""
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """Return up to ``size`` bytes."""
@@ -43,13 +43,13 @@ class Disk(Protocol):
         """Return whether the open file is still the one at ``path``."""
 
     def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
-        """Cut a file to ``size``, have it on disk, and give it its lasting name; close it."""
+        """Truncate a file to ``size``, sync it, rename it to ``whole``, and close it."""
 
     def close(self, fd: int) -> None:
         """Close a file."""
 
     def remove(self, path: Path) -> None:
-        """Delete a file, and the folders that are empty without it."""
+        """Delete a file, and its folders if they are empty."""
 
     def find(self, top: Path) -> Iterator[Found]:
         """Yield every file of history below ``top``, of any writer, oldest hour first."""
@@ -59,7 +59,7 @@ class LocalDisk:
     """The `Disk` of this host."""
 
     def create(self, path: Path) -> int:
-        """Make a new file. The lock ends with the process, however that ends."""
+        """Create a file. The kernel releases its lock when the process ends."""
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
@@ -71,7 +71,7 @@ class LocalDisk:
         return fd
 
     def adopt(self, path: Path) -> int | None:
-        """Open what a killed writer left."""
+        """Open a file that a killed writer left."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ class LocalDisk:
             rest, offset = rest[written:], offset + written
 
     def sync(self, fd: int) -> None:
-        """Have it on disk."""
+        """Sync the file to disk."""
         os.fsync(fd)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
@@ -104,12 +104,12 @@ class LocalDisk:
         return os.path.samestat(named, os.fstat(fd))
 
     def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
-        """Give a whole file its lasting name."""
+        """Rename a complete file to its final name."""
         os.ftruncate(fd, size)
         os.fsync(fd)
         path.rename(whole)
         os.close(fd)
-        # The file has its name; not every file system can promise that it outlives a power cut.
+        # The file is renamed; not every file system can make that survive a power failure.
         with contextlib.suppress(OSError):
             _sync_folder(whole.parent)
 
@@ -126,7 +126,7 @@ class LocalDisk:
                 folder.rmdir()
 
     def find(self, top: Path) -> Iterator[Found]:
-        """Look through the folders of all hours."""
+        """Search the folders of all hours."""
         for date in _sorted(top, "date="):
             for folder in _sorted(date, "hour="):
                 hour = hour_of_partition(f"{date.name}/{folder.name}")

@@ -1,4 +1,4 @@
-"""Making whole what a killed writer left, and deleting what is too old or too much."""
+"""Recovery of files that a killed writer left, and retention."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long, and how much of its own, a writer keeps; None for without bound."""
+    """Limits on the age and total size of a writer's files; None for no limit."""
 
     max_age_s: float | None
     max_bytes: int | None
@@ -23,7 +23,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A file that a killed writer left: what of it could be kept, all lines that were flushed."""
+    """A file that a killed writer left, cut to its complete lines, which all flushed ones are."""
 
     path: Path
     kept_bytes: int
@@ -31,9 +31,9 @@ class Recovered:
 
 
 def recover(disk: Disk, top: Path, writer: str | None = None) -> list[Recovered]:
-    """Finish the open files of dead writers, of that name or of all.
+    """Finish the open files of dead writers, only of ``writer`` if it is given.
 
-    A file without a whole line is deleted. Raises `OSError`.
+    A file without a complete line is deleted. Raises `OSError`.
     """
     files = disk.find(top)
     left = [one for one in (files if writer is None else own(files, writer)) if one.name.is_open]
@@ -55,7 +55,7 @@ def _recovered(disk: Disk, found: Found) -> Recovered | None:
 
 
 def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Iterator[Found]:
-    """Yield the files to delete: those of hours too long ago, then the oldest until it fits."""
+    """Yield the files to delete: those that are too old, then the oldest above the total size."""
     oldest_first = sorted(finished, key=lambda one: (one.hour, one.name.first_seq))
     kept = []
     for found in oldest_first:
@@ -73,7 +73,7 @@ def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Ite
 
 
 def own(files: Iterable[Found], writer: str) -> Iterator[Found]:
-    """Yield the files of one writer, of whichever instance."""
+    """Yield the files of one writer, of all its instances."""
     return (one for one in files if one.name.writer == writer)
 
 

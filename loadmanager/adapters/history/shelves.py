@@ -1,4 +1,4 @@
-"""Where complete files are stored: here, or at an address that fsspec supports."""
+"""Storage of complete files: on this host, or at an address that fsspec supports."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class HistoryUnavailable(LoadManagerError):
-    """History cannot be written as it is configured."""
+    """History cannot be written as configured."""
 
 
 class Unreachable(OSError):
@@ -23,16 +23,16 @@ class Unreachable(OSError):
 
 
 class Shelf(Protocol):
-    """The finished files of one writer. Everything raises `OSError`."""
+    """The finished files of one writer. All methods raise `OSError`."""
 
     def put_away(self) -> int:
-        """Bring what was finished to where it stays; return how many files."""
+        """Move finished files to their final place; return their number."""
 
     def finished(self) -> Iterable[Found]:
-        """Return the files that are there."""
+        """Return the files in their final place."""
 
     def delete(self, found: Found) -> None:
-        """Delete one."""
+        """Delete one file."""
 
 
 class LocalShelf:
@@ -44,7 +44,7 @@ class LocalShelf:
         self._writer = writer
 
     def put_away(self) -> int:
-        """Do nothing: they are there."""
+        """Do nothing: files are already in their final place."""
         return 0
 
     def finished(self) -> Iterator[Found]:
@@ -61,10 +61,10 @@ class LocalShelf:
 
 
 class RemoteShelf:
-    """Files are written to a spool on this host, and uploaded when they are whole.
+    """Files are written to a spool on this host, and uploaded when they are complete.
 
-    An upload has a name that readers pass over until it is complete. What cannot be
-    uploaded stays in the spool and is tried again, after a restart too.
+    An upload has a name that readers ignore until it is complete. Files that cannot be uploaded
+    stay in the spool, and their upload is retried, also after a restart.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class RemoteShelf:
         self._files, self._top = _file_system(url)
 
     def put_away(self) -> int:
-        """Upload what is in the spool, oldest first.
+        """Upload the files in the spool, oldest first.
 
-        While nothing can be uploaded the spool is kept within the bounds of retention.
+        While uploads fail, retention limits the spool.
         """
         waiting = list(self._spool.finished())
         try:

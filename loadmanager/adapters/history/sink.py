@@ -1,4 +1,4 @@
-"""The writer's thread: takes what is offered, and never blocks a caller that must not wait."""
+"""The writer's thread: takes offered records without blocking callers that must not wait."""
 
 import queue
 import threading
@@ -25,10 +25,10 @@ _LOOK_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often lines are flushed, and how many offers may wait.
+    """Interval of flushes, and the limit of waiting offers.
 
-    With ``wait`` callers wait for room where they may: simulations. They are notified
-    that nothing can be written by a `HistoryUnavailable`.
+    With ``wait`` callers wait for room, as simulations do. If nothing can be written, they get a
+    `HistoryUnavailable`.
     """
 
     flush_s: float
@@ -52,11 +52,10 @@ class _Loss:
 
 
 class ThreadedHistory:
-    """The `HistorySink` that writes files on a thread of its own.
+    """The `HistorySink` that writes files on a separate thread.
 
-    The disk may be slow, full or gone: what is offered then waits in a queue, and what
-    finds no room there is counted and reported by a line of its own as soon as lines can be
-    written again.
+    While the disk is slow, full or missing, offered records wait in a queue. Those that do not fit
+    are counted, and a separate line reports their number as soon as lines can be written again.
     """
 
     def __init__(
@@ -92,11 +91,11 @@ class ThreadedHistory:
     # --- for who offers --------------------------------------------------------------
 
     def wants(self, stream: Stream) -> bool:
-        """Return whether records of a stream are written at all."""
+        """Return whether records of a stream are written."""
         return stream in self._writers
 
     def offer(self, stream: Stream, at_ms: int, make: Make) -> None:
-        """Have records made and written soon; they are made on the writer's thread."""
+        """Queue records, which are made and written on the writer's thread."""
         if stream not in self._writers:
             return
         offer = _Offer(stream, at_ms, make)
@@ -175,7 +174,7 @@ class ThreadedHistory:
             self._lost(offer.stream, "unfit", offer.at_ms)
 
     def _flush(self) -> None:
-        """Write what there is; what fails is tried again at the next flush."""
+        """Write all lines; after an error the next flush retries."""
         self._tell_losses()
         try:
             for writer in self._writers.values():
@@ -232,7 +231,7 @@ class ThreadedHistory:
             log.error("history.lines.lost", lines=unwritten, error=self.trouble)
 
     def _give_up_waiting(self) -> None:
-        """Take what waits off the queue unwritten: there is no time to wait for the disk."""
+        """Drop the waiting offers, because there is no time left to wait for the disk."""
         while True:
             try:
                 offer = self._offers.get_nowait()
@@ -270,7 +269,7 @@ class ThreadedHistory:
                 loss.last_at_ms = at_ms
 
     def _tell_losses(self) -> None:
-        """Report every loss by a line, in its place among the others of its stream."""
+        """Write a line about each loss, in its place among the lines of its stream."""
         if self._backlog_bytes >= _LARGEST_BACKLOG_BYTES:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""One stream of one writer: records become lines, gzip members and files; none is forgotten."""
+"""One stream of one writer: turns records into lines, gzip members and files without loss."""
 
 import zlib
 from collections import deque
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Some lines of one hour, compressed. ``first_seq`` is that of the first line."""
+    """Compressed lines of one hour. ``first_seq`` is the number of the first line."""
 
     hour: int
     first_seq: int
@@ -33,9 +33,9 @@ def compressed(lines: list[bytes], level: int) -> bytes:
 
 
 def whole_bytes(chunks: Iterator[bytes]) -> int:
-    """Return how many bytes of a file, read in ``chunks``, are whole members of whole lines.
+    """Return the size of the complete members of complete lines in a file, read in ``chunks``.
 
-    What follows is half a member, or, after a power cut, no member at all.
+    The rest is part of a member, or, after a power failure, arbitrary data.
     """
     good, position, last = 0, 0, b""
     member = zlib.decompressobj(_GZIP)
@@ -60,12 +60,12 @@ def whole_bytes(chunks: Iterator[bytes]) -> int:
 log = structlog.get_logger()
 
 _MEMBER_BYTES: Final = 1 << 20
-"""So many bytes of lines make a member: enough for gzip to find what repeats."""
+"""Bytes of lines in a member, enough for gzip to find repetitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolling:
-    """When a file is whole: ``roll_bytes`` compressed, or ``roll_s`` old."""
+    """Limits at which a file is finished: ``roll_bytes`` compressed, or ``roll_s`` of age."""
 
     roll_bytes: int
     roll_s: float
@@ -86,9 +86,9 @@ class _OpenFile:
 class StreamWriter:
     """Writes the records of one stream, in order.
 
-    What cannot be written now is kept and written later: `flush` raises `OSError` and may
-    be called again. Lines are numbered as they are added, so that none is missing
-    between two that were written.
+    Lines that cannot be written now are kept and written later: `flush` raises `OSError` and may
+    be called again. Lines are numbered when they are added, so the numbers of written lines
+    have no gap.
     """
 
     def __init__(
@@ -119,10 +119,10 @@ class StreamWriter:
         self.files_finished = 0
 
     def add(self, records: Iterable[Record]) -> None:
-        """Make lines of records.
+        """Add records as lines.
 
         Raises:
-            ValueError: a number is not finite; that record is no line, those before it are.
+            ValueError: a number is not finite; that record is not added, those before it are.
         """
         for record in records:
             line = encode(record, self._origin, self._seq + 1)
@@ -138,7 +138,7 @@ class StreamWriter:
                 self._seal()
 
     def flush(self) -> None:
-        """Have every line on disk, in files that can be read up to there."""
+        """Write and sync all lines, in files that are readable up to there."""
         self._seal()
         while self._members:
             self._write(self._members[0])
@@ -150,7 +150,7 @@ class StreamWriter:
         self.backlog_bytes = self._lines_bytes
 
     def finish(self) -> None:
-        """Give the open file its lasting name."""
+        """Rename the open file to its final name."""
         file = self._file
         if file is None:
             return
@@ -164,7 +164,7 @@ class StreamWriter:
 
     @property
     def unwritten(self) -> int:
-        """How many lines are not in a file yet."""
+        """Number of lines that are not in a file yet."""
         return len(self._lines) + sum(member.lines for member in self._members)
 
     def _seal(self) -> None:
@@ -205,7 +205,7 @@ class StreamWriter:
         return file.size >= self._rolling.roll_bytes or age_s >= self._rolling.roll_s
 
     def _vanished(self, file: _OpenFile) -> bool:
-        """Return whether the open file was deleted; then the next lines go to a new one."""
+        """Return whether the open file was deleted, so that a new one is needed."""
         if self._disk.is_there(file.fd, file.path):
             return False
         log.error("history.file.vanished", path=str(file.path), lines=file.lines)
