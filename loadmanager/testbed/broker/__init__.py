@@ -1,1 +1,1 @@
-"""The reference broker: it keeps the broker contract in memory."""
+"""The reference broker: an implementation of the broker contract in memory."""

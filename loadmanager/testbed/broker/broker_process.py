@@ -32,11 +32,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarSettings:
-    """Where and how Pulsar's clients are served. Port 0 takes any free one.
+    """Settings of the service for Pulsar's clients. Port 0 chooses a free one.
 
-    ``url`` is the address that clients get, "" for the one listened on. ``ledger`` is the
-    folder of the topics' logs; None is one that goes with the process. ``sidecar_url`` is
-    that is asked for owners, "" for none.
+    ``url`` is the address that clients get, "" for the one listened on. ``ledger`` is the folder
+    of the topics' logs; None is a temporary one. ``sidecar_url`` is the sidecar to look up owners
+    at, "" for none.
     """
 
     host: str
@@ -49,7 +49,7 @@ class PulsarSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What ``loadmanager broker`` is started with. Port 0 takes any free one."""
+    """Settings of ``loadmanager broker``. Port 0 chooses a free one."""
 
     host: str
     port: int
@@ -66,7 +66,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
     """Serve until SIGTERM or SIGINT; ``announce`` the URLs once connections are taken.
 
     Raises:
-        OSError: an address, the record file or the ledger is not to be had.
+        OSError: an address, the record file or the ledger cannot be used.
     """
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,7 +135,7 @@ async def _serve(
             pulsar_server = _pulsar_server(settings, place, broker, incarnation)
             hearers.append(pulsar_server.heard)
             doing = tasks.create_task(pulsar_server.serve(place.listening))
-        # The sockets have listened since they were made: connections are served from now on.
+        # The sockets already listen; connections are served from now on.
         announce()
         await serve(broker, listening, options, stopping)
         if doing is not None:
@@ -144,7 +144,7 @@ async def _serve(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where Pulsar's clients are served: a socket, the URL they get, and the logs."""
+    """The service for Pulsar's clients: its socket, the advertised URL, and the topics' logs."""
 
     listening: socket.socket
     url: str
@@ -164,7 +164,7 @@ def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
 def _pulsar_server(
     settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
 ) -> "PulsarServer":
-    """Return the server for Pulsar's clients; only this needs protobuf."""
+    """Return the server for Pulsar's clients; only this function needs protobuf."""
     from loadmanager.testbed.pulsar_protocol.server import (  # noqa: PLC0415 - an extra brings what it needs
         PulsarServer,
         PulsarServerOptions,
@@ -185,7 +185,7 @@ def _pulsar_server(
 
 
 def _allow_many_files() -> None:
-    """Take as many open files as the system gives: one a topic, and one a client."""
+    """Raise the limit of open files to the system's: each topic and each client needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

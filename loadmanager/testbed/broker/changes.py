@@ -1,4 +1,4 @@
-"""What happens to an in-memory broker, in the past tense: the lines of its record."""
+"""Changes of an in-memory broker, named in the past tense: the lines of its record."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,10 +12,10 @@ class EndReason(StrEnum):
 
     UNLOADED = "unloaded"
     LEASE_LOST = "lease_lost"
-    # The same broker goes on under a newer token or for a newer agent, without a gap.
+    # The same broker continues under a newer token or for a newer agent, without a gap.
     REGRANTED = "regranted"
     STOPPED = "stopped"
-    # No line says so: the process died, was still alive, or the record broke off.
+    # Without a line: the process died, was still alive, or the record is incomplete.
     NOT_RECORDED = "not_recorded"
 
 
@@ -31,7 +31,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGranted:
-    """The agent with this epoch lets the broker serve until ``until_s``."""
+    """The agent with this epoch granted a lease until ``until_s``."""
 
     at_s: float
     agent_epoch: int
@@ -41,7 +41,7 @@ class LeaseGranted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLost:
-    """The lease ran out at ``until_s``; the broker noticed at ``at_s``."""
+    """The lease expired at ``until_s``; the broker noticed at ``at_s``."""
 
     at_s: float
     agent_epoch: int
@@ -62,7 +62,7 @@ class BundleLoaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadBegun:
-    """The bundle takes no new request; those in service are being finished."""
+    """The bundle accepts no new requests; those in service are being finished."""
 
     at_s: float
     bundle: BundleId
@@ -72,10 +72,10 @@ class UnloadBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEnded:
-    """The broker served the bundle from ``start_s`` to ``end_s`` and no longer.
+    """The broker served the bundle from ``start_s`` to ``end_s``.
 
-    ``end_s`` is before ``at_s`` when a lease ran out unnoticed, in a process that was
-    frozen: no request could be finished in between, for each one checks the lease.
+    ``end_s`` is before ``at_s`` if a lease expired unnoticed, in a process that was frozen: no
+    request could be finished in between, because each one checks the lease.
     """
 
     at_s: float
@@ -90,7 +90,7 @@ class ServingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The broker process ends by itself and serves nothing any more."""
+    """The broker process ended by itself, and serves no bundles any more."""
 
     at_s: float
     event: Literal["stop"] = "stop"

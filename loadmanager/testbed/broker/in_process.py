@@ -1,4 +1,4 @@
-"""A broker for tests of the application: the port, the same state machine, and faults."""
+"""A broker for tests of the application: the port on the same state machine, with faults."""
 
 import asyncio
 import time
@@ -30,19 +30,19 @@ _T = TypeVar("_T")
 
 
 class Fault(StrEnum):
-    """What goes wrong with a command."""
+    """Faults of a command."""
 
     # Nothing is done: BrokerUnreachable.
     UNREACHABLE = "unreachable"
-    # It is done, but the answer never comes: BrokerUnreachable.
+    # The command is carried out, but never answered: BrokerUnreachable.
     LOST_ANSWER = "lost_answer"
-    # BrokerUnreachable now, and done at `heal` by the same process: it was under way for long.
+    # BrokerUnreachable now; carried out by the same process at `heal`, as after a long delay.
     LATE = "late"
-    # No answer until `heal`; a caller that gives up before has had nothing done.
+    # No answer until `heal`; without effect if the caller gives up before.
     HANG = "hang"
-    # Nothing is done: BrokerRefused.
+    # The command has no effect: BrokerRefused.
     REFUSED = "refused"
-    # It is done, but the answer cannot be read: BrokerRefused.
+    # The command is carried out, but its answer cannot be parsed: BrokerRefused.
     GARBAGE = "garbage"
 
 
@@ -56,15 +56,15 @@ class _Injected:
 class InProcessBroker:
     """The in-memory broker without HTTP, as a `BrokerControl`.
 
-    A lease that has run out is noticed when anything is asked, at the time it ran out:
-    with a clock that a test moves, nothing else needs to happen.
+    An expired lease is noticed at the next call, with the time at which it expired. So a test only
+    has to advance its clock.
 
     Args:
         clock_s: the broker's monotonic clock.
         broker: ``host:port``, for `intervals`.
         hash_name, window_s: as for `MemoryBroker`.
         process_id: the one in `stats`.
-        on_change: is called with each change of what it serves, as it happens.
+        on_change: called at once with each change of the served bundles.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class InProcessBroker:
         self._healed = asyncio.Event()
         self._broker: RunningBroker | None = None
         self.commands: list[CommandName] = []
-        """Every command that was asked, refused ones included, in order."""
+        """All received commands in order, including refused ones."""
         self.restart()
 
     async def health(self, timeout_s: float) -> None:
-        """See `BrokerControl.health`. It answers at once or, hanging, not before `heal`."""
+        """See `BrokerControl.health`. Answers at once, or, if it hangs, not before `heal`."""
         del timeout_s
         await self._command("health", self._alive)
 
@@ -152,13 +152,13 @@ class InProcessBroker:
         """See `BrokerControl.close`."""
 
     def inject(self, fault: Fault, *commands: CommandName, times: int | None = None) -> None:
-        """Let ``commands`` (all, when none is named) fail, ``times`` times or until `heal`."""
+        """Make ``commands`` (all, if none is named) fail, ``times`` times or until `heal`."""
         self._faults.append(_Injected(fault, commands, times))
 
     def heal(self) -> None:
-        """End all faults: hanging commands go on, late ones are done now, errors unheard.
+        """End all faults: hanging commands continue, late ones are carried out without an answer.
 
-        Those that were under way to a process that has ended since are lost with it.
+        Late commands to a process that has ended since are lost.
         """
         self._faults.clear()
         self._healed.set()
@@ -171,14 +171,14 @@ class InProcessBroker:
                 continue
 
     def kill(self) -> None:
-        """Let the broker process die at once; until `restart` it is unreachable."""
+        """Kill the broker process; until `restart` it is unreachable."""
         self._past += intervals_of(self._changes, died_at_s=self._clock_s())
         self._changes = []
         self._late = []
         self._broker = None
 
     def restart(self) -> None:
-        """Let a new process begin: it serves nothing and has seen no epoch and no token."""
+        """Start a new process, which serves no bundles and has seen no epoch or token."""
         self.kill()
         self._lives += 1
         self._broker = RunningBroker(
@@ -192,21 +192,21 @@ class InProcessBroker:
 
     @property
     def faulty(self) -> bool:
-        """Whether some command is still to fail."""
+        """Whether any command is still to fail."""
         return bool(self._faults)
 
     @property
     def incarnation(self) -> str:
-        """The present or last process, as it reports itself without a request."""
+        """The incarnation of the current or last process, regardless of faults."""
         return f"{self._name}#{self._lives}"
 
     @property
     def serving(self) -> Mapping[BundleId, int]:
-        """What it serves now, with tokens, as a client would find; no fault is in the way."""
+        """The bundles that it serves now, with tokens, regardless of faults."""
         return {} if self._broker is None else self._broker.state().serving
 
     def intervals(self) -> list[ServingInterval]:
-        """Return what it served and serves, up to now, over all its lives."""
+        """Return the intervals in which it served bundles, up to now, over all its processes."""
         if self._broker is not None:
             self._broker.state()
         return [*self._past, *intervals_of(self._changes, died_at_s=self._clock_s())]
@@ -217,7 +217,7 @@ class InProcessBroker:
         """Publish one message.
 
         Raises:
-            BrokerUnreachable: the broker is dead.
+            BrokerUnreachable: the broker was killed.
         """
         ticket = self.begin_publish(topic)
         if isinstance(ticket, PublishRefused):
@@ -231,7 +231,7 @@ class InProcessBroker:
     def finish_publish(
         self, ticket: Ticket, *, producer: str, payload_bytes: int
     ) -> Accepted | PublishRefused:
-        """Take the message of a request in service, if its bundle is still served."""
+        """Accept the message of a request in service, if its bundle is still served."""
         return self._alive().finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
 
     def abandon(self, ticket: Ticket) -> None:

@@ -1,15 +1,13 @@
-"""The in-memory broker's state machine: leases, epochs, tokens, what it serves.
+"""The in-memory broker's state machine: leases, epochs, tokens and served bundles.
 
-Everything that changes what the broker serves is in this file, and nothing here knows
-a clock, a socket or a file: the time is passed in, and each change is handed to
-``record``. A change that makes the broker serve is recorded before it takes effect and
-one that ends it after, so that a record broken off at any moment never shows less
-serving than there was.
+All changes of the served bundles are in this file, which uses no clock, socket or file: the time
+is passed in, and each change is passed to ``record``. A change that begins serving is recorded
+before it takes effect, and one that ends serving after. So a record that is cut off at any time
+never shows less serving than there was.
 
-A lease belongs to the agent epoch that asked for it, and covers what was loaded under
-that epoch. Were there one lease for all, an agent that has just replaced another would
-inherit the time its predecessor was given, and would extend bundles whose locks were
-its predecessor's.
+A lease belongs to the agent epoch that requested it, and covers the bundles loaded under that
+epoch. With one lease for all epochs, an agent that has just replaced another would inherit the
+remaining lease of its predecessor, and would extend bundles whose locks its predecessor held.
 """
 
 import math
@@ -42,14 +40,14 @@ from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
 class MemoryBroker:
-    """What one broker process serves, and under which lease.
+    """The bundles that one broker process serves, and its leases.
 
     Args:
         broker: ``host:port``, for the record.
         incarnation: drawn at each start.
-        hash_name: must be the cluster's, or topics are looked for in the wrong bundle.
-        window_s: how far back rates look, above zero.
-        record: is handed each change at once; what it raises ends the command.
+        hash_name: must be the cluster's, or topics are searched in the wrong bundle.
+        window_s: window of the rates, above zero.
+        record: called at once with each change; its errors end the command.
         now_s: the broker's monotonic clock at the start.
     """
 
@@ -75,11 +73,11 @@ class MemoryBroker:
 
     @property
     def next_expiry_s(self) -> float | None:
-        """When the first lease runs out unless it is renewed; None without a lease."""
+        """The time at which the first lease expires unless renewed; None without a lease."""
         return min(self._leases.values(), default=None)
 
     def state(self, now_s: float) -> BrokerState:
-        """Return what the broker serves at ``now_s``, leases that have run out applied."""
+        """Return the bundles served at ``now_s``, without those of expired leases."""
         self.expire(now_s)
         serving = {served.bundle: served.fencing_token for served in self._serving}
         return BrokerState(incarnation=self._incarnation, clock_s=now_s, serving=serving)
@@ -112,7 +110,7 @@ class MemoryBroker:
     ) -> BrokerState:
         """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
 
-        A time on the clock of another ``incarnation`` than this one extends nothing.
+        A time on the clock of another ``incarnation`` has no effect.
 
         Raises:
             StaleAgent: a newer agent commands the broker.
@@ -150,14 +148,14 @@ class MemoryBroker:
     def begin_unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float
     ) -> None:
-        """Take no new request of ``bundle``; it is gone when `serves` says so.
+        """Accept no new requests for ``bundle``; the unload has ended when `serves` is False.
 
-        The token ends even if nothing is loaded: a load with it may be under way still,
-        and the agent gives the lock away once it hears that this is done.
+        The token becomes invalid even if nothing is loaded, because a load with it may still be
+        under way, and the agent releases the lock after the answer.
 
         Raises:
             StaleAgent: a newer agent commands the broker.
-            StaleToken: the bundle is served under a newer token, and goes on.
+            StaleToken: the bundle is served under a newer token, and remains loaded.
             NotNow: the broker is stopping.
         """
         self._obey(agent_epoch, now_s)
@@ -175,13 +173,13 @@ class MemoryBroker:
         self._end_if_drained(served, now_s)
 
     def holding(self, topic: TopicName) -> Served | None:
-        """Return the bundle that takes requests of ``topic``, as of the last `expire`."""
+        """Return the bundle that accepts requests for ``topic``, as of the last `expire`."""
         return self._serving.find(topic)
 
     def begin_publish(
         self, topic: TopicName, now_s: float, messages: int = 1
     ) -> Ticket | PublishRefused:
-        """Take a request into service: pass the ticket to `finish_publish` or `abandon`."""
+        """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
         self.expire(now_s)
         served = self._serving.find(topic)
         if served is None:
@@ -192,9 +190,9 @@ class MemoryBroker:
     def finish_publish(
         self, ticket: Ticket, *, producer: str | None, payload_bytes: int, now_s: float
     ) -> Accepted | PublishRefused:
-        """Take messages, unless the right to serve their bundle was lost meanwhile.
+        """Accept messages, unless their bundle is no longer served.
 
-        This is the instant that counts: nothing is taken after the lease ran out.
+        Only the time of this call counts: no message is accepted after the lease expired.
         """
         self.expire(now_s)
         served = ticket.served
@@ -211,20 +209,20 @@ class MemoryBroker:
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
 
     def abandon(self, ticket: Ticket, now_s: float) -> None:
-        """End a request in service whose message was not taken."""
+        """End a request in service whose message was not accepted."""
         self.expire(now_s)
         if ticket.served in self._serving:
             self._leave(ticket.served, now_s)
 
     def expire(self, now_s: float) -> None:
-        """Stop serving everything whose lease has run out by ``now_s``."""
+        """Stop serving all bundles whose lease has expired by ``now_s``."""
         for agent_epoch, until_s in [*self._leases.items()]:
             if until_s <= now_s:
                 lost = LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s)
                 self._lose(lost)
 
     def stop(self, now_s: float) -> None:
-        """Serve nothing any more and obey no command."""
+        """Stop serving all bundles, and refuse all further commands."""
         self.expire(now_s)
         self._stopped = True
         self._leases.clear()
@@ -287,7 +285,7 @@ class MemoryBroker:
             self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
 
     def _lose(self, lost: LeaseLost) -> None:
-        """Drop all of it before anything is recorded: a full disk must not keep it served."""
+        """Drop a lease's bundles before recording it: a full disk must not keep them served."""
         del self._leases[lost.agent_epoch]
         ended = [one for one in self._serving if one.agent_epoch == lost.agent_epoch]
         for served in ended:

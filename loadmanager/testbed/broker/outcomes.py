@@ -1,4 +1,4 @@
-"""What the in-memory broker answers: to commands that it refuses, and to publishers."""
+"""Answers of the in-memory broker: refusals of commands, and results for publishers."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,19 +8,19 @@ from loadmanager.ports import BrokerRefused
 
 
 class StaleToken(BrokerRefused):
-    """The fencing token is older than one seen for this bundle, or its grant was ended."""
+    """The fencing token is older than one seen for this bundle, or was ended by an unload."""
 
 
 class NotNow(BrokerRefused):
-    """The broker cannot do it in its present state; the agent may try again."""
+    """The command is not possible in the broker's current state; the agent may retry."""
 
 
 class NotServed(BrokerRefused):
-    """The bundle that was asked about is not served here."""
+    """The requested bundle is not served here."""
 
 
 class PublishRefusal(StrEnum):
-    """Why a broker does not take a message."""
+    """Reasons of a broker for not accepting a message."""
 
     NO_LEASE = "no_lease"
     NOT_SERVED = "not_served"
@@ -28,7 +28,7 @@ class PublishRefusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PublishRefused:
-    """The message was not taken. ``text`` is for people."""
+    """The message was not accepted. ``text`` is the explanation for logs."""
 
     why: PublishRefusal
     text: str
@@ -36,7 +36,7 @@ class PublishRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The message was taken at ``clock_s``, under the grant with this token."""
+    """The message was accepted at ``clock_s``, under the grant with this token."""
 
     bundle: BundleId
     fencing_token: int

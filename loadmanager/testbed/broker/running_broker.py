@@ -1,6 +1,6 @@
-"""The in-memory broker as it runs: its state machine with a clock and with waiting.
+"""The running in-memory broker: its state machine with a clock, and commands that wait.
 
-Both ways to it, HTTP and the in-process one of tests, go through this class.
+Both HTTP and the in-process broker of tests use this class.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from loadmanager.testbed.broker.traffic import Clients
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A bundle that is served, and the fencing token it is served under."""
+    """A served bundle and its fencing token."""
 
     bundle: BundleId
     fencing_token: int
@@ -57,7 +57,7 @@ class RunningBroker:
         )
 
     def state(self) -> BrokerState:
-        """Return what is served now."""
+        """Return the bundles served now."""
         return self._machine.state(self._clock_s())
 
     def stats(self) -> BrokerStats:
@@ -104,7 +104,7 @@ class RunningBroker:
             self._next_owner_urls.pop(bundle, None)
 
     def next_owner_url(self, bundle: BundleId) -> str:
-        """Return where clients of a bundle that is being unloaded belong, "" if not known."""
+        """Return the URL of the next owner of a bundle that is being unloaded, "" if unknown."""
         return self._next_owner_urls.get(bundle, "")
 
     def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
@@ -124,12 +124,12 @@ class RunningBroker:
         self._machine.abandon(ticket, self._clock_s())
 
     def grant(self, topic: TopicName) -> Grant | None:
-        """Return the bundle under which ``topic`` is served now, leases checked."""
+        """Return the bundle that serves ``topic`` now, after a check of the leases."""
         self._machine.expire(self._clock_s())
         return self.last_grant(topic)
 
     def last_grant(self, topic: TopicName) -> Grant | None:
-        """Return the same as of the last command, for calls in the middle of a change."""
+        """Return as `grant`, as of the last command, for calls during a change."""
         served = self._machine.holding(topic)
         return None if served is None else Grant(served.bundle, served.fencing_token)
 
@@ -148,14 +148,14 @@ class RunningBroker:
             served.traffic.connected(topic, clients)
 
     def stop(self) -> None:
-        """Serve nothing any more and obey no command."""
+        """Stop serving all bundles, and refuse all further commands."""
         self._machine.stop(self._clock_s())
 
     async def watch_leases(self) -> None:
-        """End each lease the moment it runs out, without a request. Runs until cancelled.
+        """End each lease when it expires, without a request. Runs until cancelled.
 
-        It sleeps until the earliest end or until something changes: an idle broker
-        wakes up once per renewal. Needs a clock that runs as the event loop's does.
+        It sleeps until the earliest expiry or the next change: an idle broker wakes up once per
+        renewal. The clock must run at the rate of the event loop's.
         """
         while True:
             self._machine.expire(self._clock_s())
@@ -168,7 +168,7 @@ class RunningBroker:
                 continue
 
     def _on_change(self, change: Change) -> None:
-        """Wake all that wait, even when recording fails; each then looks again for itself."""
+        """Wake all waiting tasks, even if recording fails; each then checks its condition."""
         self._changed.set()
         self._changed = asyncio.Event()
         self._record(change)

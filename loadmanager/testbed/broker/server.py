@@ -1,8 +1,8 @@
 """The in-memory broker over HTTP: the broker contract, and publishing.
 
 ``POST /publish/{domain}/{tenant}/{namespace}/{topic}`` takes the body as one message.
-A topic of a bundle that is not served here gets 421 (Misdirected Request): the client
-must look the owner up again. 404 would not do, for that is what a wrong path gets.
+A topic of a bundle that is not served here gets 421 (Misdirected Request): the client must look
+up the owner again. It is not 404, because that is the answer to a wrong path.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
     _UNAVAILABLE: {"Retry-After": _RETRY_AFTER_S},
 }
-# How long other requests, the agent's commands above all, wait for one slice of work.
+# Time that other requests, such as the agent's commands, wait for one slice of work.
 _CPU_SLICE_S: Final = 0.005
 
 _WELCOME: Final = f"""\
@@ -82,13 +82,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How the server works and what it takes.
+    """Settings of the server.
 
-    ``cpu_s_per_message`` is CPU time really burnt on each message. ``max_waiting``
-    publishes may queue for the one that is worked on; more are refused and may try again.
-    ``body_timeout_s`` is the most that a client may take to send a body. ``shutdown_s``
-    is how long requests under way at a stop get to hear that they are refused. Requests of
-    the contract need ``control_secret``, "" for none.
+    ``cpu_s_per_message`` is CPU time actually spent on each message. ``max_waiting`` publishes
+    may wait for the current one; further ones are refused and may be retried.
+    ``body_timeout_s`` is the timeout of a request body. ``shutdown_s`` is the time at a stop for
+    refusing the requests under way. Requests of the contract need ``control_secret``, "" for none.
     """
 
     incarnation: str
@@ -103,7 +102,7 @@ class ServerOptions:
 
 
 def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
-    """Return the routes of ``broker``, for `serve` or to be looked at."""
+    """Return the routes of ``broker``, for `serve` or for inspection."""
     return _Routes(broker, options).application()
 
 
@@ -129,7 +128,7 @@ class _Routes:
     def __init__(self, broker: RunningBroker, options: ServerOptions) -> None:
         self._broker = broker
         self._options = options
-        # One message at a time: an unload then waits for one, not for a whole queue.
+        # One message at a time, so that an unload waits for one, not for a whole queue.
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -244,15 +243,15 @@ class _Routes:
 
 
 async def spend_cpu(cpu_s: float) -> None:
-    """Burn ``cpu_s`` of this thread's CPU time, letting others in before each slice.
+    """Spend ``cpu_s`` of this thread's CPU time, and yield to other tasks before each slice.
 
-    The CPU time of the thread counts, not the clock: on a machine that is short of
-    CPU a message takes longer, but costs the same.
+    CPU time of the thread is measured, not elapsed time: on an overloaded machine a message takes
+    longer, but costs the same.
     """
     left_s = cpu_s
     while left_s > 0:
-        # Before the first slice too: a hundred requests that arrive together would
-        # else be worked on one after the other before any command is looked at.
+        # Also before the first slice: otherwise a hundred requests that arrive together would
+        # all be served before the next command.
         await asyncio.sleep(0)
         began_s = time.thread_time()
         until_s = began_s + min(left_s, _CPU_SLICE_S)
@@ -263,7 +262,7 @@ async def spend_cpu(cpu_s: float) -> None:
 
 @web.middleware
 async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a request is refused for into the contract's ``{"reason": ...}``."""
+    """Answer each refusal in the contract's form, ``{"reason": ...}``."""
     try:
         return await handler(request)
     except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
@@ -294,6 +293,6 @@ def _topic(request: web.Request) -> TopicName:
 
 
 def _producer(request: web.Request) -> str:
-    """Return the producer: the ``X-Producer`` header, else the client's connection."""
+    """Return the producer: the ``X-Producer`` header, or else the client's connection."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return request.headers.get("X-Producer") or str(peer)

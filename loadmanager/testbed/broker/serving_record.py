@@ -1,8 +1,8 @@
 """The record of an in-memory broker: when it served which bundle, for an independent checker.
 
-One JSON object a line, written at once, so that the kernel has it even if the process
-is killed the next instant. Times are seconds of CLOCK_MONOTONIC, which all processes
-of one machine share; they say nothing between machines, or across a reboot.
+One JSON object per line, written at once, so that the kernel has it even if the process is
+killed right afterwards. Times are seconds of CLOCK_MONOTONIC, which all processes of one machine
+share; they cannot be compared between machines or across a reboot.
 """
 
 import math
@@ -28,7 +28,7 @@ from loadmanager.testbed.broker.changes import (
 )
 
 _PERMITTING: Final = (Started, LeaseGranted, BundleLoaded)
-"""After these a broker may serve what it did not serve before."""
+"""The changes after which a broker may serve more than before."""
 
 _LINE: Final = TypeAdapter[Change](Annotated[Change, Field(discriminator="event")])
 
@@ -36,23 +36,23 @@ _LINE: Final = TypeAdapter[Change](Annotated[Change, Field(discriminator="event"
 class RecordFile:
     """Appends each change to a file as one line.
 
-    On a full disk the broker takes up nothing new, for that raises; but what it stops is
-    stopped all the same, and written when there is room again.
+    On a full disk changes that begin serving raise an error, so the broker serves nothing new.
+    Changes that end serving take effect, and are written when there is room again.
 
     Raises:
-        OSError: on construction, when the file cannot be written.
+        OSError: on construction, if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
-        # O_APPEND and one write a line: lines of two processes would not mix.
+        # With O_APPEND and one write per line, lines of two processes do not mix.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._owed: list[bytes] = []
 
     def write(self, change: Change) -> None:
-        """Append ``change``; on return it survives the death of this process, unless it is owed.
+        """Append ``change``; on return it survives a kill of this process, unless it is postponed.
 
         Raises:
-            OSError: it would let the broker serve, and cannot be written.
+            OSError: the change begins serving, and cannot be written.
         """
         line = _LINE.dump_json(change) + b"\n"
         try:
@@ -81,7 +81,7 @@ class RecordFile:
 class ServingInterval:
     """One broker process served one bundle from ``start_s`` up to ``end_s``.
 
-    ``end_s`` is infinite when nothing says that it ended.
+    ``end_s`` is infinite if its end is not recorded.
     """
 
     broker: str
@@ -95,24 +95,23 @@ class ServingInterval:
 
     @property
     def ended_by_command(self) -> bool:
-        """Whether it ended because the agent said so, and nothing was lost."""
+        """Whether it ended by a command of the agent, not by the loss of a lease or process."""
         return self.why in {EndReason.UNLOADED, EndReason.REGRANTED}
 
 
 def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
-    """Return what the broker's record says it served, in order of the starts.
+    """Return the intervals in a broker's record, in order of their starts.
 
-    A last line without its end is what a killed process leaves, and is ignored. A file
-    may hold several lives of a broker, one after the other; ``died_at_s`` is about the
-    last of them.
+    An incomplete last line, as a killed process leaves it, is ignored. A file may contain
+    several processes of a broker, one after another; ``died_at_s`` is about the last one.
 
     Args:
-        path: what `RecordFile` wrote.
-        died_at_s: a monotonic time at which the process was surely dead; None when it
-            lives or ended by itself.
+        path: the file of a `RecordFile`.
+        died_at_s: a monotonic time at which the process had certainly ended; None if it is alive
+            or ended by itself.
 
     Raises:
-        MalformedContent: a whole line is not one of the record's.
+        MalformedContent: a complete line is not one of a record.
         OSError: the file cannot be read.
     """
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -121,10 +120,10 @@ def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
 
 
 def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[ServingInterval]:
-    """Return what a broker served, from all that happened to it. Pure.
+    """Return the intervals in which a broker served bundles, from its changes. Pure.
 
-    An interval without an end lasts until the process died, but never beyond the lease
-    it was served under: each request is checked against that before it is taken.
+    An interval without an end lasts until the process died, but never beyond its lease, which is
+    checked before each request is accepted.
     """
     lives = list(_lives(changes))
     intervals: list[ServingInterval] = []
@@ -146,7 +145,7 @@ def _parsed(line: bytes, where: str) -> Change:
 
 @dataclass(slots=True)
 class _Life:
-    """One process, from its start to its end, as its changes are gone through."""
+    """The state of one process while its changes are replayed."""
 
     started: Started
     last_at_s: float
@@ -167,9 +166,9 @@ class _Life:
             self.loaded.clear()
 
     def cut_off(self, dead_at_s: float) -> Iterator[ServingInterval]:
-        """Yield what was still being served when the record ends.
+        """Yield the intervals that have no end in the record.
 
-        The process lived at least until its last line, whatever ``dead_at_s`` says.
+        The process lived at least until its last line, even if ``dead_at_s`` is earlier.
         """
         dead_at_s = max(dead_at_s, self.last_at_s)
         for load in self.loaded.values():

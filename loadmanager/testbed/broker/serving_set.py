@@ -1,4 +1,4 @@
-"""The bundles that the in-memory broker serves now, where topics fall, and tokens it accepts."""
+"""The bundles that the in-memory broker serves now, by topic, and the tokens that it accepts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from loadmanager.testbed.broker.traffic import BundleTraffic
 class Served:
     """One bundle from its load to its end.
 
-    ``in_service`` counts requests that have begun and not ended; a ``closing`` bundle
-    takes no new ones and ends with the last of them.
+    ``in_service`` counts requests that have begun and not ended; a ``closing`` bundle accepts no
+    new ones and ends with the last of them.
     """
 
     bundle: BundleId
@@ -27,7 +27,7 @@ class Served:
     closing: bool = False
 
     def ended(self, *, end_s: float, at_s: float, why: EndReason) -> ServingEnded:
-        """Return that it was served up to ``end_s``, as noticed at ``at_s``."""
+        """Return the change that it was served up to ``end_s``, as noticed at ``at_s``."""
         return ServingEnded(
             at_s=at_s,
             bundle=self.bundle,
@@ -41,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request in service, with so many messages, from `MemoryBroker.begin_publish` to its end."""
+    """A request in service, from `MemoryBroker.begin_publish` to its end, with its messages."""
 
     topic: TopicName
     served: Served
@@ -49,10 +49,10 @@ class Ticket:
 
 
 class ServingSet:
-    """Bundles by name and by namespace. A broker has no data of others, and asks no other process.
+    """The bundles of one broker, by name and by namespace.
 
-    Ranges may overlap for a moment, when the halves of a split are loaded before their
-    parent is unloaded: a topic then belongs to the bundle with the newest token.
+    Ranges may overlap for a moment, when the parts of a split are loaded before their parent is
+    unloaded: a topic then belongs to the bundle with the newest token.
     """
 
     def __init__(self, hash_name: HashName) -> None:
@@ -61,15 +61,15 @@ class ServingSet:
         self._by_namespace: dict[Namespace, dict[BundleId, Served]] = {}
 
     def __iter__(self) -> Iterator[Served]:
-        """Yield what is served, closing bundles included; it may shrink meanwhile."""
+        """Yield the bundles, including closing ones; some may be removed during the iteration."""
         return iter([*self._served.values()])
 
     def __contains__(self, served: Served) -> bool:
-        """Return whether ``served`` itself is still in, not only a bundle of that name."""
+        """Return whether ``served`` itself is in the set, not only a bundle of that name."""
         return self._served.get(served.bundle) is served
 
     def get(self, bundle: BundleId) -> Served | None:
-        """Return ``bundle``, or None when it is not served."""
+        """Return ``bundle``, or None if it is not served."""
         return self._served.get(bundle)
 
     def add(self, served: Served) -> None:
@@ -78,7 +78,7 @@ class ServingSet:
         self._by_namespace.setdefault(namespace_of(served.bundle), {})[served.bundle] = served
 
     def remove(self, served: Served) -> None:
-        """Serve it no longer."""
+        """Remove a bundle that is not served any more."""
         del self._served[served.bundle]
         namespace = namespace_of(served.bundle)
         del self._by_namespace[namespace][served.bundle]
@@ -86,7 +86,7 @@ class ServingSet:
             del self._by_namespace[namespace]
 
     def find(self, topic: TopicName) -> Served | None:
-        """Return the bundle that takes new requests of ``topic``, if there is one."""
+        """Return the bundle that accepts new requests for ``topic``, if there is one."""
         at = position(topic, self._hash_name)
         candidates = self._by_namespace.get(topic.namespace, {}).values()
         holding = [one for one in candidates if not one.closing and _holds(one.bundle, at)]
@@ -99,21 +99,20 @@ def _holds(bundle: BundleId, at: int) -> bool:
 
 
 class FencingTokens:
-    """The lowest token that each bundle may yet be loaded with.
+    """The lowest token with which each bundle may still be loaded.
 
-    That is the highest token that came with a load, or one above the highest that an
-    unload ended. All are kept for as long as the process lives: a bundle that is split
-    or moved away leaves one number behind, and that is rare.
+    It is the highest token of a load, or one above the highest that an unload ended. All are kept
+    until the process ends: each bundle that is split or moved away leaves one number.
     """
 
     def __init__(self) -> None:
         self._least: dict[BundleId, int] = {}
 
     def take(self, bundle: BundleId, token: int) -> None:
-        """Let ``bundle`` be loaded with ``token``, and with no lower one from now on.
+        """Accept ``token`` for ``bundle``, and no lower one from now on.
 
         Raises:
-            StaleToken: a higher one came before, or an unload ended this one.
+            StaleToken: a higher one was accepted before, or an unload ended this one.
         """
         least = self._least.get(bundle, 0)
         if token < least:
@@ -121,5 +120,5 @@ class FencingTokens:
         self._least[bundle] = token
 
     def end(self, bundle: BundleId, token: int) -> None:
-        """Let ``bundle`` be loaded neither with ``token`` nor with a lower one any more."""
+        """Accept neither ``token`` nor a lower one for ``bundle`` any more."""
         self._least[bundle] = max(self._least.get(bundle, 0), token + 1)

@@ -1,4 +1,4 @@
-"""How much traffic one bundle of the in-memory broker has: rates over a sliding window."""
+"""Traffic of one bundle of the in-memory broker: rates over a sliding window."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 
-# Finer slots follow a change of load more closely; ten err by at most a tenth of the window.
+# More slots would follow changes of load more closely; with ten the error is at most a tenth.
 SLOTS = 10
 
 
@@ -43,7 +43,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """How many producers and consumers are connected to one topic."""
+    """Numbers of producers and consumers connected to one topic."""
 
     producers: int
     consumers: int
@@ -52,11 +52,10 @@ class Clients:
 class BundleTraffic:
     """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
 
-    Time is cut into a tenth of the window each; a rate is what the slots of the last
-    window hold over the time they cover, never less than one slot, so that the first
-    message after a load is no burst. Topics are counted since the load. Producers that
-    only publish are counted over the last window; clients that stay connected count for
-    as long as they are.
+    Each slot is a tenth of the window. A rate is the sum of the slots in the last window over the
+    time that they cover, at least one slot, so that the first message after a load is not a
+    burst. Topics are counted since the load. Producers that publish without a connection are
+    counted over the last window, connected clients while they are connected.
     """
 
     def __init__(self, window_s: float, since_s: float) -> None:
@@ -65,7 +64,7 @@ class BundleTraffic:
         self._since_s = since_s
         self._slots: deque[_Slot] = deque()
         self._topics: set[TopicName] = set()
-        # Ordered by when each was last seen, so that old ones leave from the front.
+        # Ordered by last activity, so that old entries are removed from the front.
         self._producers: dict[str, float] = {}
         self._clients: dict[TopicName, Clients] = {}
 
