@@ -1,9 +1,9 @@
-"""Which absent brokers are waited for, and until when.
+"""How long the leader waits for absent brokers before it places their bundles elsewhere.
 
-One broker that vanishes has crashed: its bundles go on at once. Many that vanish
-together, or are missing when the leader itself has only just got its connection, are
-more likely to be back in a moment: an outage of the service ended every session,
-or everything was restarted. The first broker to register must not get every bundle.
+A single broker that vanishes has crashed, and its bundles are reassigned at once. If many vanish
+together, or are missing just after the leader itself has connected, they are likely to return
+soon: an outage of the coordination service expired every session, or the whole cluster was
+restarted. The first broker to register must not receive every bundle.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,10 +17,11 @@ from loadmanager.core.ids import BrokerId
 class AbsenceRules:
     """How long absent brokers are waited for.
 
-    A broker is waited for ``return_wait_s`` at most, from when it was missed. More than
-    ``max_lost_fraction`` of the brokers, and more than one, are many. Brokers that vanish
-    within ``session_s``, the timeout of a session, vanish together. Until ``connected_s`` any
-    absent broker is waited for, since none was watched before.
+    The leader waits for a broker for at most ``return_wait_s`` after it was first missed, and
+    only if many are absent: more than one, and more than ``max_lost_fraction`` of all brokers.
+    Brokers that vanish within ``session_s``, the session timeout, count as vanishing together.
+    Until ``connected_s`` the leader waits for every absent broker, since it has not watched any
+    of them yet.
     """
 
     return_wait_s: float
@@ -30,11 +31,11 @@ class AbsenceRules:
 
 
 class Absences:
-    """The brokers that should own bundles and are not registered, as one leader saw them go."""
+    """Brokers that should own bundles but are not registered, as observed by one leader."""
 
     def __init__(self) -> None:
-        # Also of brokers whose bundles were placed since: sessions that were cut together
-        # end up to a heartbeat apart.
+        # Includes brokers whose bundles were placed since: sessions cut off together expire up
+        # to one heartbeat apart.
         self._missed_at_s: dict[BrokerId, float] = {}
         self.awaited_until_s: dict[BrokerId, float] = {}
 
@@ -45,9 +46,9 @@ class Absences:
         registered: Collection[BrokerId],
         rules: AbsenceRules,
     ) -> Mapping[BrokerId, float]:
-        """Take note of the absent brokers; return those newly waited for, and for how long.
+        """Record the absent brokers; return the new waits, in seconds by broker.
 
-        A wait that has begun is not cut short when others return; and it never grows beyond
+        A wait that has begun is not shortened when other brokers return, and never exceeds
         ``return_wait_s``, however often the connection breaks or others leave.
         """
         for broker in self._missed_at_s.keys() - absent:

@@ -15,10 +15,10 @@ Counts = NDArray[np.int64]
 
 
 def isolated(view: ClusterView, namespace: Namespace, weights: ResourceWeights) -> Mask:
-    """Return which brokers isolation keeps ``namespace`` away from.
+    """Return the brokers that isolation excludes for ``namespace``, as a mask.
 
-    A namespace without a policy stays away from every policy's primary brokers; one
-    with a policy gets no other broker, even if that leaves none.
+    A namespace without a policy may not use the primary brokers of any policy. A namespace with
+    a policy may use only the brokers of that policy, even if none remains.
     """
     names, policies = view.brokers.names, view.policies
     policy = policies.governing(namespace)
@@ -40,7 +40,7 @@ def _served_by(view: ClusterView, policy: IsolationPolicy, weights: ResourceWeig
 
 
 def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: BundleId) -> Counts:
-    """Return how many namespaces of ``group`` each broker serves, not counting one bundle."""
+    """Return the number of namespaces of ``group`` on each broker, ignoring one bundle."""
     counts = np.zeros(len(view.brokers.names), dtype=np.int64)
     for namespace in group:
         counts += bundles_on(view, namespace, without) > 0
@@ -48,7 +48,7 @@ def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: Bundle
 
 
 def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Counts:
-    """Return how many bundles of ``namespace`` each broker serves, not counting one."""
+    """Return the number of bundles of ``namespace`` on each broker, ignoring one bundle."""
     counts = np.zeros(len(view.brokers.names), dtype=np.int64)
     index = view.brokers.index
     for bundle in view.bundles_in(namespace):
@@ -59,7 +59,7 @@ def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Co
 
 
 def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
-    """Return the brokers of the failure domains with the fewest, of those with one ``among``."""
+    """Return the brokers of the failure domains with the lowest count among those in ``among``."""
     domains = [view.policies.domains.get(name, DEFAULT_DOMAIN) for name in view.brokers.names]
     totals = dict.fromkeys(domains, 0)
     for domain, count in zip(domains, counts.tolist(), strict=True):
@@ -72,12 +72,12 @@ def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
 
 
 def fewest(counts: Counts, among: Mask) -> Mask:
-    """Return the brokers with the fewest of those ``among``."""
+    """Return the brokers whose count does not exceed the lowest count in ``among``."""
     least = int(counts[among].min(initial=np.iinfo(np.int64).max))
     return np.asarray(counts <= least)
 
 
 def group_counts(view: ClusterView, bundle: BundleId) -> Counts | None:
-    """Return how many namespaces of the bundle's group each broker serves, None without one."""
+    """Return the namespaces of the bundle's group per broker; None if it has no group."""
     group = view.policies.group_of(namespace_of(bundle))
     return namespaces_on(view, group, bundle) if group else None

@@ -1,4 +1,4 @@
-"""Which proposals become tasks now: by what stands at this instant, and by precedence."""
+"""Decides which proposals become tasks, by precedence and by the current tasks and orders."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ class Dispatched:
     """Results of the proposals of one decider.
 
     Args:
-        ordered: what stands as an order or is carried out, each bundle with its target.
-        refused: why the others do not.
-        tasks: those that were admitted.
-        too_large: why orders were not written, if they do not fit.
-        rode: whether what was to be written in the same commit was.
+        ordered: target of each bundle whose proposal is ordered or already carried out.
+        refused: reason for each bundle whose proposal was refused.
+        tasks: the admitted tasks.
+        too_large: error if the orders were too large to be written.
+        rode: whether the additional operations of the same commit were written.
     """
 
     ordered: dict[BundleId, BrokerId] = field(default_factory=dict)
@@ -31,14 +31,14 @@ class Dispatched:
 
 @dataclass(slots=True, kw_only=True)
 class Arbitration:
-    """One instant: the live tasks, the standing orders and the owners, and what is to change.
+    """Live tasks, standing orders and owners at one instant, and the changes to make.
 
     Args:
         tasks: the live tasks; none of them is unconfirmed.
-        assigned: the broker that is ordered to own each bundle.
-        owner: returns the broker that has the lock of a bundle, None for none.
-        most_per_broker: how many tasks drains and rounds may have with one broker.
-        now_s: on the clock of the tasks.
+        assigned: the broker ordered to own each bundle.
+        owner: returns the broker that holds the lock of a bundle, or None.
+        most_per_broker: the limit on concurrent tasks of drains and rounds per broker.
+        now_s: current time on the tasks' clock.
     """
 
     tasks: LiveTasks
@@ -52,20 +52,20 @@ class Arbitration:
 
     @property
     def changes(self) -> OrderChanges:
-        """Changes of the standing orders by all admitted proposals."""
+        """Changes to the standing orders made by all admitted proposals."""
         return OrderChanges(self._to, self._splits)
 
     def admit(self, proposals: Sequence[BundleTask]) -> Dispatched:
-        """Make tasks of the proposals of one decider, as far as nothing is in their way.
+        """Turn the proposals of one decider into tasks, except those that something prevents.
 
-        To be called for the deciders with more right first.
+        Call it for the deciders in order of precedence, highest first.
         """
         found = Dispatched()
         for proposal in map(self._merged, proposals):
             if self._stands(proposal):
                 found.ordered |= dict.fromkeys(proposal.bundles, proposal.target)
                 if proposal.asked_by is AskedBy.PEOPLE:
-                    self._change(proposal)  # It is written again, which repairs a damaged one.
+                    self._change(proposal)  # Rewriting it repairs a damaged order.
             elif (why := self._obstacle(proposal)) is not None:
                 found.refused |= dict.fromkeys(proposal.bundles, why)
             else:
@@ -76,9 +76,9 @@ class Arbitration:
         return found
 
     def _merged(self, proposal: BundleTask) -> BundleTask:
-        """Return the proposal as it is to be carried out: by the owner of now, with its split.
+        """Return the proposal with the current owner as its source, and with any pending split.
 
-        A bundle that is moved while it is to be split is split by its next owner.
+        If a bundle is moved while a split is pending, its next owner makes the split.
         """
         bundle = proposal.bundles[0]
         proposal = replace(proposal, source=self.owner(bundle))
@@ -88,7 +88,7 @@ class Arbitration:
         return replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
 
     def _stands(self, proposal: BundleTask) -> bool:
-        """Return whether what is proposed is under way, or carried out."""
+        """Return whether the proposal is already under way or carried out."""
         bundle, target = proposal.bundles[0], proposal.target
         task = self.tasks.of(bundle)
         if task is not None:
@@ -113,7 +113,7 @@ class Arbitration:
         for bundle in proposal.bundles:
             task = self.tasks.of(bundle)
             if task is not None:
-                # What was admitted for the other half of a merge stays.
+                # Keep the change admitted for the other half of a merge.
                 self._splits = dict.fromkeys(task.splits) | self._splits
             self._to[bundle] = proposal.target
         self._splits |= proposal.splits

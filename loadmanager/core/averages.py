@@ -1,9 +1,9 @@
 """Running averages of a bundle's traffic: a short and a long one, as Pulsar keeps them.
 
 A running average is the exact mean until it holds its maximum of samples, and from
-then on an exponential one: each new sample counts one part in the maximum. Pulsar
-adds a sample whenever any broker reports; here the leader adds one per bundle at a
-fixed interval, so that "10 samples" is a time.
+then on an exponential one: each new sample has the weight 1 / maximum. Pulsar adds a sample
+whenever any broker reports; here the leader adds one per bundle at a fixed interval, so that "10
+samples" always cover the same time.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1000
 
 DEFAULT_RATES: Final = Rates(50.0, 50.0, 50_000.0, 50_000.0)
-"""Pulsar's assumed rates of a bundle that was not measured yet."""
+"""The rates that Pulsar assumes for a bundle that has not been measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
     """One running average. ``samples`` never exceeds ``max_samples``.
 
-    With ``samples`` 0 the rates are a supposition, which the first sample replaces.
+    If ``samples`` is 0, the rates are assumed, and the first sample replaces them.
     """
 
     max_samples: int
@@ -46,7 +46,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class BundleAverages:
-    """The short-term and long-term traffic of one bundle, and its topics at last count."""
+    """The short-term and long-term traffic of one bundle, and its last reported topic count."""
 
     short: Average
     long: Average
@@ -59,16 +59,16 @@ class BundleAverages:
         short_samples: int = SHORT_SAMPLES,
         long_samples: int = LONG_SAMPLES,
     ) -> Self:
-        """Return averages without any sample: ``rates`` hold until the first one comes."""
+        """Return averages without samples: ``rates`` apply until the first sample."""
         return cls(Average(short_samples, 0, rates), Average(long_samples, 0, rates))
 
     def add(self, sample: BundleStats) -> "BundleAverages":
-        """Return both averages with one more sample; topics are those of the sample."""
+        """Return both averages with one more sample, and the topic count of the sample."""
         return BundleAverages(self.short.add(sample), self.long.add(sample), sample.topics)
 
 
 def scaled(averages: BundleAverages, fraction: float) -> BundleAverages:
-    """Return what a part of a bundle is supposed to have, until it is measured."""
+    """Return the assumed averages of a part of a bundle, used until it is measured."""
     return BundleAverages(
         _supposed([averages.short], fraction),
         _supposed([averages.long], fraction),
@@ -77,7 +77,7 @@ def scaled(averages: BundleAverages, fraction: float) -> BundleAverages:
 
 
 def summed(halves: Sequence[BundleAverages]) -> BundleAverages:
-    """Return what the whole of these is supposed to have, until it is measured."""
+    """Return the assumed averages of a merged bundle, used until it is measured."""
     return BundleAverages(
         _supposed([half.short for half in halves]),
         _supposed([half.long for half in halves]),
@@ -87,7 +87,7 @@ def summed(halves: Sequence[BundleAverages]) -> BundleAverages:
 
 def _supposed(averages: Sequence[Average], fraction: float = 1.0) -> Average:
     columns = zip(*(one.rates.row() for one in averages), strict=True)
-    # One sample at most, so that the first real one counts for half.
+    # At most one sample, so that the first real sample has a weight of one half.
     samples = min(1, *(one.samples for one in averages))
     rates = Rates(*(sum(column) * fraction for column in columns))
     return Average(averages[0].max_samples, samples, rates)
@@ -95,7 +95,7 @@ def _supposed(averages: Sequence[Average], fraction: float = 1.0) -> Average:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The exponential averages of a broker's load (a score) and traffic, of one life of it."""
+    """Exponential averages of a broker's load (a score) and traffic since one start of it."""
 
     started_at_ms: int
     load: float
@@ -113,7 +113,7 @@ def add_samples(
     ``averages`` and ``samples`` are (bundles, 4); ``counts`` is (bundles,).
     """
     grown = np.minimum(counts + 1, max_samples)
-    # Nearly all have as many samples, and dividing by one number is several times as fast.
+    # Nearly all rows have the same count, and division by a scalar is several times faster.
     usual = int(grown.max(initial=1))
     mixed = _mixed(averages, samples, float(usual))
     others = np.flatnonzero(grown != usual)
@@ -128,7 +128,7 @@ def _mixed(
     samples: NDArray[np.float64],
     divisor: float | NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    # In place: of a hundred thousand bundles each array in between costs a millisecond.
+    # In place: with a hundred thousand bundles each temporary array costs a millisecond.
     mixed: NDArray[np.float64] = (divisor - 1.0) * averages
     mixed += samples
     mixed /= divisor

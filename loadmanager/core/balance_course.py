@@ -1,4 +1,4 @@
-"""How the balance of a cluster went over the last hour: kept by leaders, shown by the live page."""
+"""The balance of a cluster over the last hour: kept by the leader, shown on the live page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalancePoint:
-    """How far a cluster was from the best possible at one time.
+    """The distance of a cluster from the best possible balance at one time.
 
-    ``largest`` is the largest use of any broker, ``bound`` what no assignment that policies
-    allow could be below, ``gap`` how far the first is above the second, over the second.
+    ``largest`` is the largest usage of any broker, ``bound`` a lower bound of it over all
+    assignments that the policies allow, and ``gap`` is ``(largest - bound) / bound``.
     """
 
     at_ms: int
@@ -28,14 +28,14 @@ class BalancePoint:
 def last_hour(
     points: Sequence[BalancePoint], now_ms: int, most_points: int
 ) -> tuple[BalancePoint, ...]:
-    """Return the points of the last hour, evenly thinned out, the newest among them."""
+    """Return the points of the last hour, thinned out evenly; the newest is always included."""
     recent = [one for one in points if now_ms - HOUR_MS <= one.at_ms <= now_ms]
     step = max(1, -(-len(recent) // most_points))
     return tuple(recent[::-1][::step][::-1])
 
 
 def course_to_json(points: Sequence[BalancePoint]) -> dict[str, Any]:
-    """Return points as they are stored: a list of each figure."""
+    """Return points in their stored form: one list per figure."""
     return {
         "atMs": [one.at_ms for one in points],
         "gap": [six_digits(one.gap) for one in points],
@@ -45,10 +45,10 @@ def course_to_json(points: Sequence[BalancePoint]) -> dict[str, Any]:
 
 
 def course_from_fields(course: Fields) -> tuple[BalancePoint, ...]:
-    """Return the points that `course_to_json` stored; an object without fields has none.
+    """Return the points stored by `course_to_json`; none for an object without fields.
 
     Raises:
-        MalformedContent: it is of another form.
+        MalformedContent: the object has another form.
     """
     if not course.names():
         return ()

@@ -1,4 +1,4 @@
-"""How far a leader goes by itself: it moves bundles, only says what it would move, or rests."""
+"""The balancing mode of a leader: move bundles, only report the moves, or pause."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,8 +9,8 @@ from loadmanager.core.planner import Planner
 class BalancingMode(StrEnum):
     """Whether a round's moves, and automatic splits, are carried out.
 
-    Bundles that no broker owns are placed, draining brokers emptied and requests carried
-    out in every mode.
+    In every mode the leader places bundles without an owner, empties draining brokers and
+    carries out requests.
     """
 
     ACTIVE = "active"
@@ -20,9 +20,10 @@ class BalancingMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balancing:
-    """The mode, since when, by whom and why; only the mode has an effect.
+    """The mode, with when, by whom and why it was set; only the mode has an effect.
 
-    ``since_ms`` is the wall clock of the sidecar that was asked, 0 if it never was.
+    ``since_ms`` is on the wall clock of the sidecar that received the request; 0 if the mode was
+    never set.
     """
 
     mode: BalancingMode = BalancingMode.ACTIVE
@@ -32,7 +33,7 @@ class Balancing:
 
 
 def steered(planner: Planner, mode: BalancingMode) -> Planner:
-    """Return the planner that a mode allows to decide: at most what its own settings do."""
+    """Return the planner restricted by a mode; a mode never permits more than the settings do."""
     if mode is BalancingMode.OBSERVING:
         return replace(planner, settings=replace(planner.settings, observe=True))
     if mode is BalancingMode.PAUSED:

@@ -1,4 +1,4 @@
-"""The physical bounds of every figure that comes from outside, each declared once.
+"""The physical bounds of every figure read from outside, each declared once.
 
 A figure is checked where it is read. Inside, sums and products of figures within their
 bounds overflow nothing: a cluster has fewer than 2^20 bundles, so that a sum of counts
@@ -12,10 +12,10 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least and the most that a figure may be, both included, and what it is.
+    """The inclusive minimum and maximum of a figure, and its description.
 
-    ``whole`` figures are whole numbers; others may have a fraction. ``expected`` is how
-    an error message names what would have been accepted.
+    ``whole`` figures are whole numbers; others may have a fraction. ``expected`` describes the
+    accepted values in error messages.
     """
 
     least: int | float
@@ -26,15 +26,16 @@ class Bound:
     def holds(self, value: object) -> bool:
         """Return whether ``value`` is a number of the right kind within the bound."""
         if type(value) is int:
-            # Arrow and Java keep whole numbers in 64 bits, also where they are amounts.
+            # Arrow and Java store whole numbers in 64 bits, even where the figure may have a
+            # fraction.
             return self.least <= value <= min(self.most, MOST_INT64)
         return type(value) is float and not self.whole and self.least <= value <= self.most
 
     def surely_hold(self, values: list[Any]) -> bool:
-        """Return whether all values surely are within the bound.
+        """Return whether all values are certain to be within the bound.
 
-        A look at all of them at once takes a fraction of the time of `holds` for each, which
-        is to be asked where this returns False.
+        One check of all values takes a fraction of the time of `holds` for each of them. If it
+        returns False, check each value with `holds`.
         """
         kinds = set(map(type, values))
         if not kinds <= ({int} if self.whole else {int, float}):
@@ -44,7 +45,7 @@ class Bound:
             return True
         least = min(values)
         if len(kinds) == 1 and least >= max(self.least, 0) and sum(values) <= most:
-            return True  # No item exceeds a sum of positive ones.
+            return True  # No item exceeds a sum of non-negative items.
         # The sum is NaN if any item is.
         return bool(least >= self.least and max(values) <= most and isfinite(sum(values)))
 
@@ -61,25 +62,25 @@ MOST_COUNT: Final = 2**40
 MOST_INT64: Final = 2**63 - 1
 
 TIMES_END_MS: Final = 4_102_444_800_000
-"""The beginning of the year 2100 in UTC: what a clock says from there on is taken for a fault."""
+"""The beginning of the year 2100 in UTC: later times are treated as a clock fault."""
 
 COUNT: Final = _whole(0, MOST_COUNT, "2^40")
-"""Topics, producers, consumers, samples, rounds: things of one bundle, broker or process."""
+"""Counts of topics, producers, consumers, samples or rounds of one bundle, broker or process."""
 
 TOTAL_COUNT: Final = _whole(0, 2**60, "2^60")
 """The sum of a count over bundles."""
 
 SIZE_BYTES: Final = _whole(0, 2**50, "2^50")
-"""The size of something that a broker holds in memory: up to a pebibyte."""
+"""A size in the memory of a broker: up to a pebibyte."""
 
 EPOCH: Final = _whole(0, MOST_INT64, "2^63 - 1")
-"""Epochs, fencing tokens and other numbers that ZooKeeper counts in 63 bits."""
+"""Epochs, fencing tokens and other 63-bit counters of ZooKeeper."""
 
 PORT: Final = _whole(1, 65_535, "65535")
 PROCESS_ID: Final = _whole(1, 2**31 - 1, "2^31 - 1")
 PARTITIONS: Final = _whole(0, 2**20, "2^20")
 HASH: Final = _whole(0, 2**32, "2^32")
-"""A position in the range that topics are hashed to."""
+"""A position in the hash range of topics."""
 
 TIME_MS: Final = Bound(
     0,
@@ -87,37 +88,37 @@ TIME_MS: Final = Bound(
     "milliseconds since 1970, a whole number before the year 2100",
     whole=True,
 )
-"""A moment by a wall clock."""
+"""A time on a wall clock."""
 
 TIME_S: Final = _number(-TIMES_END_MS / 1000.0, TIMES_END_MS / 1000.0, "seconds")
-"""A moment on a clock that a leader shares with the next, which may count from any moment."""
+"""A time on a clock with an arbitrary origin that successive leaders share."""
 
 DURATION_S: Final = _number(0.0, TIMES_END_MS / 1000.0, "seconds")
-"""For how long something has lasted, or how long ago it was."""
+"""A duration or an age."""
 
 WINDOW_S: Final = _number(0.001, 86_400.0, "seconds")
-"""Over how long rates are means."""
+"""The window over which rates are averaged."""
 
 CLOCK_S: Final = _number(0.0, 1e12, "seconds")
-"""A reading of a broker's own monotonic clock, or a moment on it."""
+"""A time on a broker's own monotonic clock."""
 
 RATE: Final = _number(0.0, 1e15, "a finite number")
 """Messages or bytes per second of one bundle or topic."""
 
 TOTAL: Final = _number(0.0, 1e24, "a finite number")
-"""A sum of rates over bundles, or any amount that is computed from bounded figures."""
+"""A sum of rates over bundles, or any other amount computed from bounded figures."""
 
 USAGE: Final = _number(0.0, 1e15, "a finite number")
-"""How much of a resource is used: percent of one core, MiB, or kbit/s."""
+"""Usage of a resource: percent of one core, MiB, or kbit/s."""
 
 AMOUNT: Final = _number(-1e15, 1e15, "a finite number")
-"""The same of a resource whose limit is unknown: nothing is computed from it."""
+"""Usage of a resource whose limit is unknown: nothing is computed from it."""
 
 LIMIT: Final = _number(0.001, 1e15, "a finite number, 0 or less if it is unknown, else")
-"""How much of a resource there is, where that is known, in the unit of its usage."""
+"""Capacity of a resource, if known, in the unit of its usage."""
 
 VARIANCE: Final = _number(0.0, TOTAL.most, "a finite number")
-"""How much usage varies: the mean square of its deviations."""
+"""Variance of usage: its mean squared deviation."""
 
 
 MINUTE_MS: Final = 60_000

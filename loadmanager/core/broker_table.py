@@ -1,4 +1,4 @@
-"""The brokers of a load tracker: what is kept of each one's report, and all of them as columns."""
+"""The brokers of a load tracker: the retained part of each report, and all brokers as columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _NO_TRAFFIC: Final = Rates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """What the load tracker keeps of one broker's report.
+    """The part of a broker's load report that the load tracker retains.
 
     ``usage``, ``limit`` and ``variance`` (of usage, NaN if not reported) are in the order of
     `scores.RESOURCES`; ``totals`` is the broker's own traffic. ``long_msgs_per_s`` and
@@ -50,7 +50,7 @@ class BrokerLoad:
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
-        """Return what a report says; ``seen_s`` is when it was seen, on the leader's clock."""
+        """Return the load in a report that was seen at ``seen_s`` on the leader's clock."""
         usage, limit = report_usage(report)
         return cls(
             broker=report.broker,
@@ -72,7 +72,7 @@ class BrokerLoad:
 
 @dataclass(slots=True)
 class BrokerEntry:
-    """One broker in the load tracker: its load, its bundles' rows, and what is kept over time."""
+    """One broker in the load tracker: its load, the rows of its bundles, and its averages."""
 
     load: BrokerLoad
     rows: Indices
@@ -81,7 +81,7 @@ class BrokerEntry:
 
 
 def owned_rows(entries: list[BrokerEntry], bundle_count: int) -> OwnedRows:
-    """Return which bundles each broker owns."""
+    """Return the bundle rows that each broker owns."""
     starts = np.zeros(len(entries) + 1, dtype=np.intp)
     np.cumsum([len(entry.rows) for entry in entries], out=starts[1:])
     none = np.zeros(0, dtype=np.intp)
@@ -96,7 +96,7 @@ def broker_columns(
     owned: OwnedRows,
     moved: Mapping[BundleId, BrokerId],
 ) -> BrokerColumns:
-    """Return the brokers as columns; ``moved`` are bundles on their way, with their targets."""
+    """Return the brokers as columns; ``moved`` maps bundles under way to their targets."""
     loads = [entry.load for entry in entries]
     names = tuple(load.broker for load in loads)
     count = len(loads)

@@ -1,4 +1,4 @@
-"""One row a bundle: averages of a hundred thousand bundles, updated in one step."""
+"""Averages of up to a hundred thousand bundles, one row each, updated in one step."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ Number = TypeVar("Number", bound=np.generic)
 
 _FIRST_CAPACITY: Final = 64
 _KEPT_SAMPLES: Final = 360
-"""A bundle that no report lists keeps its averages for this many samples."""
+"""Number of samples for which a bundle that no report lists keeps its averages."""
 
 _COMPACT_ABOVE: Final = 4096
 
 
 class BundleTable:
-    """The bundles of the leader, each in a row that stays the same while the bundle is kept.
+    """The leader's bundles; the row of a bundle does not change until rows are compacted.
 
-    Arrays that went out in a `BundleColumns` are never written to again, except in
-    rows beyond the ones that belong to it.
+    Arrays handed out in a `BundleColumns` are never modified, except in rows beyond those that
+    belong to it.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class BundleTable:
         self._system = np.zeros(capacity, dtype=np.bool_)
 
     def list_bundles(self, listing: Listing, rows: Indices | None = None) -> Indices:
-        """Note the newest statistics of one broker's bundles; return their rows by name.
+        """Record the latest statistics of one broker's bundles; return their rows, by name.
 
-        ``rows`` are theirs if already known.
+        ``rows`` are the rows of these bundles, if already known.
         """
         if rows is None:
             rows = self._rows(listing.names)
@@ -70,13 +70,13 @@ class BundleTable:
         return rows
 
     def unlist(self, rows: Indices) -> None:
-        """Note that the report that listed these rows is replaced or gone."""
+        """Record that the report that listed these rows was replaced or removed."""
         self._listed[rows] -= 1
 
     def add_sample(self) -> bool:
-        """Add each listed bundle's newest statistics to its averages, as one sample.
+        """Add the latest statistics of each listed bundle to its averages, as one sample.
 
-        Returns True if rows were renumbered: reports have to list their bundles again.
+        Return True if rows were renumbered: the bundles of all reports must be listed again.
         """
         listed = self._listed > 0
         resting = np.flatnonzero(~listed[: len(self._names)])
@@ -97,7 +97,7 @@ class BundleTable:
         max_samples: int,
         resting: Indices,
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """Return averages and counts with one more sample in all rows but the ``resting``."""
+        """Return averages and counts with one more sample in all rows except ``resting``."""
         known = len(self._names)
         mixed, grown = add_samples(
             averages[:known], counts[:known], self._samples[:known], max_samples
@@ -108,7 +108,7 @@ class BundleTable:
         return np.concatenate([mixed, averages[spare]]), np.concatenate([grown, counts[spare]])
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Set the averages of bundles from outside."""
+        """Set the averages of the given bundles."""
         rows = self._rows(list(averages))
         if not averages:
             return
@@ -123,12 +123,12 @@ class BundleTable:
         self._idle[rows] = 0
 
     def has_sample(self, bundle: BundleId) -> bool:
-        """Return whether the averages of a bundle hold anything but a supposition."""
+        """Return whether the averages of a bundle have at least one sample."""
         row = self._index.get(bundle)
         return row is not None and bool(self._short_counts[row])
 
     def averages(self) -> "TableAverages":
-        """Return the averages of every bundle with a sample that is not long gone."""
+        """Return the averages of every bundle with a sample and listed recently enough."""
         count = len(self._names)
         known = (self._short_counts[:count] > 0) & (self._idle[:count] <= _KEPT_SAMPLES)
         return TableAverages(
@@ -153,8 +153,8 @@ class BundleTable:
             known=self._short_counts[:count] > 0,
             system=self._system[:count],
             topics=self._topics[:count],
-            connections=self._connections[:count].copy(),  # Reports write into it.
-            # A copy: it is gone through in other threads while reports name more.
+            connections=self._connections[:count].copy(),  # Later reports modify it.
+            # A copy: other threads iterate over it while reports add namespaces.
             namespaces=dict(self._namespaces),
         )
 
@@ -172,7 +172,7 @@ class BundleTable:
         return np.array(rows, dtype=np.intp)
 
     def _admit(self) -> None:
-        """Make room for rows named since the last time, and mark brokers' own bundles."""
+        """Allocate the rows added since the last call, and mark the brokers' own bundles."""
         needed = len(self._names)
         if needed > len(self._listed):
             self._grow(max(needed, 2 * len(self._listed)))
@@ -204,13 +204,13 @@ class BundleTable:
             new[: len(old)] = old
 
     def _compact(self) -> bool:
-        """Drop the rows of bundles that are long gone, once they are a quarter of all."""
+        """Drop the rows of bundles not listed for long, once they are a quarter of all rows."""
         count = len(self._names)
         kept = np.flatnonzero(self._idle[:count] <= _KEPT_SAMPLES)
         if count < _COMPACT_ABOVE or len(kept) > 0.75 * count:
             return False
         former = self._arrays()
-        # New containers, not changed ones: views made before go on using the old.
+        # New containers instead of changed ones: existing views keep using the old ones.
         self._names = [self._names[row] for row in kept.tolist()]
         self._index = {name: row for row, name in enumerate(self._names)}
         self._namespaces = {}
@@ -226,10 +226,10 @@ class BundleTable:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class TableAverages(Mapping[BundleId, BundleAverages]):
-    """The averages of all bundles at one moment; stays as it is, and may go to another thread.
+    """The averages of all bundles at one time; never changes, and may be used in other threads.
 
-    One bundle's are made when they are asked for: a hundred thousand take most of a second.
-    ``known`` says which rows count; rows beyond it came later.
+    The averages of a bundle are created on access: creating a hundred thousand takes most of a
+    second. ``known`` marks the valid rows; rows beyond its length were added later.
     """
 
     names: Sequence[BundleId]
@@ -242,15 +242,15 @@ class TableAverages(Mapping[BundleId, BundleAverages]):
     topics: NDArray[np.int64]
 
     def heaviest(self, count: int) -> dict[BundleId, BundleAverages]:
-        """Return those of the bundles with the most bytes per second of late, descending."""
+        """Return the averages of the bundles with the highest short-term throughput, descending."""
         rows = np.flatnonzero(self.known)
         bytes_per_s = self.short[rows, BYTES_IN] + self.short[rows, BYTES_OUT]
-        # Of equal ones the first, as `heapq.nlargest` has it.
+        # Ties keep the order of rows, as in `heapq.nlargest`.
         first = rows[np.argsort(-bytes_per_s, kind="stable")[:count]]
         return {self.names[row]: self._average(row) for row in first.tolist()}
 
     def long_rates(self, bundle: BundleId) -> Rates | None:
-        """Return the long-term traffic of one bundle, None if it has none."""
+        """Return the long-term traffic of one bundle, None if it has no averages."""
         row = self._row(bundle)
         return None if row is None else Rates(*self.long[row].tolist())
 

@@ -1,9 +1,9 @@
 """The life of one bundle task, as a table: a placement, move, split or merge under way.
 
 A task begins as a proposal of the leader and ends in one of five states. This file holds
-everything that changes a task's state, and has neither ZooKeeper nor HTTP nor a clock: an
-event comes in with its time, the task as it is afterwards comes out. `core/live_tasks.py`
-keeps the tasks that have not ended; the leader's task controller is the only caller of both.
+everything that changes a task's state, and uses neither ZooKeeper nor HTTP nor a clock: it takes
+an event with its time and returns the task after it. `core/live_tasks.py` keeps the tasks that
+have not ended; the leader's task controller is the only caller of both.
 """
 
 from collections.abc import Mapping
@@ -110,35 +110,35 @@ _ENDED: Final = frozenset(
 _S, _E = TaskState, TaskEvent
 
 TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
-    # One commit, with the check of the epoch, writes the orders of many tasks.
+    # One commit that checks the epoch writes the orders of many tasks.
     (_S.PROPOSED, _E.ORDER_WRITTEN): _S.ORDERED,
-    # Refused by ZooKeeper (too large), or it is not certain that this leader still leads.
+    # ZooKeeper refused it (too large), or this leader may no longer lead.
     (_S.PROPOSED, _E.ORDER_REFUSED): _S.FAILED,
     # Nothing is undone: the orders are read again before anything else is written.
     (_S.PROPOSED, _E.REPLY_LOST): _S.UNCONFIRMED,
-    # A limit of moves, or a split that is not finished, holds it back.
+    # A limit on moves, or an unfinished split, prevents it.
     (_S.PROPOSED, _E.WITHDRAWN): _S.SUPERSEDED,
-    # What proposes is cancelled with its term before it was written.
+    # The term ended before it was written.
     (_S.PROPOSED, _E.TERM_ENDED): _S.SUPERSEDED,
-    # The orders were read: it stands, as if the reply had come.
+    # The orders were read: it stands, as if the reply had arrived.
     (_S.UNCONFIRMED, _E.ORDER_WRITTEN): _S.ORDERED,
     # The orders were read: it does not stand, and its decider decides again.
     (_S.UNCONFIRMED, _E.ORDER_REFUSED): _S.FAILED,
-    # The next leader reads the orders, and follows those that stand as tasks of its own.
+    # The next leader reads the orders and creates its own tasks for those that stand.
     (_S.UNCONFIRMED, _E.TERM_ENDED): _S.SUPERSEDED,
     # The source dropped the lock; no broker serves the bundle until the target does.
     (_S.ORDERED, _E.SOURCE_RELEASED): _S.RELEASED,
-    # A placement has no source; and owners may be seen only after the target serves.
+    # A placement has no source; and the release may not be observed before the target serves.
     (_S.ORDERED, _E.DONE): _S.SERVING,
-    # Somebody deleted or damaged the order; writing it again changes nothing that stands.
+    # The order may have been deleted or damaged; writing it again changes no order that stands.
     (_S.ORDERED, _E.REPEATED): _S.ORDERED,
-    # The agent that carries it out says that it cannot.
+    # The agent that carries it out reports that it cannot.
     (_S.ORDERED, _E.GAVE_UP): _S.FAILED,
-    # Another broker than the target took the bundle.
+    # A broker other than the target acquired the bundle.
     (_S.ORDERED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
-    # A split or merge that is not made in time is taken back.
+    # A split or merge that is not made in time is withdrawn.
     (_S.ORDERED, _E.EXPIRED): _S.TIMED_OUT,
-    # The order of a task with more right, or of people, stands in its place.
+    # The order of a task with higher precedence, or requested by people, replaced it.
     (_S.ORDERED, _E.REPLACED): _S.SUPERSEDED,
     # Its order stands, for the next leader to follow.
     (_S.ORDERED, _E.TERM_ENDED): _S.SUPERSEDED,
@@ -146,22 +146,22 @@ TRANSITIONS: Final[Mapping[tuple[TaskState, TaskEvent], TaskState]] = {
     (_S.RELEASED, _E.DONE): _S.SERVING,
     # As before the release: the target may have lost its order.
     (_S.RELEASED, _E.REPEATED): _S.RELEASED,
-    # The target cannot take it, and what has no owner is placed again.
+    # The target cannot acquire it; a bundle without an owner is placed again.
     (_S.RELEASED, _E.GAVE_UP): _S.FAILED,
-    # Another broker was quicker than the target.
+    # Another broker acquired the bundle before the target.
     (_S.RELEASED, _E.SERVED_ELSEWHERE): _S.LANDED_ELSEWHERE,
-    # Where moves have a deadline: it passed before the target served.
+    # If moves have a deadline: it passed before the target served.
     (_S.RELEASED, _E.EXPIRED): _S.TIMED_OUT,
-    # The target left meanwhile, say, and the bundle is placed elsewhere.
+    # For example, the target left meanwhile, and the bundle is placed elsewhere.
     (_S.RELEASED, _E.REPLACED): _S.SUPERSEDED,
     # Its order stands, for the next leader to follow.
     (_S.RELEASED, _E.TERM_ENDED): _S.SUPERSEDED,
 }
-"""The next state for each event that can happen; docs/architecture.md is made of it."""
+"""The next state for each possible event; the diagram in docs/architecture.md is made of it."""
 
 
 class IllegalTaskEvent(LoadManagerError):
-    """An event came in a state in which it cannot happen: a fault of the caller."""
+    """An event occurred in a state in which it is not possible: a fault of the caller."""
 
     def __init__(self, task: "BundleTask", event: TaskEvent) -> None:
         subject = f"task {task.number} ({task.kind.value} of {task.bundles[0]})"
@@ -172,30 +172,30 @@ class IllegalTaskEvent(LoadManagerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleTask:
-    """One placement, move, split or merge, from its proposal to its end. Never changes.
+    """One placement, move, split or merge, from its proposal to its end. Immutable.
 
     Args:
-        kind: what is done.
-        bundles: one bundle; the two halves of a merge.
-        source: broker that owned the bundle when it was ordered, None for none.
-        target: broker that is to own it; for a split the one that is to carry it out.
+        kind: the action.
+        bundles: one bundle, or the two halves of a merge.
+        source: broker that owned the bundle when the task was ordered, None for none.
+        target: broker that is to own the bundle; for a split, the broker that is to make it.
         cause: why.
         asked_by: what proposed it.
-        planned: the orders for its bundles that stood when it was decided. If others stand by
-            the time it could be written, it was decided on what is no longer so; only a move
-            that people ask for is ordered all the same.
+        planned: the orders for its bundles at the time of the decision. If they have changed
+            before the task is written, the decision is outdated, and the task is refused; only a
+            move requested by people is ordered nevertheless.
         splits: the split order of each bundle, for splits and merges.
-        influence: traffic that the target gains and the source loses, as averages predict
-            it; None if not known.
-        number: unique in its epoch, from 1; 0 while it is not admitted.
-        epoch: of the leader's term.
-        state: where it stands.
-        proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it came there, on the
-            leader's monotonic clock; None for not yet.
-        attempted_at_s: when the order was written last.
+        influence: traffic that the target is predicted to gain and the source to lose, from
+            averages; None if unknown.
+        number: unique in its epoch, from 1; 0 before it is admitted.
+        epoch: the epoch of the leader's term.
+        state: the current state.
+        proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it reached that state, on
+            the leader's monotonic clock; None if it has not.
+        attempted_at_s: when the order was last written.
         attempts: how often the order was written.
-        last_event: what happened to it last.
-        note: why it ended, for people.
+        last_event: the latest event.
+        note: why it ended, for display.
     """
 
     kind: TaskKind
@@ -226,12 +226,12 @@ class BundleTask:
 
     @property
     def relocates(self) -> bool:
-        """Whether its end is that the target serves the bundle."""
+        """Whether it is done once the target serves the bundle."""
         return self.kind in {TaskKind.PLACE, TaskKind.MOVE}
 
     @property
     def parties(self) -> tuple[BrokerId, ...]:
-        """The brokers between which a bundle is under way, be it to be split on arrival."""
+        """The brokers between which a bundle moves, including a move for a split on arrival."""
         if not self.relocates and self.source in {None, self.target}:
             return ()
         if self.source is None or self.source == self.target:
@@ -248,7 +248,7 @@ class BundleTask:
 
 
 def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:
-    """Return the task after ``event``. Pure: carries out nothing.
+    """Return the task after ``event``. A pure function: it carries out nothing.
 
     Raises:
         IllegalTaskEvent: ``event`` cannot happen in the task's state.

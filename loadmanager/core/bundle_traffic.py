@@ -1,4 +1,4 @@
-"""From the counters of topics to the traffic of the bundles that hold them."""
+"""Computes the traffic of bundles from the counters of their topics."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
@@ -29,7 +29,7 @@ class Window:
     """The traffic of one broker's topics between two readings.
 
     Attributes:
-        rates: of each topic that the second reading has.
+        rates: the rates of each topic in the second reading.
         partial: topics whose counters began within the window: their rates are lower bounds.
     """
 
@@ -52,7 +52,7 @@ def between(before: Mapping[str, Counters], after: Mapping[str, Counters], took_
 
 
 CHANGE_EVENTS = "__change_events"
-"""Pulsar's own topic of each namespace's policies; it moves with its bundle like any other."""
+"""Pulsar's topic for the policies of each namespace; it moves with its bundle as any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class BundleTraffic(Rates):
     """The traffic of one bundle over one window: the sums of its topics.
 
     Attributes:
-        partial: some topic was loaded within the window, so the rates are lower bounds.
-        non_persistent: it has topics whose messages are lost while they move.
-        topic: the first that was counted, "" for none.
-        internal: a topic of Pulsar's own services that is better left where it is, "" for none.
+        partial: a topic was loaded within the window, so the rates are lower bounds.
+        non_persistent: the bundle has topics whose messages are lost during a move.
+        topic: the first topic that was counted, "" for none.
+        internal: a topic of Pulsar's own services that should not be moved, "" for none.
     """
 
     topics: int = 0
@@ -73,17 +73,17 @@ class BundleTraffic(Rates):
     internal: str = ""
 
     def stats(self) -> BundleStats:
-        """Return the bundle's statistics, as far as they are known from its topics."""
+        """Return the bundle's statistics as far as its topics provide them."""
         return BundleStats(*self.row(), self.topics)
 
 
 def bundle_traffic(
     owned: Collection[BundleId], window: Window
 ) -> tuple[Mapping[BundleId, BundleTraffic], int]:
-    """Return the traffic of each owned bundle, and how many topics lie in none of them.
+    """Return the traffic of each owned bundle, and the number of topics in none of them.
 
-    Such a topic was unloaded a moment ago, or loaded after the bundles were listed. Topics
-    lie by crc32, as Pulsar has it.
+    A topic outside the bundles was just unloaded, or loaded after the bundles were listed.
+    Topics are hashed with crc32, as in Pulsar.
     """
     holds = _Ranges(owned)
     found = dict.fromkeys(owned, BundleTraffic())
@@ -112,7 +112,7 @@ def bundle_traffic(
 
 
 class _Ranges:
-    """Finds the one of some bundles that holds a position."""
+    """Finds the bundle that holds a position."""
 
     def __init__(self, bundles: Collection[BundleId]) -> None:
         self._bundles: dict[Namespace, list[tuple[int, int, BundleId]]] = {}

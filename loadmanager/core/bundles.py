@@ -19,7 +19,7 @@ class Boundaries:
     except the last, which holds 0xffffffff too.
 
     ``version`` is that of the znode the boundaries were read from: a split is a
-    compare-and-set on it, and an order made for an older version is stale.
+    compare-and-set on it, and an order for an older version is stale.
 
     Raises:
         InvalidName: the bounds do not tile the circle.
@@ -31,7 +31,7 @@ class Boundaries:
     bundles: tuple[BundleId, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the bounds and name the bundles once, for lookups never format text."""
+        """Check the bounds and format the bundle names once, so that lookups format no text."""
         bounds = self.bounds
         grows = all(lower < upper for lower, upper in pairwise(bounds))
         if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != FULL_RANGE_END or not grows:  # noqa: PLR2004 - one range needs two
@@ -43,8 +43,8 @@ class Boundaries:
     def even(cls, namespace: Namespace, count: int) -> Self:
         """Return ``count`` bundles of equal width, as Pulsar cuts a new namespace.
 
-        The inner bounds are multiples of ``floor(2**32 / count)``; the last bundle
-        takes the remainder.
+        The inner bounds are multiples of ``floor(2**32 / count)``; the last bundle also covers
+        the remainder.
 
         Raises:
             InvalidName: ``count`` is below one or above 2**32 - 1.
@@ -55,14 +55,14 @@ class Boundaries:
         return cls(namespace, (*(k * width for k in range(count)), FULL_RANGE_END))
 
     def __contains__(self, bundle: BundleId) -> bool:
-        """Return whether ``bundle`` is one of these, without a search through all of them."""
+        """Return whether ``bundle`` is one of these bundles, by binary search."""
         return self.at(range_of(bundle)[0]) == bundle
 
     def at(self, position: int) -> BundleId:
         """Return the bundle that holds ``position``, 0 to 0xffffffff.
 
         Pulsar's accident `last-hash`: its search fails for a topic whose hash is exactly
-        0xffffffff. Here it belongs to the last bundle, as the range check of Pulsar's
-        own bundles says, in both modes.
+        0xffffffff. Here such a topic belongs to the last bundle in both modes, in agreement with
+        the range check of Pulsar's own bundles.
         """
         return self.bundles[min(bisect_right(self.bounds, position), len(self.bundles)) - 1]

@@ -1,4 +1,4 @@
-"""Which brokers might take a bundle, and why each other one may or should not."""
+"""Candidate brokers for a bundle, and why each of the others may not or should not take it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _OPEN = frozenset({None, Reason.NO_IMPROVEMENT})
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A broker that might take the bundle: its score now, and with the bundle.
+    """A broker considered for the bundle, with its score now and with the bundle.
 
-    ``refused`` is why it may not or should not take it, None if it might. ``payback`` is
-    there where the strategy weighs moves itself.
+    ``refused`` is why the broker may not or should not take the bundle, or None. ``payback`` is
+    set if the strategy weighs moves itself.
     """
 
     broker: BrokerId
@@ -42,7 +42,7 @@ def candidates_for(
     memory: RoundMemory,
     weighing: Weighing | None,
 ) -> tuple[Candidate, ...]:
-    """Return every broker but the owner, the best first, with why it would not do."""
+    """Return every broker except the owner, best first, each with the reason against it."""
     names = view.brokers.names
     scores = loads(view, planner.weights)
     rows = np.arange(len(names))
@@ -77,9 +77,9 @@ def _best_first(one: Candidate) -> tuple[bool, float, float]:
 
 
 def why_kept(bundle: BundleId, candidates: Sequence[Candidate]) -> Refusal | None:
-    """Return why the move that would be worth most is not made, with its numbers.
+    """Return why the most valuable move is not made, with its figures.
 
-    None where no strategy weighs moves itself.
+    None if the strategy does not weigh moves itself.
     """
     weighed = [(one, one.payback) for one in candidates if one.payback is not None]
     if not weighed:

@@ -18,7 +18,7 @@ from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_us
 
 
 class UnknownBroker(LoadManagerError, KeyError):
-    """A broker was asked about that has no load report in the view."""
+    """The requested broker has no load report in the view."""
 
     def __init__(self, broker: BrokerId) -> None:
         super().__init__(f"broker {broker} has no load report in this view")
@@ -35,13 +35,13 @@ class TopBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """Which brokers may hold which bundles, as far as shedders need it.
+    """Restrictions on which brokers may hold which bundles, for shedders.
 
-    ``available`` are the registered brokers, with or without load data. ``owners`` are
-    the locks as they are now, None if they are not to be compared with the reports.
-    ``restricted`` namespaces have isolation policies or an anti-affinity group.
-    ``allowed`` names the brokers that may take bundles of a namespace, a namespace that
-    is not in it may go to any that is available; None checks nothing of all this.
+    ``available`` are the registered brokers, with or without load data. ``owners`` are the
+    current locks, None if they are not to be compared with the reports. ``restricted``
+    namespaces have isolation policies or an anti-affinity group. ``allowed`` names the brokers
+    that may take bundles of a namespace; bundles of other namespaces may go to any available
+    broker. None disables all these checks.
     """
 
     available: frozenset[BrokerId]
@@ -52,16 +52,15 @@ class TransferLimits:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClusterView:
-    """All that a decision may look at: reports, averages, moves under way, at ``now_s``.
+    """All input of a decision at ``now_s``: reports, averages and moves under way.
 
-    ``owned`` is what the brokers' own reports list. ``moved`` holds bundles ordered to
-    another broker whose report does not list them yet, and the moves this round has
-    decided on: they are on their way, so they are never offered again.
-    ``recently_moved`` bundles are not offered either, until their rest is over.
-    ``top_bundles`` are the heaviest of each broker, ascending.
-    ``limits`` are for `TransferShedder`; None lets every bundle go anywhere.
-    ``membership_changed_s`` is when a broker last joined or left, ``departures_s`` when
-    those of the recent past left. All times are on the leader's clock.
+    ``owned`` are the bundles that the brokers' own reports list. ``moved`` holds bundles ordered
+    to another broker whose report does not list them yet, and the moves already decided in this
+    round; these bundles are never offered again. ``recently_moved`` bundles are not offered
+    either, until their cool-down is over. ``top_bundles`` are the heaviest bundles of each
+    broker, ascending. ``limits`` are for `TransferShedder`; None permits every bundle on every
+    broker. ``membership_changed_s`` is when a broker last joined or left, ``departures_s`` are
+    the times of recent departures. All times are on the leader's clock.
     """
 
     now_s: float
@@ -100,7 +99,7 @@ class ClusterView:
 
     @cached_property
     def selectable(self) -> Mask:
-        """Which bundle rows may be shed: measured, no broker's own, not moved lately."""
+        """Mask of the bundle rows that may be shed: measured, not a broker's own, at rest."""
         free = self.bundles.known & ~self.bundles.system
         for bundle in (*self.recently_moved, *self.moved):
             row = self.bundles.row(bundle)
@@ -109,7 +108,7 @@ class ClusterView:
         return free
 
     def owner_of(self, bundle: BundleId) -> BrokerId | None:
-        """Return the owner of ``bundle``, present or next; None if no report lists it."""
+        """Return the target of ``bundle`` if it is under way, else its listed owner or None."""
         return self.moved.get(bundle) or self.listed_owner(bundle)
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
@@ -127,7 +126,7 @@ class ClusterView:
         return tuple(dict.fromkeys([*listed, *arriving]))
 
     def bundles_of(self, broker: BrokerId) -> tuple[BundleId, ...]:
-        """Return what ``broker`` owns once all moves under way are done."""
+        """Return the bundles that ``broker`` owns once all moves under way are done."""
         names = self.bundles.names
         listed = (names[row] for row in self.owned.of(self.row(broker)).tolist())
         kept = [bundle for bundle in listed if self.moved.get(bundle, broker) == broker]
@@ -135,7 +134,7 @@ class ClusterView:
         return tuple(dict.fromkeys([*kept, *arriving]))
 
     def short_rates(self, bundle: BundleId) -> FloatArray:
-        """Return the short-term traffic of ``bundle``, Pulsar's supposition if unmeasured."""
+        """Return the short-term traffic of ``bundle``; Pulsar's assumed rates if unmeasured."""
         row = self.bundles.row(bundle)
         return np.array(DEFAULT_RATES.row()) if row is None else self.bundles.short[row]
 
@@ -147,14 +146,14 @@ class ClusterView:
         return Rates(*self.bundles.long[row].tolist())
 
     def long_msgs_per_s(self, bundle: BundleId) -> float:
-        """Return the long-term message rate of ``bundle``, supposed if unmeasured."""
+        """Return the long-term message rate of ``bundle``; an assumed rate if unmeasured."""
         row = self.bundles.row(bundle)
         if row is None:
             return DEFAULT_RATES.msgs_per_s
         return float(self.bundles.long_msgs_per_s[row])
 
     def scores(self, weights: ResourceWeights) -> FloatArray:
-        """Return the weighted maximum usage of each broker, a fraction."""
+        """Return the weighted maximum usage of each broker, as a fraction."""
         return weighted_max_usage(self.brokers.usage, self.brokers.limit, weights)
 
     def after(
@@ -165,13 +164,13 @@ class ClusterView:
         usage: FloatArray,
         gained: FloatArray | None = None,
     ) -> "ClusterView":
-        """Return the view as it will be when ``bundle`` has moved.
+        """Return the projected view after ``bundle`` has moved.
 
-        ``usage`` is what the bundle is expected to cost, in the order of `RESOURCES`
-        and the units of load reports: it leaves the source and is added to the target,
-        where it may be a larger or smaller fraction, for brokers differ in size. Where
-        they differ in speed, too, ``gained`` is what it is to cost the target instead.
-        ``source`` None is for a bundle no broker owns.
+        ``usage`` is the expected usage of the bundle, in the order of `RESOURCES` and the units
+        of load reports. It is subtracted from the source and added to the target, where it may
+        be a larger or smaller fraction, since brokers differ in size. If they also differ in
+        speed, ``gained`` is added to the target instead. ``source`` is None for a bundle without
+        an owner.
         """
         brokers = self.brokers
         traffic, used = brokers.traffic.copy(), brokers.usage.copy()

@@ -1,4 +1,4 @@
-"""Reports and the cluster in columns, so that a thousand brokers cost little."""
+"""Reports and the cluster in columns, so that large clusters are cheap to process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ Whole = NDArray[np.int64]
 class Listing:
     """The bundles of one report; row ``i`` is the bundle ``names[i]``.
 
-    ``names`` is sorted. ``rates`` is (bundles, 4) in the order of `averages`, ``sessions``
-    are producers and consumers together.
+    ``names`` is sorted. ``rates`` is (bundles, 4) in the order of `averages`; ``sessions``
+    counts producers and consumers together.
     """
 
     names: tuple[BundleId, ...]
@@ -46,12 +46,12 @@ class Listing:
 
     @cached_property
     def connections(self) -> int:
-        """The sessions of all bundles."""
+        """The total sessions of all bundles."""
         return int(self.sessions.sum())
 
     @cached_property
     def members(self) -> frozenset[BundleId]:
-        """The names, for asking whether a bundle is among them."""
+        """The names as a set, for membership tests."""
         return frozenset(self.names)
 
 
@@ -95,25 +95,26 @@ class BrokerColumns:
 
     @cached_property
     def reported(self) -> "BrokerColumns":
-        """These brokers as their reports have them, whatever was projected onto them since."""
+        """These brokers as reported, without later projections."""
         return self
 
     def having(self, **amounts: FloatArray | Mask | Whole) -> "BrokerColumns":
-        """Return the same brokers with other amounts in the named columns."""
+        """Return the same brokers with the named columns replaced."""
         found = replace(self, **amounts)  # type: ignore[arg-type]  # columns by name
-        # The names are the same, and indexing a thousand takes longer than all else here.
+        # The names are the same, and indexing a thousand names takes longer than everything else
+        # here.
         found.__dict__["index"] = self.index
         found.__dict__["reported"] = self.reported
         return found
 
     @property
     def msgs_per_s(self) -> FloatArray:
-        """Messages in plus out, by the brokers' own totals."""
+        """Messages in plus out, from the brokers' own totals."""
         return np.asarray(self.traffic[:, MSGS_IN] + self.traffic[:, MSGS_OUT])
 
     @property
     def bytes_per_s(self) -> FloatArray:
-        """Bytes in plus out, by the brokers' own totals."""
+        """Bytes in plus out, from the brokers' own totals."""
         return np.asarray(self.traffic[:, BYTES_IN] + self.traffic[:, BYTES_OUT])
 
 
@@ -121,12 +122,12 @@ class BrokerColumns:
 class BundleColumns:
     """All bundles of the leader; row ``i`` is the bundle ``names[i]``.
 
-    ``names`` and ``index`` may hold bundles that came later than this value: rows
-    beyond the arrays' length do not belong to it. ``short`` and ``long`` are
-    (bundles, 4) as in `averages`. ``known`` is False while a bundle has no sample yet:
-    its rates are then a supposition. ``system`` marks brokers' own heartbeat bundles.
-    ``connections`` are the producers and consumers that the last report of it listed.
-    ``namespaces`` has the rows of each namespace's bundles.
+    ``names`` and ``index`` may contain bundles added after this value was made: rows beyond the
+    length of the arrays do not belong to it. ``short`` and ``long`` are (bundles, 4) as in
+    `averages`. ``known`` is False while a bundle has no sample: its rates are then assumed.
+    ``system`` marks brokers' own heartbeat bundles. ``connections`` are the producers and
+    consumers in the last report of the bundle. ``namespaces`` has the rows of each namespace's
+    bundles.
     """
 
     names: Sequence[BundleId]
@@ -155,7 +156,7 @@ class BundleColumns:
         return np.asarray(self.long[:, MSGS_IN] + self.long[:, MSGS_OUT])
 
     def row(self, bundle: BundleId) -> int | None:
-        """Return the row of ``bundle``, None for one that is not in here."""
+        """Return the row of ``bundle``, None if it does not belong to these."""
         row = self.index.get(bundle)
         return row if row is not None and row < len(self.known) else None
 
@@ -164,8 +165,8 @@ class BundleColumns:
 class OwnedRows:
     """Which bundles each broker's report lists.
 
-    Broker ``i`` lists the bundle rows ``rows[starts[i]:starts[i + 1]]``, in order of
-    their names. ``bundle_count`` is the number of bundle rows there are.
+    Broker ``i`` lists the bundle rows ``rows[starts[i]:starts[i + 1]]``, in order of their
+    names. ``bundle_count`` is the total number of bundle rows.
     """
 
     starts: Indices

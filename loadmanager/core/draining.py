@@ -1,8 +1,8 @@
-"""Which bundles leave draining brokers next: a few at a time.
+"""Selects the next bundles to leave draining brokers, a few at a time.
 
-A draining broker gives everything away and takes nothing. Only a few of its bundles are
-under way at any moment, so that clients reconnect in small groups; each leaves when it
-has a place to go to, and one that has none stays where it is served.
+A draining broker sheds all of its bundles and takes none. Only a few of its bundles are under
+way at any time, so that clients reconnect in small groups. A bundle leaves only when another
+broker can take it; until then its broker keeps serving it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,11 +11,11 @@ from typing import Final
 from loadmanager.core.ids import BrokerId, BundleId
 
 TRY_AGAIN_S: Final = 2.0
-"""A bundle that no broker could take is left alone for so long."""
+"""Delay before a bundle that no broker could take is tried again."""
 
 
 class Drains:
-    """Picks what is to leave, and leaves alone what no broker could take a moment ago."""
+    """Selects the bundles to leave, and delays those that no broker could take recently."""
 
     def __init__(self) -> None:
         self._again_s: dict[BundleId, float] = {}
@@ -26,10 +26,10 @@ class Drains:
         most: Mapping[BrokerId, int],
         now_s: float,
     ) -> dict[BundleId, BrokerId]:
-        """Return which of the bundles ``staying`` are to leave now, each with its broker.
+        """Return the bundles of ``staying`` that are to leave now, each with its broker.
 
-        ``most`` is how many more may be under way from each draining broker; without any
-        draining broker everything refused so far is forgotten.
+        ``most`` is how many more bundles may be under way from each draining broker. If no
+        broker is draining, all earlier refusals are forgotten.
         """
         if not most:
             self._again_s.clear()
@@ -41,5 +41,5 @@ class Drains:
         return found
 
     def refused(self, bundles: Iterable[BundleId], now_s: float) -> None:
-        """Leave these alone for a moment."""
+        """Exclude these bundles for `TRY_AGAIN_S`."""
         self._again_s.update(dict.fromkeys(bundles, now_s + TRY_AGAIN_S))

@@ -1,16 +1,16 @@
-"""Errors the core raises, one class per thing a caller can do about it."""
+"""Errors raised by the core, one class for each way of handling them."""
 
 
 class LoadManagerError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of all errors that this package raises deliberately."""
 
 
 class InvalidName(LoadManagerError, ValueError):
-    """A broker, namespace, bundle or topic name that cannot be one.
+    """An invalid name of a broker, namespace, bundle or topic.
 
     Args:
-        kind: what the text was meant to be: ``"topic"``, ``"bundle"`` and so on.
-        text: the text as it came in.
+        kind: the expected kind of name: ``"topic"``, ``"bundle"`` and so on.
+        text: the text as received.
         expected: what would have been accepted.
     """
 

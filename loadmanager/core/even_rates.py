@@ -1,12 +1,12 @@
-"""Evening out message and byte rates by single moves, without looking at any resource.
+"""Evens out message and byte rates by single moves, regardless of resources.
 
-For brokers that are alike, or of which nothing but traffic is known. The state is a matrix
-of loads, brokers by rates, each rate divided by its mean over the brokers, so that 1.0 is
-the mean. The potential is the sum of squares of all its entries: a convex measure that is
-least where every broker has the mean of every rate. One move after the other, the bundle
-and target are chosen that lower the potential most, out of the fullest broker from which
-any move lowers it. No move makes its target fuller than its source was, so a plan never
-ends with a fuller broker than it began with.
+For brokers that are equal, or for which only traffic is known. The state is a matrix of loads,
+brokers by rates, each rate divided by its mean over the brokers, so that 1.0 is the mean. The
+potential is the sum of squares of all entries: a convex measure with its minimum where every
+broker has the mean of every rate. Each step takes the fullest broker from which any move lowers
+the potential, and chooses the bundle and target that lower it most. No move makes its target
+fuller than its source was, so the fullest broker after a plan is never fuller than the fullest
+before it.
 """
 
 from collections.abc import Iterable
@@ -26,30 +26,30 @@ GREEDY_RATE: Final = "greedy_rate"
 """Name of these moves in options and in history."""
 
 CLOSE_ENOUGH: Final = 0.02
-"""A broker that has at most so much more than the mean of each rate gives nothing away.
+"""A broker that exceeds the mean of each rate by at most this fraction sheds no bundle.
 
-Neither does one of which all that would help is no more than that.
+Neither does a broker whose helpful bundles amount to no more than that in total.
 """
 
 LEAST_GAIN: Final = (0.04, 0.1)
-"""A move has to lower the potential by so much of the bundle's size, and of its square.
+"""Least reduction of the potential by a move: factors of the bundle's size and its square.
 
-Half of that is how much fuller, without the bundle, its source has to be than its target. So
-what is next to nothing for a bundle is next to nothing in a cluster of any size.
+Without the bundle, the source must be fuller than the target by half of that. The threshold
+scales with the bundle, and so does not depend on the size of the cluster.
 """
 
 LEAST_RATE_PER_S: Final = 1e-9
-"""A rate whose mean over the brokers is below counts as none."""
+"""A rate whose mean over the brokers is below this is ignored."""
 
 LEAST_SHARE: Final = 1e-12
-"""A bundle with less than so much of a broker's mean counts as idle in that rate."""
+"""A bundle with less than this fraction of a broker's mean counts as idle in that rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateMove:
-    """One move: places of the bundle, of the broker it leaves and of the one that takes it.
+    """One move: the indices of the bundle, of its source and of its target.
 
-    ``max_over_mean`` is that of the cluster after it and all moves before it.
+    ``max_over_mean`` is the value for the cluster after this move and all moves before it.
     """
 
     bundle: int
@@ -60,12 +60,13 @@ class RateMove:
 
 @dataclass(frozen=True, slots=True)
 class RatePlan:
-    """What to move, in order.
+    """The planned moves, in order.
 
     Attributes:
-        moves: each as seen after those before it.
-        max_over_mean: of the cluster as it is: the largest load of any rate over its mean.
-        least_max_over_mean: a proven lower bound of it over all assignments of these bundles.
+        moves: each evaluated after the preceding ones.
+        max_over_mean: the largest load of any rate over its mean, before all moves.
+        least_max_over_mean: a proven lower bound of ``max_over_mean`` for any assignment of
+            these bundles.
     """
 
     moves: tuple[RateMove, ...]
@@ -74,7 +75,7 @@ class RatePlan:
 
     @property
     def planned_max_over_mean(self) -> float:
-        """Its value after all moves at the current rates."""
+        """The maximum over the mean after all moves, at the current rates."""
         return self.moves[-1].max_over_mean if self.moves else self.max_over_mean
 
 
@@ -93,13 +94,13 @@ def plan_even_rates(
 
     Args:
         rates: (K, R) of each bundle, not negative, such as messages and bytes per second.
-        owner: (K,) the place of each bundle's broker.
-        brokers: how many there are, at least 1.
-        movable: (K,) which bundles may move; the others count where they are.
-        kind: (K,) the place of each bundle's kind in ``takes``.
-        gives: (B,) which brokers bundles may leave.
+        owner: (K,) the index of each bundle's broker.
+        brokers: the number of brokers, at least 1.
+        movable: (K,) which bundles may move; the others still count as load.
+        kind: (K,) the index of each bundle's kind in ``takes``.
+        gives: (B,) which brokers may shed bundles.
         takes: (C, B) which brokers may take bundles of each kind.
-        most_moves: the limit of moves.
+        most_moves: the maximum number of moves.
     """
     sizes = _over_mean(rates, brokers)
     loads = np.zeros((brokers, sizes.shape[1]))
@@ -117,7 +118,7 @@ def plan_even_rates(
         source = int(owner[bundle])
         loads[source] -= sizes[bundle]
         loads[target] += sizes[bundle]
-        # A bundle moves once in a plan: its clients are interrupted once.
+        # A bundle moves at most once in a plan: its clients are interrupted once.
         owner[bundle], may_move[bundle] = target, False
         moves.append(RateMove(bundle, source, target, _largest(loads)))
     return RatePlan(tuple(moves), before, _least(sizes, brokers))
@@ -126,7 +127,7 @@ def plan_even_rates(
 def rate_plan(
     rates: Floats, owner: Places, brokers: int, moves: Iterable[tuple[int, int]]
 ) -> RatePlan:
-    """Return the plan of moves that were chosen elsewhere: places of bundles and targets, in order.
+    """Return the plan of moves chosen elsewhere: indices of bundles and targets, in order.
 
     The other arguments are those of `plan_even_rates`.
     """
@@ -145,11 +146,11 @@ def rate_plan(
 
 
 def _over_mean(rates: Floats, brokers: int) -> Floats:
-    """Return sizes in means of a broker; a rate that nothing has is left out."""
+    """Return sizes relative to the mean of a broker, without rates that are zero."""
     means = rates.sum(axis=0) / brokers
     busy = means > LEAST_RATE_PER_S
     found: Floats = rates[:, busy] / means[busy]
-    # So little of anything is noise, and dividing by it may overflow.
+    # Such small values are noise, and division by them may overflow.
     found[found < LEAST_SHARE] = 0.0
     return found
 

@@ -1,4 +1,4 @@
-"""Why a bundle or a broker is where it is: from the leader's view and what it decided."""
+"""Explains the state of a bundle or broker, from the leader's view and its decisions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,10 +48,10 @@ class Decision:
     """One decision about one bundle, one broker, or, with an empty subject, one round.
 
     ``at_ms`` is on the leader's wall clock. ``round`` counts from 1 in each epoch and is
-    0 for a bundle placed between two rounds. ``code`` is a `Cause` where something moves.
-    ``number`` counts the decisions of one epoch, 0 for one that was never entered. ``task``
-    is the number of the bundle task that carries it out, 0 for none, and ``task_state``
-    where that stands when the decision is read, None if that is not kept any more.
+    0 for a bundle placed between two rounds. ``code`` is a `Cause` if a bundle moves. ``number``
+    counts the decisions of one epoch; 0 if the decision was never recorded. ``task`` is the
+    number of the bundle task that carries it out, 0 for none; ``task_state`` is the state of
+    that task when the decision is read, None if it is no longer kept.
     """
 
     at_ms: int
@@ -69,7 +69,7 @@ class Decision:
 
     @property
     def kind(self) -> Kind:
-        """What the decision is; a bundle without an owner is placed, whatever the cause."""
+        """The kind of decision; for a bundle without an owner a placement, whatever the cause."""
         if self.outcome is Outcome.LEFT_ALONE:
             return Kind.LEFT_ALONE
         if self.outcome is Outcome.OBSERVED:
@@ -81,7 +81,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One thing that holds the subject where it is. ``about`` is "" for the whole round."""
+    """One reason why the subject stays as it is. ``about`` is "" for the whole round."""
 
     about: str
     reason: Reason
@@ -92,11 +92,12 @@ class Ground:
 class Explanation:
     """Explanation of the current state of one bundle or broker.
 
-    ``owner`` is the broker that lists a bundle, ``target`` the next one. ``score`` is that
-    of the broker, a bundle's owner or the broker itself; with ``mean``, ``highest`` and
-    ``lowest`` of all. ``decisions`` are the last ones about it, newest first; ``grounds``
-    what holds it, most important first. ``bundles`` counts a broker's. ``weighing`` is how the
-    strategy weighs it, None for one that leaves this to the planner.
+    ``owner`` is the broker that lists a bundle, ``target`` its next owner. ``score`` is the
+    score of the bundle's owner or of the broker itself; ``mean``, ``highest`` and ``lowest`` are
+    over all brokers. ``decisions`` are the last decisions about the subject, newest first;
+    ``grounds`` are the reasons why it stays, most important first. ``bundles`` is the bundle
+    count of a broker, 1 for a bundle. ``weighing`` is how the strategy weighs the subject, None
+    if the strategy leaves this to the planner.
     """
 
     subject: str
@@ -120,7 +121,7 @@ class Explanation:
 class Known:
     """The leader's state at the time of a request.
 
-    ``refusals`` are those of its last round, None before the first one.
+    ``refusals`` are those of the last round, None before the first round.
     """
 
     view: ClusterView
@@ -144,7 +145,7 @@ def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Dec
 
 
 def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 0) -> Decision:
-    """Return the decision to leave something alone."""
+    """Return the decision that corresponds to a refusal."""
     return Decision(
         at_ms=at_ms,
         epoch=epoch,
@@ -173,7 +174,7 @@ def move_decision(
 
 
 def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]) -> Explanation:
-    """Return why ``bundle`` is where it is; ``decisions`` are the last ones about it."""
+    """Return why ``bundle`` is where it is; ``decisions`` are the last decisions about it."""
     view = known.view
     owner = view.listed_owner(bundle)
     rates = view.short_rates(bundle)
@@ -207,10 +208,10 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
 
 
 def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]) -> Explanation:
-    """Return why ``broker``, which has a report, keeps what it has.
+    """Return why ``broker`` keeps its bundles.
 
     Raises:
-        UnknownBroker: it has no report.
+        UnknownBroker: the broker has no report.
     """
     view = known.view
     row = view.row(broker)
@@ -252,7 +253,7 @@ def _grounds_of_bundle(
 
 
 def _own_grounds(known: Known, bundle: BundleId) -> list[Ground]:
-    """Return what is known to hold the bundle without looking at any round."""
+    """Return the reasons for the bundle to stay that do not depend on a round."""
     view, settings = known.view, known.planner.settings
     found = []
     target = view.moved.get(bundle)

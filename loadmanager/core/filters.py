@@ -1,4 +1,4 @@
-"""Which brokers may take a bundle; every other gets the reason why not."""
+"""Determines which brokers may take a bundle, and why every other broker may not."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 class Eligibility:
-    """The brokers of a view, each eligible or refused for the first reason that held."""
+    """The brokers of a view, each eligible or refused for the first reason that applies."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -47,11 +47,11 @@ class Eligibility:
         return np.flatnonzero(self._codes == _ELIGIBLE)
 
     def refuse(self, rows: Mask, reason: Reason) -> None:
-        """Refuse those of ``rows`` that are still eligible."""
+        """Refuse the brokers of ``rows`` that are still eligible."""
         self._codes[rows & self.mask] = _CODES[reason]
 
     def prefer(self, rows: Mask, reason: Reason) -> None:
-        """Refuse all but ``rows``, unless that would leave none."""
+        """Refuse all brokers except ``rows``, unless no broker would remain."""
         if (rows & self.mask).any():
             self.refuse(~rows, reason)
 
@@ -116,8 +116,8 @@ class Filters:
     ) -> Eligibility:
         """Return which brokers may take ``bundle``, which has topics of ``domain``.
 
-        The order is Pulsar's. Unlike there, no rule that is a must is ever dropped
-        because none is left: a bundle that no broker may take stays where it is.
+        The order is Pulsar's. Unlike in Pulsar, a mandatory rule is never dropped when no broker
+        remains: a bundle that no broker may take stays where it is.
         """
         return self._eligible(view, bundle, domain)
 
@@ -126,7 +126,7 @@ class Filters:
         return self._eligible(view, None, "persistent").mask
 
     def tells_apart(self, view: ClusterView) -> bool:
-        """Return whether any rule is about some bundles and not about others."""
+        """Return whether any rule distinguishes between bundles."""
         policies = view.policies
         return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
 
@@ -164,13 +164,13 @@ def _newest(versions: tuple[str, ...], among: Mask) -> Mask:
 
 
 def version_rank(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, for comparing: ``3.2.10-rc1`` is (3, 2, 10)."""
+    """Return the numbers of a version, for comparison: ``3.2.10-rc1`` is (3, 2, 10)."""
     return tuple(int(part) for part in _NUMBERS.findall(version.partition("-")[0]))
 
 
 @dataclass(slots=True)
 class RestrictedTargets:
-    """Asks the filters, on the view with the moves that were chosen so far."""
+    """Applies the filters to the view after the moves chosen so far."""
 
     view: ClusterView
     filters: Filters
@@ -180,7 +180,7 @@ class RestrictedTargets:
         return self.filters.eligible(self.view, self.view.bundles.names[bundle]).mask
 
     def moved(self, bundle: int, target: int) -> None:
-        """Count a move that was chosen."""
+        """Record a chosen move."""
         name = self.view.bundles.names[bundle]
         moved = Moved.of(self.view.moved).adding(name, self.view.brokers.names[target])
         self.view = replace(self.view, moved=moved)

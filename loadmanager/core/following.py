@@ -11,7 +11,7 @@ from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import merges_in, whole_ordered
 
 CUT_WITHIN_S: Final = 60.0
-"""How long an order to split or merge stands before it is taken back."""
+"""How long an order to split or merge stands before it is withdrawn."""
 
 Owner = Callable[[BundleId], BrokerId | None]
 Assigned = Mapping[BundleId, BrokerId]
@@ -19,16 +19,16 @@ Splits = Mapping[BundleId, SplitOrder]
 
 
 def stands(task: BundleTask, assigned: Assigned, splits: Splits) -> bool:
-    """Return whether all that a task orders stands."""
+    """Return whether all orders of a task stand."""
     placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
     return placed and all(splits.get(bundle) == order for bundle, order in task.splits.items())
 
 
 def ended_by(task: BundleTask, assigned: Assigned, splits: Splits) -> TaskEvent | None:
-    """Return what ends a task whose order no longer exists, None if it exists."""
+    """Return the event that ends a task whose order no longer stands, None if it stands."""
     if task.state is TaskState.UNCONFIRMED or stands(task, assigned, splits):
         return None
-    # What was split or merged was replaced in the orders by its parts, or by its whole.
+    # A split or merged bundle was replaced in the orders by its parts or by the merged bundle.
     gone = not any(bundle in assigned for bundle in task.bundles)
     made = not task.relocates and gone and any(_overlaps(task, bundle) for bundle in assigned)
     return TaskEvent.DONE if made else TaskEvent.REPLACED
@@ -41,7 +41,7 @@ def _overlaps(task: BundleTask, bundle: BundleId) -> bool:
 
 
 def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator[TaskEvent]:
-    """Yield what happened to a placement or move, now that ``owner`` lists its bundle."""
+    """Yield the events of a placement or move, given that ``owner`` lists its bundle."""
     if not task.relocates or task.state is TaskState.UNCONFIRMED:
         return
     if task.state is TaskState.ORDERED and task.source not in {None, owner}:
@@ -57,14 +57,15 @@ def overdue(
     now_s: float,
     lost_after_s: float,
 ) -> TaskEvent | None:
-    """Return what is due for a task that is not carried out for too long, None for nothing.
+    """Return the event due for a task that was not carried out in time, None for none.
 
-    A split or merge that is not made within `CUT_WITHIN_S` expires. What one of the
-    ``brokers`` does not own so long after its order was written last is ordered again:
-    the order may have been deleted or corrupted, and the broker would wait for ever.
+    A split or merge that is not made within `CUT_WITHIN_S` expires. If the target is one of
+    ``brokers`` and does not own a bundle ``lost_after_s`` after the order was last written, the
+    order is written again: it may have been deleted or corrupted, and the broker would wait
+    forever.
     """
     if task.attempted_at_s is None or task.ordered_at_s is None:
-        return None  # It is not known whether it was written.
+        return None  # It is unknown whether the order was written.
     if not task.relocates and now_s - task.ordered_at_s > CUT_WITHIN_S:
         return TaskEvent.EXPIRED
     waits = task.target in brokers and any(owner(bundle) != task.target for bundle in task.bundles)
@@ -74,9 +75,9 @@ def overdue(
 def unfollowed(
     tasks: LiveTasks, owner: Owner, assigned: Assigned, splits: Splits
 ) -> Iterator[BundleTask]:
-    """Yield the orders that stand, are not carried out and have no task, as proposals.
+    """Yield proposals for the orders that stand, are not carried out and have no task.
 
-    The proposals may be made tasks while this is iterated over.
+    The proposals may be turned into tasks during the iteration.
     """
     for bundle, target in assigned.items():
         source = owner(bundle)
@@ -93,8 +94,8 @@ def unfollowed(
     merges = [
         both.halves for both in merges_in(cuts) if assigned[both.lower] == assigned[both.upper]
     ]
-    # A half whose other half no longer exists, or is elsewhere, has a task as well: it is taken
-    # back in time.
+    # A half whose other half no longer exists, or is on another broker, has a task as well,
+    # which expires.
     alone = cuts.keys() - {half for halves in merges for half in halves}
     for some in [*merges, *((bundle,) for bundle in sorted(alone))]:
         merged = whole_ordered(some[0], cuts[some[0]]) is not None

@@ -1,4 +1,4 @@
-"""When a round sheds nothing at all, because its data may be wrong."""
+"""Conditions under which a round sheds nothing, because its data may be wrong."""
 
 import numpy as np
 
@@ -12,9 +12,9 @@ _LEAST_BROKERS = 2
 def closed_gate(
     view: ClusterView, settings: PlannerSettings, max_report_age_s: float
 ) -> Refusal | None:
-    """Return why no bundle may be shed in this round, None if it may.
+    """Return why no bundle may be shed in this round, None if shedding is allowed.
 
-    Placing bundles that no broker owns is never held back by these: an unserved bundle
+    These conditions never prevent the placement of bundles without an owner: an unserved bundle
     is worse than a badly placed one.
     """
     if not settings.shedding:

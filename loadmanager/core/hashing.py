@@ -1,8 +1,7 @@
-"""From a topic's name to its position on the 32-bit hash circle.
+"""Maps the name of a topic to its position on the 32-bit hash circle.
 
-All members of a cluster must agree on the function, so it is recorded in
-ZooKeeper and checked at the start. crc32 is the default, as in Pulsar; murmur3
-spreads short, similar names better.
+All members of a cluster must use the same function, so it is recorded in ZooKeeper and checked
+at startup. crc32 is the default, as in Pulsar; murmur3 spreads short, similar names better.
 """
 
 import zlib
@@ -17,7 +16,7 @@ HashName = Literal["murmur3", "crc32"]
 HashFunction = Callable[[str], int]
 
 DEFAULT_HASH: Final[HashName] = "crc32"
-"""The function of a cluster that nothing else was configured for."""
+"""The default hash function of a cluster."""
 
 FULL_RANGE_END: Final = 0xFFFFFFFF
 
@@ -36,5 +35,5 @@ HASH_FUNCTIONS: Final[Mapping[HashName, HashFunction]] = {"murmur3": murmur3, "c
 
 
 def position(topic: TopicName, hash_name: HashName) -> int:
-    """Return where ``topic`` lies, from 0 to 0xffffffff."""
+    """Return the position of ``topic``, from 0 to 0xffffffff."""
     return HASH_FUNCTIONS[hash_name](str(topic))

@@ -1,7 +1,7 @@
-"""Whether a broker counts as healthy, by its last answers, and whether it may be let off.
+"""Decides from its last responses whether a broker is healthy, and whether it may be drained.
 
-Answers come one by one; a few in a row that contradict the present belief change it, so
-that neither a hiccup takes a broker out nor a lucky answer brings a sick one back.
+The state changes only after several consecutive responses that contradict it. So a single
+failure does not drain a broker, and a single success does not readmit an unhealthy one.
 """
 
 from collections.abc import Collection
@@ -12,10 +12,10 @@ from loadmanager.core.ids import BrokerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """How a broker is asked after its health; ``interval_s`` 0 is never.
+    """How the health of a broker is checked; an ``interval_s`` of 0 disables the check.
 
-    ``timeout_s`` is how long an answer may take. ``unhealthy_after`` failures in a row
-    and ``healthy_after`` good answers in a row change the belief.
+    ``timeout_s`` is the limit for a response. ``unhealthy_after`` consecutive failures or
+    ``healthy_after`` consecutive successes change the state.
     """
 
     interval_s: float = 2.0
@@ -26,14 +26,14 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The belief, and how many answers in a row have contradicted it."""
+    """The state, and how many consecutive responses have contradicted it."""
 
     healthy: bool = True
     contradictions: int = 0
 
 
 def after(rules: HealthRules, health: Health, *, good: bool) -> Health:
-    """Return the belief after one more answer."""
+    """Return the state after one more response."""
     if good is health.healthy:
         return Health(health.healthy)
     needed = rules.healthy_after if good else rules.unhealthy_after
@@ -46,11 +46,11 @@ def after(rules: HealthRules, health: Health, *, good: bool) -> Health:
 def may_be_let_off(
     me: BrokerId, brokers: Collection[BrokerId], draining: Collection[BrokerId]
 ) -> bool:
-    """Return whether an unhealthy broker may give its bundles away.
+    """Return whether an unhealthy broker may shed its bundles.
 
-    At most half of the brokers may, draining ones counted: if all are found sick at
-    once, it is more likely the question that is wrong, and no broker would be left to serve.
-    Of too many those with the smallest names go, so that all sidecars agree on which.
+    At most half of the brokers may, including draining ones: if all appear unhealthy at once,
+    the check itself is probably wrong, and no broker would remain to serve. If too many are
+    unhealthy, those with the smallest names may, so that all sidecars agree.
     """
     off = sorted({*draining, me})
     return off.index(me) < len({*brokers, me}) // 2

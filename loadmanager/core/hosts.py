@@ -1,4 +1,4 @@
-"""Names and addresses of hosts, judged by their text: nothing is looked up."""
+"""Classifies host names and addresses by their text, without name resolution."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -9,7 +9,7 @@ from loadmanager.core.ids import BrokerId
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is the machine it is used on: ``localhost`` or a loopback address."""
+    """Return whether ``host`` is ``localhost`` or a loopback address."""
     name = host.strip("[]").rstrip(".").casefold()
     if name == "localhost":
         return True
@@ -32,15 +32,15 @@ def host_of(url: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_here(broker: BrokerId) -> bool:
-    # Each sidecar on a loopback address asks it of all brokers, twice a second.
+    # Each sidecar on a loopback address calls it for all brokers twice a second.
     return is_loopback(host_of(broker))
 
 
 def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
-    """Return why the sidecars of ``brokers`` cannot reach the sidecar at ``url``, or nothing.
+    """Return why the sidecars of ``brokers`` cannot reach the sidecar at ``url``, else "".
 
-    A broker whose id is no loopback address may be on another host, where a loopback URL
-    leads to that host itself.
+    A broker whose id is not a loopback address may be on another host, where a loopback URL
+    refers to that host itself.
     """
     if not is_loopback(host_of(url)):
         return ""

@@ -1,8 +1,8 @@
 """Names of brokers, namespaces, bundles and topics, as Pulsar writes them.
 
-All are plain strings with a type of their own: they are dictionary keys by the
-hundred thousand in a round, and a string hashes once. Text from outside passes
-through one of the ``parse_`` functions here before it becomes such a name.
+All are plain strings with distinct types: a round uses hundreds of thousands of them as
+dictionary keys, and the hash of a string is computed only once. Text from outside becomes such a
+name only through one of the ``parse_`` functions here.
 """
 
 import re
@@ -25,7 +25,7 @@ Domain = Literal["persistent", "non-persistent", "topic"]
 
 DOMAINS: Final[tuple[Domain, ...]] = ("persistent", "non-persistent", "topic")
 
-# Not "." and "..": whatever handles a URL on the way takes them out of its path.
+# Not "." and "..": HTTP clients and proxies remove them from the path of a URL.
 _ENTITY_TEXT: Final = r"(?!\.{1,2}(?:/|\Z))[-=:.\w]+"
 _ENTITY: Final = re.compile(_ENTITY_TEXT, re.ASCII)
 _BROKER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[-.\w]+):(\d{1,5})", re.ASCII)
@@ -40,8 +40,8 @@ _MAX_PORT: Final = 65_535
 class TopicName:
     """A full topic name. The hash of its ``str()`` determines the bundle.
 
-    A partition of a topic is a topic of its own: ``-partition-N`` is part of ``local``.
-    ``local`` may hold any character: over HTTP a ``/`` in it arrives as ``%2F``.
+    A partition of a topic is a separate topic: ``-partition-N`` is part of ``local``. ``local``
+    may contain any character: over HTTP a ``/`` in it is encoded as ``%2F``.
     """
 
     domain: Domain
@@ -57,7 +57,7 @@ def parse_broker(text: str) -> BrokerId:
     """Return ``text`` as a broker id.
 
     Raises:
-        InvalidName: it is not ``host:port`` with a port from 1 to 65535.
+        InvalidName: the text is not ``host:port`` with a port from 1 to 65535.
     """
     found = _BROKER.fullmatch(text)
     if not found or not 0 < int(found[2]) <= _MAX_PORT:
@@ -69,7 +69,7 @@ def parse_namespace(text: str) -> Namespace:
     """Return ``text`` as a namespace.
 
     Raises:
-        InvalidName: it is not ``tenant/namespace`` of letters, digits and ``-=:._``, or
+        InvalidName: the text is not ``tenant/namespace`` of letters, digits and ``-=:._``, or
             one of the two is ``.`` or ``..``.
     """
     parts = text.split("/")
@@ -80,7 +80,7 @@ def parse_namespace(text: str) -> Namespace:
 
 
 def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
-    """Return the name of the bundle of ``namespace`` that holds ``lower`` up to ``upper``."""
+    """Return the name of the bundle of ``namespace`` from ``lower`` to ``upper``."""
     return BundleId(f"{namespace}/0x{lower:08x}_0x{upper:08x}")
 
 
@@ -88,10 +88,10 @@ def parse_bundle(text: str) -> BundleId:
     """Return ``text`` as a bundle name.
 
     Raises:
-        InvalidName: it is not ``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`` with L below U.
+        InvalidName: the text is not ``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`` with L below U.
     """
-    # One pattern, since sidecars read lists of many thousand names. Texts of eight lower-case
-    # digits have the order of their numbers.
+    # A single pattern, since sidecars read lists of many thousands of names. Eight lower-case
+    # hexadecimal digits sort as their numbers.
     found = _BUNDLE.fullmatch(text)
     if not found or found[2] >= found[3]:
         expected = (
@@ -108,7 +108,7 @@ def namespace_of(bundle: BundleId) -> Namespace:
 
 
 def belongs_to_a_broker(bundle: BundleId) -> bool:
-    """Return whether this is a broker's own heartbeat or SLA bundle, which never moves.
+    """Return whether this is a broker's own heartbeat or SLA bundle; these never move.
 
     Their namespaces are ``pulsar/host:port`` and ``sla-monitor/host:port``;
     ``pulsar/system`` is not one of them.
@@ -123,13 +123,13 @@ def range_of(bundle: BundleId) -> tuple[int, int]:
 
 
 def parse_topic(text: str) -> TopicName:
-    """Return a topic name written as one text, as clients and configuration give it.
+    """Return a topic name from a single text, as in clients and configuration.
 
     ``local`` alone is in ``persistent://public/default``; ``tenant/namespace/local``
     is persistent. Four-part names (with a cluster) ended with Pulsar's PIP-457.
 
     Raises:
-        InvalidName: the text is none of these forms.
+        InvalidName: the text has none of these forms.
     """
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -145,11 +145,11 @@ def parse_topic(text: str) -> TopicName:
 def parse_full_topic(text: str) -> TopicName:
     """Return the topic whose ``str()`` is ``text``.
 
-    Unlike in what people write, nothing may be left out, and all that follows the
-    namespace is the local name, slashes included.
+    Unlike in `parse_topic`, no part may be omitted, and everything after the namespace is the
+    local name, including slashes.
 
     Raises:
-        InvalidName: the text is no full name.
+        InvalidName: the text is not a full name.
     """
     domain, separator, rest = text.partition("://")
     parts = rest.split("/", 2)
@@ -162,7 +162,7 @@ def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> To
     """Return a topic name from separate parts, as in a URL path.
 
     Raises:
-        InvalidName: the domain is unknown, a part is empty or has a forbidden character.
+        InvalidName: the domain is unknown, or a part is empty or has a forbidden character.
     """
     if domain not in DOMAINS:
         raise InvalidName("topic domain", domain, " or ".join(DOMAINS))

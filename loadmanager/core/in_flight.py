@@ -1,4 +1,4 @@
-"""Bundles on their way, one more at a time without a copy of all the others."""
+"""Bundles under way, extended one at a time without copying the others."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 class Moved(Mapping[BundleId, BrokerId]):
-    """Bundles with their targets; a value that never changes. Made by `of` and `adding`.
+    """An immutable mapping of bundles to their targets, created by `of` and `adding`.
 
-    Those made from one another share one dictionary, and each sees as much of it as it
-    began with: ten thousand bundles placed one after the other would else be copied ten
-    thousand times.
+    Values derived from one another share one dictionary, and each sees only the entries it was
+    created with. Otherwise ten thousand successive placements would make ten thousand copies.
     """
 
     __slots__ = ("_count", "_shared")
@@ -25,14 +24,14 @@ class Moved(Mapping[BundleId, BrokerId]):
 
     @classmethod
     def of(cls, moves: Mapping[BundleId, BrokerId]) -> "Moved":
-        """Return these as they are now."""
+        """Return a snapshot of ``moves``."""
         if isinstance(moves, Moved):
             return moves
         shared = {bundle: (number, moves[bundle]) for number, bundle in enumerate(moves)}
         return cls(shared, len(shared))
 
     def adding(self, bundle: BundleId, target: BrokerId) -> "Moved":
-        """Return these and one more; a bundle that is in here gets another target."""
+        """Return the mapping with ``bundle`` added, or with another target for it."""
         if bundle in self._shared or len(self._shared) > self._count:
             return Moved.of({**self, bundle: target})
         self._shared[bundle] = (self._count, target)
@@ -55,7 +54,7 @@ class Moved(Mapping[BundleId, BrokerId]):
         return default if found is None or found[0] >= self._count else found[1]
 
     def __contains__(self, bundle: object) -> bool:
-        """Return whether a bundle is on its way."""
+        """Return whether a bundle is under way."""
         found = self._shared.get(bundle)  # type: ignore[call-overload]  # any key may be asked for
         return found is not None and found[0] < self._count
 
@@ -64,5 +63,5 @@ class Moved(Mapping[BundleId, BrokerId]):
         return iter(list(islice(self._shared, self._count)))
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of bundles."""
         return self._count

@@ -1,10 +1,9 @@
-"""Which sidecar leads, by the election node alone.
+"""Determines which sidecar leads, from the election node alone.
 
-The node at ``/loadbalance/leader`` is one ephemeral; the sidecar that created it leads as
-long as its session lives. Each creation raises the version of ``/loadbalance/epoch``
-in the same commit, and every order is written under a check of that version. So a
-leader that was replaced without knowing it can still believe what it likes: its
-writes fail.
+The node at ``/loadbalance/leader`` is ephemeral; the sidecar that created it leads as long as
+its session lives. Each creation raises the version of ``/loadbalance/epoch`` in the same commit,
+and every order is written under a check of that version. So the writes of a leader that was
+replaced without noticing fail.
 """
 
 from collections.abc import Mapping
@@ -15,35 +14,35 @@ from typing import Final
 from loadmanager.core.ids import BrokerId
 
 SUCCESSORS: Final = 2
-"""Two, because the leader's failure may well be that of another broker too."""
+"""Two, because the failure of the leader may also affect another broker."""
 
 
 class Standing(StrEnum):
-    """What an agent has to do about the leadership, from what it has read."""
+    """What an agent has to do about the leadership, given the election node."""
 
     CAMPAIGN = "campaign"
     """No sidecar leads: try to create the election node."""
 
     LEAD = "lead"
-    """The node is ours, of this session: decide."""
+    """The node belongs to this session: decide."""
 
     FOLLOW = "follow"
     """Another sidecar leads."""
 
     CLEAR = "clear"
-    """The node is of an earlier life of this very broker: delete it, then campaign.
+    """The node belongs to an earlier process of this broker: delete it, then campaign.
 
-    Its session would expire by itself, but the cluster would be without a leader for
-    so long. Nothing is risked: the next epoch fences whatever that life still does.
+    Its session would expire without this, but until then the cluster would have no leader. There
+    is no risk: the next epoch fences any remaining writes of that process.
     """
 
     DOUBT = "doubt"
-    """The connection is suspended: act on nothing, and answer from what is known."""
+    """The connection is suspended: take no action, and answer from the known state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The agent that is judged. ``instance`` is generated at each start."""
+    """The agent that campaigns. ``instance`` is generated at each start."""
 
     broker: BrokerId
     instance: str
@@ -54,7 +53,7 @@ class Candidate:
 class Incumbent:
     """Content and owner of the election node.
 
-    ``broker`` is None in a node whose content cannot be read: only the session counts.
+    ``broker`` is None if the content of the node cannot be read: only the session counts.
     """
 
     broker: BrokerId | None
@@ -65,9 +64,9 @@ class Incumbent:
 def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool) -> Standing:
     """Return what ``candidate`` has to do about the leadership.
 
-    The session decides and the instance confirms: two processes that were given the
-    same broker id by mistake have different instances and sessions, and only the one
-    whose session holds the node leads.
+    The session decides and the instance confirms: two processes configured with the same broker
+    id by mistake have different instances and sessions, and only the process whose session holds
+    the node leads.
     """
     if not connected:
         return Standing.DOUBT
@@ -83,10 +82,10 @@ def judge(candidate: Candidate, incumbent: Incumbent | None, *, connected: bool)
 def successors(
     registered_as: Mapping[BrokerId, int], leader: BrokerId | None
 ) -> frozenset[BrokerId]:
-    """Return the sidecars that are ready to lead: those registered longest, without the leader.
+    """Return the sidecars next in line to lead: those registered longest, without the leader.
 
-    ``registered_as`` are the czxids of the registrations, so all sidecars name the same
-    brokers. The others let them go first in an election, and read no loads until then.
+    ``registered_as`` are the czxids of the registrations, so all sidecars compute the same
+    successors. The others campaign after them in an election, and read no loads until then.
     """
     others = [broker for broker in registered_as if broker != leader]
     return frozenset(sorted(others, key=lambda one: (registered_as[one], one))[:SUCCESSORS])

@@ -1,4 +1,4 @@
-"""The bundle tasks of one term that have not ended, and what must always hold of them."""
+"""The bundle tasks of one term that have not ended, and their invariants."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,19 +9,19 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId
 
 _BOUNDED = frozenset({AskedBy.DRAIN, AskedBy.BALANCING})
-"""Deciders that keep to the budget: bundles without owners and what people ask for do not wait."""
+"""Deciders subject to the budget; unowned bundles and requests by people do not wait."""
 
 
 class BrokenInvariant(LoadManagerError):
-    """Something that must always hold of the live tasks does not: a fault of this program."""
+    """An invariant of the live tasks is violated: a fault of this program."""
 
 
 class LiveTasks:
-    """The live tasks of one epoch, by bundle. Not a value: the task controller changes it.
+    """The live tasks of one epoch, by bundle. Mutable: the task controller changes it.
 
-    Always, and checked after each change: a bundle has at most one live task; all tasks are
-    of this epoch and none of them has ended; the tasks to and from each broker are counted.
-    `obstacle` returns whether one more keeps within the budget at this instant.
+    Invariants, of which `advance` checks those of the changed task: a bundle has at most one
+    live task; all tasks belong to this epoch and none of them has ended; the tasks to and from
+    each broker are counted. `obstacle` returns whether one more task is within the budget.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -31,11 +31,11 @@ class LiveTasks:
         self._last_number = 0
 
     def __iter__(self) -> Iterator[BundleTask]:
-        """Yield each task once, the oldest first; tasks may be changed meanwhile."""
+        """Yield each task once; tasks may be changed during the iteration."""
         return iter(list({task.number: task for task in self._of.values()}.values()))
 
     def __len__(self) -> int:
-        """Return how many bundles have a task."""
+        """Return the number of bundles with a task."""
         return len(self._of)
 
     def of(self, bundle: BundleId) -> BundleTask | None:
@@ -48,7 +48,7 @@ class LiveTasks:
         return 0 if task is None else task.number
 
     def under_way(self, broker: BrokerId) -> int:
-        """Return how many tasks take a bundle to or from ``broker`` now."""
+        """Return the number of tasks that move a bundle to or from ``broker``."""
         return self._parties[broker]
 
     def obstacle(
@@ -56,9 +56,10 @@ class LiveTasks:
     ) -> str | None:
         """Return why a proposal cannot become a task now, None if it can.
 
-        A live task gives way to one that is asked for by the same or with more right.
-        Drains and rounds keep within ``most_per_broker`` tasks to and from each broker, with
-        the ``others`` that are about to be ordered.
+        A live task gives way to a proposal of the same or higher precedence, except that a round
+        replaces no task and an unconfirmed task gives way to none. Drains and rounds may have at
+        most ``most_per_broker`` tasks to and from each broker, including the ``others`` about to
+        be ordered.
         """
         former = self._tasks_of(proposal.bundles)
         for task in former:
@@ -75,20 +76,20 @@ class LiveTasks:
         return None
 
     def admit(self, proposal: BundleTask, now_s: float) -> BundleTask:
-        """Return a proposal as a task of this term; it is live once its state was changed."""
+        """Return a proposal as a task of this term; it becomes live with `advance`."""
         self._last_number += 1
         return replace(proposal, number=self._last_number, epoch=self.epoch, proposed_at_s=now_s)
 
     def advance(
         self, task: BundleTask, event: TaskEvent, now_s: float, note: str = ""
     ) -> tuple[BundleTask, ...]:
-        """Change the state of a task; return those that gave way to it, and itself as the last.
+        """Change the state of a task; return the tasks that gave way to it, then the task itself.
 
-        What was proposed is live from then on, until it has ended.
+        A proposed task is live from then on until it ends.
 
         Raises:
-            IllegalTaskEvent: ``event`` cannot happen in its state.
-            BrokenInvariant: it is not proposed, and not the live task of its bundles.
+            IllegalTaskEvent: ``event`` cannot happen in the task's state.
+            BrokenInvariant: the task is neither proposed nor the live task of its bundles.
         """
         new = task.state is TaskState.PROPOSED
         if not new and any(self._of.get(bundle) is not task for bundle in task.bundles):
@@ -111,14 +112,14 @@ class LiveTasks:
         return (*replaced, after)
 
     def drop(self, task: BundleTask) -> None:
-        """Forget a task that cannot be followed any more, whatever is known of its bundles."""
+        """Forget a task that can no longer be followed, regardless of its bundles."""
         for bundle, one in list(self._of.items()):
             if one.number == task.number:
                 del self._of[bundle]
         self._parties = Counter(broker for one in self for broker in one.parties)
 
     def check(self) -> None:
-        """Raise `BrokenInvariant` unless everything that must hold of the live tasks holds."""
+        """Raise `BrokenInvariant` if any invariant of the live tasks is violated."""
         for task in self:
             self._check(task)
         parties = Counter(broker for task in self for broker in task.parties)

@@ -13,14 +13,14 @@ NO_BUNDLES: Mapping[BundleId, "BundleStats"] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """How much of one resource is used and how much there is, in the same unit.
+    """Usage and capacity of one resource, in the same unit.
 
-    A limit of zero or less means that the limit is unknown: the resource then has
-    no fraction and counts in no score. Usage above the limit is real overload and
-    is kept, because clipping would hide which broker is worst.
+    A limit of zero or less means that the limit is unknown: the resource then has no fraction
+    and is ignored in scores. Usage above the limit is real overload and is not clipped, because
+    clipping would hide which broker is worst.
 
-    ``usage`` is of the last sample; ``mean`` and ``variance`` are of the last samples, None
-    where there was but one.
+    ``usage`` is the last sample; ``mean`` and ``variance`` are over the last samples, None if
+    there was only one.
     """
 
     usage: float
@@ -39,8 +39,8 @@ class HostUsage:
     """Usage of a broker's host (or container, or process tree) over one window.
 
     Units are those of Pulsar's load reports: CPU in percent of one core (limit 100
-    per core), memory in MiB, bandwidth in kbit/s. None is a resource that could not
-    be measured, or that has no rate yet because this was the first sample.
+    per core), memory in MiB, bandwidth in kbit/s. None means that the resource could not be
+    measured, or that it has no rate yet because this was the first sample.
     """
 
     window_s: float
@@ -52,7 +52,7 @@ class HostUsage:
 
 @dataclass(frozen=True, slots=True)
 class BundleStats(Rates):
-    """The traffic of one bundle: mean rates over the broker's last window, and counts now."""
+    """The traffic of one bundle: mean rates over the broker's last window, and current counts."""
 
     topics: int = 0
     producers: int = 0
@@ -60,7 +60,7 @@ class BundleStats(Rates):
     cache_size_bytes: int = 0
 
     def rounded(self) -> "BundleStats":
-        """Return these figures with rates of six digits, as a report gives them."""
+        """Return these figures with rates rounded to six digits, as in load reports."""
         counts = (self.topics, self.producers, self.consumers, self.cache_size_bytes)
         msgs_in, msgs_out, bytes_in, bytes_out = map(six_digits, self.row())
         return BundleStats(msgs_in, msgs_out, bytes_in, bytes_out, *counts)
@@ -68,7 +68,7 @@ class BundleStats(Rates):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrls:
-    """Where clients reach a broker. An empty text is a protocol that it does not serve."""
+    """The URLs of a broker for clients, empty for a protocol that it does not serve."""
 
     http_url: str
     http_url_tls: str = ""
@@ -78,11 +78,11 @@ class BrokerUrls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The name of a broker, its addresses and its state; without its loads.
+    """The name, addresses and state of a broker, without its loads.
 
-    ``sidecar_url`` is where the agent's sidecar answers lookups and orders.
-    ``started_at_ms`` distinguishes a restarted broker from the same one reporting again.
-    ``broker_class`` is a word for brokers of one kind (hardware, image), "" if not set.
+    ``sidecar_url`` is where the agent's sidecar serves requests. ``started_at_ms`` distinguishes
+    a restarted broker from a repeated report. ``broker_class`` names brokers of one kind
+    (hardware, image), "" if not set.
     """
 
     broker: BrokerId
@@ -105,8 +105,8 @@ class Registration:
 class LoadReport(Registration):
     """Registration and loads of a broker, as published by its agent.
 
-    ``reported_at_ms`` is the agent's wall clock and only for people to read: ages are
-    computed from when the leader saw the loads, on the leader's own clock.
+    ``reported_at_ms`` is on the agent's wall clock and only for display: ages are computed from
+    when the leader saw the loads, on the leader's own clock.
     """
 
     reported_at_ms: int
@@ -126,7 +126,7 @@ class LoadReport(Registration):
 
     @property
     def topics(self) -> int:
-        """Topics in all bundles."""
+        """The number of topics in all bundles."""
         return sum(stats.topics for stats in self.bundles.values())
 
 
@@ -141,5 +141,5 @@ def registration_of(report: Registration) -> Registration:
 
 
 def with_registration(report: LoadReport, registration: Registration) -> LoadReport:
-    """Return the report's loads under another registration."""
+    """Return the report's loads with another registration."""
     return replace(report, **registration_fields(registration))

@@ -1,8 +1,7 @@
-"""From load reports to views of the cluster, redoing only what changed.
+"""Turns load reports into views of the cluster, and recomputes only what changed.
 
-The leader hands each new or changed report to a `LoadTracker`, has it add one sample
-per bundle at a fixed interval, and asks it for a view when it decides. A view stays
-as it was when it was made, whatever is reported later.
+The leader passes each new or changed report to a `LoadTracker`, adds one sample per bundle at a
+fixed interval, and takes a view for each decision. A view is not affected by later reports.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,9 +30,9 @@ _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """State of a `LoadTracker` at one time: a value, made in a millisecond or two.
+    """An immutable snapshot of a `LoadTracker`, made in one or two milliseconds.
 
-    The view takes longer where very many bundles are ordered, and may be made in another thread.
+    A view takes longer if very many bundles are ordered, and may be made in another thread.
     """
 
     entries: list[BrokerEntry]
@@ -45,7 +44,7 @@ class Tally:
 
     @property
     def started_at_ms(self) -> Mapping[BrokerId, int]:
-        """Which life each broker that has a report is in, by name."""
+        """The start time of each broker with a report, in milliseconds since 1970."""
         return {entry.load.broker: entry.load.started_at_ms for entry in self.entries}
 
     def view(
@@ -56,10 +55,10 @@ class Tally:
         recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
-        """Return the cluster as it was known then.
+        """Return the cluster as of this snapshot.
 
-        ``in_flight`` are the bundles ordered to a broker; those that the broker's
-        report lists already have arrived and count as any other.
+        ``in_flight`` are the bundles ordered to a broker. Those that the broker's report already
+        lists have arrived and are treated as any other.
         """
         owned = owned_rows(self.entries, len(self.bundles.known))
         listed = {entry.load.broker: entry.load.listing.members for entry in self.entries}
@@ -90,13 +89,13 @@ class Tally:
 
 
 class LoadTracker:
-    """All reports and averages the leader has, ready to become a view.
+    """All reports and averages of the leader, from which views are made.
 
     Args:
-        weights: for the exponential average of brokers' load (TransferShedder). Where
-            they are like Java, the heaviest bundles are picked like Java, too.
-        history_fraction: how much of that average the past keeps at each sample.
-        top_k: how many of a broker's heaviest bundles TransferShedder looks at.
+        weights: for the exponential average of brokers' load (TransferShedder). If they compute
+            like Java, the heaviest bundles are also selected like Java.
+        history_fraction: the weight of the past in that average at each sample.
+        top_k: how many of a broker's heaviest bundles TransferShedder considers.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class LoadTracker:
         self._inherited: dict[BrokerId, Running] = {}
 
     def weigh(self, weights: ResourceWeights) -> None:
-        """Use other weights for the samples to come."""
+        """Use other weights for subsequent samples."""
         self._weights = weights
 
     @property
@@ -126,15 +125,15 @@ class LoadTracker:
 
     @property
     def loads(self) -> Mapping[BrokerId, BrokerLoad]:
-        """What is kept of each broker's report."""
+        """The retained part of each broker's report."""
         return {broker: entry.load for broker, entry in self._entries.items()}
 
     def report(self, report: LoadReport, seen_s: float) -> None:
-        """Take in a new or changed report, seen at ``seen_s`` on the leader's clock."""
+        """Add a new or changed report, seen at ``seen_s`` on the leader's clock."""
         self.put(BrokerLoad.of(report, seen_s))
 
     def put(self, load: BrokerLoad) -> None:
-        """Take in one broker's load, replacing what was known of it."""
+        """Add one broker's load, replacing its earlier load."""
         former = self._entries.get(load.broker)
         listing = load.listing
         same = former is not None and former.load.listing.names == listing.names
@@ -153,7 +152,7 @@ class LoadTracker:
         self._entries[load.broker] = entry
 
     def forget(self, broker: BrokerId, now_s: float) -> None:
-        """Drop a broker that left; what is known of its bundles stays for their next owner."""
+        """Drop a broker that left; the averages of its bundles are kept for their next owners."""
         entry = self._entries.pop(broker, None)
         if entry is not None:
             self._table.unlist(entry.rows)
@@ -168,12 +167,11 @@ class LoadTracker:
     def sample(self) -> None:
         """Add one sample to the averages of every listed bundle and of every broker.
 
-        To be called at a fixed interval: what is a sample of ten is then a time.
+        Call it at a fixed interval, so that ten samples always cover the same time.
 
         Pulsar's accident `sample-per-notification`: there every report of any broker
-        adds a sample to every bundle of every broker, so that the averages of a large
-        cluster reach back for seconds and those of a small one for minutes. Here they do
-        not, in both modes.
+        adds a sample to every bundle of every broker, so that the averages of a large cluster
+        cover seconds and those of a small one minutes. This is not reproduced, in either mode.
         """
         if self._table.add_sample():
             for entry in self._entries.values():
@@ -191,11 +189,11 @@ class LoadTracker:
             entry.load_ema, entry.bytes_ema = load_ema, bytes_ema
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Set the averages of bundles, as a former leader left them or a quota says."""
+        """Set the averages of bundles, from a former leader or a resource quota."""
         self._table.seed(averages)
 
     def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> int:
-        """Set the averages of those bundles that have no sample yet; return how many."""
+        """Set the averages of the bundles that have no sample yet; return their number."""
         new = {one: what for one, what in averages.items() if not self._table.has_sample(one)}
         self._table.seed(new)
         return len(new)
@@ -206,9 +204,9 @@ class LoadTracker:
         departed_at_s: Mapping[BrokerId, float],
         now_s: float,
     ) -> None:
-        """Continue from a former leader, whose end counts as a change of membership.
+        """Continue from a former leader; its end counts as a change of membership.
 
-        To be called before the first report: a broker's averages are taken up with it.
+        Call it before the first report: a broker's averages are restored with its first report.
         """
         self._inherited = dict(running)
         self._departed_at_s = {b: at_s for b, at_s in departed_at_s.items() if at_s <= now_s}
@@ -224,7 +222,7 @@ class LoadTracker:
 
     @property
     def departed_at_s(self) -> Mapping[BrokerId, float]:
-        """When brokers left lately that are not back, on the leader's clock."""
+        """When recently departed brokers that have not returned left, on the leader's clock."""
         return self._departed_at_s
 
     def averages(self) -> TableAverages:
@@ -239,13 +237,13 @@ class LoadTracker:
         recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
-        """Return the cluster as known now; see `Tally.view`."""
+        """Return the current view of the cluster; see `Tally.view`."""
         return self.tally().view(
             now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
         )
 
     def tally(self) -> Tally:
-        """Return all that is known now, which stays as it is whatever is reported later."""
+        """Return a snapshot of the current state, which later reports do not affect."""
         return Tally(
             entries=[replace(self._entries[broker]) for broker in sorted(self._entries)],
             bundles=self._table.columns(),
@@ -264,7 +262,7 @@ def ema(past: float, value: float, kept_fraction: float) -> float:
 
 
 def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
-    """Return `ema` of each."""
+    """Return the `ema` of each."""
     former = np.array(past)
     mixed = former * kept_fraction + (1.0 - kept_fraction) * values
     averages: list[float] = np.where(np.isnan(former), values, mixed).tolist()
@@ -281,7 +279,7 @@ def view_of(
     policies: Policies = NO_POLICIES,
     weights: ResourceWeights | None = None,
 ) -> ClusterView:
-    """Return a view made from nothing: for simulations, replays and tests."""
+    """Return a view made from scratch, for simulations, replays and tests."""
     tracker = LoadTracker(weights=weights)
     for load in loads:
         tracker.put(load)

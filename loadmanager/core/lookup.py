@@ -1,24 +1,24 @@
-"""What to do with a lookup, decided from this sidecar's state.
+"""Decides how to handle a lookup, from this sidecar's state.
 
-Pulsar answers 200 for an owned bundle wherever it is asked, and redirects only for
-the assignment of an unowned one: to the leader, and from the leader, once it has
-decided, with ``authoritative=true`` to the planned owner. In answer mode we make
-these hops ourselves; in redirect mode the client makes them. Either way the flag
-ends the chain: a sidecar that is asked authoritatively never sends the client on.
+Any Pulsar broker answers 200 for an owned bundle, and redirects only for the assignment of an
+unowned one: to the leader, and once the leader has decided, with ``authoritative=true`` to the
+planned owner. In answer mode the sidecar follows these redirects itself; in redirect mode the
+client follows them. Either way the flag ends the chain: a sidecar never redirects an
+authoritative lookup.
 """
 
 from enum import StrEnum
 
 
 class LookupMode(StrEnum):
-    """The side that asks the leader for an unowned bundle: this sidecar, or the client."""
+    """Whether this sidecar or the client asks the leader for an unowned bundle."""
 
     ANSWER = "answer"
     REDIRECT = "redirect"
 
 
 class LeaderPlace(StrEnum):
-    """Where the leader is, seen from the sidecar that was asked."""
+    """Where the leader is, seen from the sidecar that received the lookup."""
 
     HERE = "here"
     ELSEWHERE = "elsewhere"
@@ -26,7 +26,7 @@ class LeaderPlace(StrEnum):
 
 
 class LookupStep(StrEnum):
-    """The next thing to do for one lookup."""
+    """The next step for a lookup."""
 
     ANSWER_OWNER = "answer_owner"
     ASSIGN_HERE = "assign_here"
@@ -44,13 +44,12 @@ def next_step(
     authoritative: bool,
     coming: bool = False,
 ) -> LookupStep:
-    """Return what to do next for a lookup.
+    """Return the next step for a lookup.
 
-    ``owned`` says that the picture has an owner that is registered and serves.
-    ``coming`` says that it is on its way to a broker that is known here: the leader
-    has the same state, so it is not asked. Without a leader the lookup waits
-    for the next one: a follower that decided for itself would do so on its own view,
-    and two of them on two views.
+    ``owned`` is whether the cluster state has an owner that is registered and serves. ``coming``
+    is whether the bundle is under way to a broker known to this sidecar: the leader has the same
+    state, so it is not asked. Without a leader the lookup waits for the next one: if followers
+    decided themselves, two of them could decide on different views.
     """
     if owned:
         return LookupStep.ANSWER_OWNER

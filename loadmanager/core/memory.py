@@ -1,7 +1,7 @@
-"""Memory of strategies between rounds, as one value that goes in and out.
+"""Memory of strategies between rounds, as one immutable value.
 
-A strategy itself never changes: a new leader carries on from the stored memory, and
-a test may start anywhere.
+Strategies have no state: each round takes the memory and returns the next one. So a new leader
+continues from the stored memory, and a test may start from any state.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,12 +23,12 @@ def _nothing() -> Mapping[Any, Any]:
 class Memory:
     """The memory of one strategy; each uses the fields it needs.
 
-    ``usage`` holds the running usage of brokers, a fraction. ``high_hits`` and
-    ``low_hits`` count rounds in which a broker stood out, ``rounds_over`` those in
-    which the cluster as a whole did. ``planned`` says where bundles are to go that
-    were shed with a destination. ``turn`` and ``turn_order`` belong to the
-    round-robin. ``shed_at_s`` is when a broker was last part of a move. ``joint`` is what
-    the joint strategy learned; it has a form of its own (`core.joint.document`).
+    ``usage`` holds the running usage of brokers, a fraction. ``high_hits`` and ``low_hits``
+    count rounds in which a broker exceeded a threshold, ``rounds_over`` those in which the whole
+    cluster did. ``planned`` holds the targets of bundles that were shed with a target. ``turn``
+    and ``turn_order`` belong to the round-robin placement. ``shed_at_s`` is when a broker last
+    took part in a move. ``joint`` is the learned state of the joint strategy, which is stored
+    separately (`core.joint.document`).
     """
 
     usage: Mapping[BrokerId, float] = field(default_factory=_nothing)
@@ -49,7 +49,7 @@ class Memory:
         return replace(self, usage=kept)
 
     def without(self, brokers: Collection[BrokerId]) -> "Memory":
-        """Return the memory with nothing in it about brokers that began a new life."""
+        """Return the memory without any entries of the given brokers, which have restarted."""
         if not brokers:
             return self
         return replace(

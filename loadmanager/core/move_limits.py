@@ -1,8 +1,8 @@
-"""Which of the moves that a plan proposes may begin now.
+"""Limits on which of the proposed moves may begin now.
 
-Limits hold for moves begun, however they end, because a client notices each. A decision
-needs a sample begun after the last move ended: an older one shows loads where they are
-no more.
+Limits count moves when they begin, whatever their outcome, because each one interrupts clients.
+A decision requires a sample begun after the last move ended: an older sample shows loads at
+their former brokers.
 """
 
 from collections import Counter, deque
@@ -20,14 +20,14 @@ _SLOT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLimits:
-    """How much may be moved.
+    """Limits on moves.
 
     Attributes:
         per_minute: moves that begin within any minute.
         per_hour: moves that begin within any hour.
         per_namespace: moves of one namespace's bundles that begin within any minute.
-        at_once: moves under way.
-        windows: moves begin only while one of them is open; at any time if there is none.
+        at_once: moves under way at the same time.
+        windows: moves begin only during one of these windows; at any time if there are none.
     """
 
     per_minute: int = 30
@@ -37,7 +37,7 @@ class MoveLimits:
     windows: Sequence[MoveWindow] = ()
 
     def closed(self, day: int, minute: int) -> str:
-        """Return why no move may begin at a time of the week, "" if one may."""
+        """Return why no move may begin at a time of the week, "" if moves may begin."""
         if not self.windows or any(one.holds(day, minute) for one in self.windows):
             return ""
         return f"outside {' and '.join(one.text for one in self.windows)}"
@@ -45,9 +45,9 @@ class MoveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """So many moves that began at least ``age_s`` ago, of one namespace.
+    """The number of moves of one namespace that began at least ``age_s`` ago.
 
-    The namespace is "" where only the limit of an hour still counts them.
+    The namespace is "" if only the hourly limit still counts them.
     """
 
     age_s: float
@@ -57,7 +57,7 @@ class Begun:
 
 @dataclass(slots=True)
 class MoveBudget:
-    """Counts moves against limits. Times are seconds on any clock that does not go back."""
+    """Counts moves against limits. Times are in seconds on any monotonic clock."""
 
     limits: MoveLimits
     _begun: deque[tuple[float, Namespace]] = field(default_factory=deque)
@@ -65,11 +65,11 @@ class MoveBudget:
     _last_end_s: float = float("-inf")
 
     def may_decide_on(self, sample_began_s: float) -> bool:
-        """Return whether a sample shows the bundles where they are."""
+        """Return whether a sample reflects the current owners of bundles."""
         return not self._under_way and sample_began_s >= self._last_end_s
 
     def exhausted(self, bundle: BundleId, now_s: float) -> str:
-        """Return which limit keeps a bundle from moving now, "" for none."""
+        """Return the limit that prevents a bundle from moving now, "" for none."""
         while self._begun and self._begun[0][0] <= now_s - _HOUR_S:
             self._begun.popleft()
         if len(self._begun) >= self.limits.per_hour:
@@ -83,20 +83,20 @@ class MoveBudget:
         return ""
 
     def begin(self, bundle: BundleId, now_s: float) -> None:
-        """Count a move that begins."""
+        """Record the beginning of a move."""
         self._begun.append((now_s, namespace_of(bundle)))
         self._under_way.add(bundle)
 
     def end(self, bundle: BundleId, now_s: float) -> None:
-        """Count a move that has ended, however."""
+        """Record the end of a move, whatever its outcome."""
         self._under_way.discard(bundle)
         self._last_end_s = now_s
 
     def begun(self, now_s: float, planned: Iterable[BundleId] = ()) -> tuple[Begun, ...]:
-        """Return the moves of the last hour, oldest first; ``planned`` count as begun now.
+        """Return the moves of the last hour, oldest first; ``planned`` moves count as begun now.
 
-        There is one entry at most for each namespace in a second of the last minute, and for
-        each ten seconds before: moves are recorded younger than they are, never older.
+        There is at most one entry per namespace and second of the last minute, and one per ten
+        seconds before that. Ages are rounded down: a move is never recorded as older than it is.
         """
         moves = [*self._begun, *((now_s, namespace_of(bundle)) for bundle in planned)]
         counts: Counter[tuple[float, Namespace]] = Counter()
@@ -111,7 +111,7 @@ class MoveBudget:
         return tuple(Begun(*key, counts[key]) for key in sorted(counts, reverse=True))
 
     def resume(self, begun: Iterable[Begun], now_s: float) -> None:
-        """Count moves that another controller began, in place of those counted so far."""
+        """Replace the recorded moves by those that another controller began."""
         moves = [
             (now_s - one.age_s, one.namespace)
             for one in sorted(begun, key=lambda one: -one.age_s)

@@ -18,18 +18,18 @@ _WEEK_DAYS: Final = 7
 
 
 class InvalidWindow(LoadManagerError, ValueError):
-    """A text that is no time of the week."""
+    """A text that does not denote a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveWindow:
-    """From one minute to before another, on some days; past midnight if the end is not later.
+    """A daily window on some days, past midnight if the end is not after the beginning.
 
     Attributes:
-        text: as it was given.
-        days: on which it begins; 0 is Monday.
-        from_minute: of the day.
-        to_minute: of the day, or of the next one.
+        text: the window as configured.
+        days: the days on which it begins; 0 is Monday.
+        from_minute: its first minute in the day.
+        to_minute: the minute at which it ends, of the same day or of the next one.
     """
 
     text: str
@@ -38,7 +38,7 @@ class MoveWindow:
     to_minute: int
 
     def holds(self, day: int, minute: int) -> bool:
-        """Return whether it is open at a minute (0 to 1439) of a day (0 is Monday)."""
+        """Return whether the window is open at a minute (0 to 1439) of a day (0 is Monday)."""
         if self.from_minute < self.to_minute:
             return day in self.days and self.from_minute <= minute < self.to_minute
         before = (day - 1) % _WEEK_DAYS
@@ -48,10 +48,10 @@ class MoveWindow:
 
 
 def parse_window(text: str) -> MoveWindow:
-    """Return the time of the week that ``text`` names.
+    """Return the window described by ``text``.
 
     Raises:
-        InvalidWindow: it names none.
+        InvalidWindow: the text is not a window.
     """
     found = _TEXT.fullmatch(" ".join(text.lower().split()))
     if found is None:

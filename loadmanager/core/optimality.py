@@ -1,10 +1,10 @@
-"""How far a cluster is from what could be: a proven bound, and what policies leave of it.
+"""The distance of a cluster from the best possible balance, with and without policies.
 
-The bound is that of `lower_bound`. Where isolation policies keep bundles to some brokers,
-these bundles and these brokers by themselves are a problem whose bound holds for the whole:
-other bundles only add to it. A draining broker may serve nothing, which counts as a policy,
-too. Anti-affinity and even spreading are not counted, so the bound within policies is one,
-too, but the best that they allow may lie above it.
+The bound is computed by `lower_bound`. If an isolation policy confines bundles to some brokers,
+these bundles and brokers alone form a problem whose bound also holds for the whole cluster,
+since other bundles only add load. That a draining broker may serve no bundle is treated as a
+policy as well. Anti-affinity and even spreading are ignored, so the bound within policies is
+valid, but the best assignment that they allow may be above it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Confined:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Assignable:
-    """Bundles and brokers, apart from which has what: the arguments of `lower_bound`."""
+    """Bundles and brokers, independent of ownership: the arguments of `lower_bound`."""
 
     cost: FloatArray
     background: FloatArray
@@ -52,7 +52,7 @@ class Assignable:
     present: Mask
 
     def bound(self, confined: Iterable[Confined] = ()) -> float:
-        """Return what the largest demand is at least, within what is ``confined``."""
+        """Return a lower bound of the largest demand, subject to the ``confined`` bundles."""
         cost, background, capacity, class_of = (
             self.cost, self.background, self.capacity, self.class_of,
         )  # fmt: skip
@@ -65,11 +65,11 @@ class Assignable:
         return found
 
     def levels(self) -> FloatArray:
-        """Return (R,) how high each resource would stand if bundles were like water."""
+        """Return (R,) the level of each resource if bundles were divisible like water."""
         return water_levels(self.cost, self.background, self.capacity, self.class_of, self.present)
 
     def of_resource(self, resource: int) -> "Assignable":
-        """Return the same with one resource alone."""
+        """Return the problem restricted to one resource."""
         at = slice(resource, resource + 1)
         return Assignable(
             cost=self.cost[:, :, at],
@@ -82,14 +82,14 @@ class Assignable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimality:
-    """How a cluster stands, as fractions of capacity.
+    """The balance of a cluster, in fractions of capacity.
 
     Attributes:
         largest: the largest demand of any resource of any broker.
-        bound: what no assignment of these bundles could be below.
-        bound_within_policies: what none that isolation policies allow could be below.
-        excess: how far brokers stand above the level to which all load would fill them like
-            water, mean over the brokers, as a fraction of the level.
+        bound: a lower bound of ``largest`` over all assignments of these bundles.
+        bound_within_policies: the same over the assignments that isolation policies allow.
+        excess: how far brokers are above the level that all load would reach if it were
+            divisible like water; mean over the brokers, as a fraction of the level.
     """
 
     largest: float
@@ -104,7 +104,7 @@ class Optimality:
 
     @property
     def gap_within_policies(self) -> float:
-        """How far it is above what policies allow: all that moves could ever close."""
+        """The gap to the bound within policies: the most that moves could close."""
         return _above(self.largest, self.bound_within_policies)
 
 
@@ -122,10 +122,10 @@ def confinements(
     count: int,
     brokers: tuple[BrokerId, ...],
 ) -> tuple[Confined, ...]:
-    """Return what isolation policies confine: an element for each policy, one for the others.
+    """Return the confinements by isolation policies: one per policy, and one for other bundles.
 
-    ``namespaces`` has the rows of each namespace's bundles, of which the first ``count``
-    are looked at. Secondary brokers count as allowed, whether they are needed or not.
+    ``namespaces`` has the rows of each namespace's bundles; only rows below ``count`` are used.
+    Secondary brokers count as allowed, whether or not they are needed.
     """
     if not policies.isolation:
         return ()
@@ -142,17 +142,17 @@ def confinements(
 def may_ever_serve(
     policies: Policies, policy: IsolationPolicy | None, brokers: tuple[BrokerId, ...]
 ) -> Mask:
-    """Return which brokers isolation allows at any load: with ``policy``, or without one."""
+    """Return the brokers that isolation allows at some load, with ``policy`` or without one."""
     if policy is None:
         return open_to(policies, None, brokers)
     return hosts_matching((*policy.primary, *policy.secondary), brokers)
 
 
 def excess_over_level(demand: FloatArray, background: FloatArray, level: float) -> float:
-    """Return the mean of how far brokers stand above a level, as a fraction of it.
+    """Return how far brokers are above a level on average, as a fraction of the level.
 
-    ``demand`` and ``background`` (B, R) are fractions; what a background alone puts above
-    the level counts for nothing.
+    ``demand`` and ``background`` (B, R) are fractions; the part of a background above the level
+    is ignored.
     """
     above = demand.max(axis=1) - np.maximum(background.max(axis=1), level)
     return float(np.maximum(above, 0.0).mean()) / level if level > _IDLE else 0.0
@@ -165,16 +165,17 @@ def optimality_of(
     weights: ResourceWeights | None = None,
     moves: Mapping[BundleId, BrokerId] = _NO_MOVES,
 ) -> Optimality | None:
-    """Return how a cluster stands by its reports; None where nothing can be said of it.
+    """Return the balance of a cluster from its reports; None if it cannot be determined.
 
-    Resources of which some broker does not say what it has are left out.
+    Resources for which some broker reports no limit are left out.
 
     Args:
-        view: the cluster; without brokers nothing can be said.
-        learned: what the joint strategy learned of costs and of brokers' speeds; None for
-            bundles that use their shares of their brokers' traffic, on brokers alike.
-        weights: resources of weight 0 are left out; None for all that go with a bundle.
-        moves: bundles that count on another broker than on the one that lists them.
+        view: the cluster; None is returned if it has no brokers.
+        learned: costs and speeds of brokers learned by the joint strategy; None to divide usage
+            by shares of the brokers' traffic, with brokers of equal speed.
+        weights: resources of weight 0 are left out; None for all resources that move with a
+            bundle.
+        moves: bundles to count on another broker than the one that lists them.
     """
     found = divided(view, learned, weights)
     if found is None:
@@ -192,10 +193,10 @@ def optimality_of(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Divided:
-    """Usage of brokers, divided among their bundles and other work of their hosts.
+    """Usage of brokers, divided into that of their bundles and other usage of their hosts.
 
-    ``known`` are the R resources that count. ``bundles`` is at the brokers' speeds: capacity
-    and background over the speed (B, R). ``owner`` lists each bundle row's broker, -1 for none.
+    ``known`` are the R resources considered. In ``bundles``, capacity and background are divided
+    by the brokers' speeds (B, R). ``owner`` has the broker row of each bundle row, -1 for none.
     """
 
     known: tuple[int, ...]
@@ -204,7 +205,7 @@ class Divided:
     owner: Indices
 
     def demand(self, owner: Indices) -> FloatArray:
-        """Return (B, R) what brokers would use if ``owner`` had the bundles, fractions."""
+        """Return (B, R) the usage of brokers if bundles were owned as in ``owner``, fractions."""
         served = sums_by_broker(owner, self.bundles.cost[0], len(self.speed))
         return np.asarray((self.bundles.background + served) / self.bundles.capacity)
 
@@ -212,7 +213,7 @@ class Divided:
 def divided(
     view: ClusterView, learned: Learned | None, weights: ResourceWeights | None
 ) -> Divided | None:
-    """Return what is said of each broker's use; the arguments are those of `optimality_of`."""
+    """Return the divided usage of brokers; the arguments are those of `optimality_of`."""
     brokers = view.brokers.reported
     wanted = np.ones(brokers.limit.shape[1]) if weights is None else weights.as_array()
     known = [one for one in MOVING if wanted[one] > 0 and (brokers.limit[:, one] > 0).all()]
@@ -222,7 +223,7 @@ def divided(
     sizes, speed = _sizes(view, learned, known)
     owner = view.owned.listed_by
     served = sums_by_broker(owner, sizes, len(limit)) * speed
-    # What bundles are predicted to use is at most what their broker uses.
+    # The predicted usage of bundles is limited to the usage of their broker.
     factor = np.where(served > usage, usage / np.where(served > 0, served, 1.0), 1.0)
     sizes *= factor[owner]
     bundles = Assignable(
@@ -238,9 +239,9 @@ def divided(
 def _sizes(
     view: ClusterView, learned: Learned | None, known: Sequence[int]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (K, R) what bundles use on a broker of speed 1, and (B, R) the brokers' speeds.
+    """Return (K, R) the usage of bundles on a broker of speed 1, and (B, R) the brokers' speeds.
 
-    What no report lists uses nothing, and so does what was never measured.
+    Bundles that no report lists, or that were never measured, have no usage.
     """
     counts = (view.owned.listed_by >= 0) & view.bundles.known
     if learned is None:
@@ -255,7 +256,7 @@ def _sizes(
 
 
 def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums of the bundles of each broker; those of owner -1 have no broker."""
+    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
     columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
     return np.stack(columns, axis=1)
 
@@ -270,7 +271,7 @@ def _with_moves(view: ClusterView, owner: Indices, moves: Mapping[BundleId, Brok
 
 
 def _confined(view: ClusterView) -> Iterator[Confined]:
-    """Yield what may go to some brokers only: all bundles to those that do not drain."""
+    """Yield confinements by policies, and of all bundles to brokers that are not draining."""
     brokers, count = view.brokers, len(view.bundles.known)
     takes = ~brokers.draining
     if not takes.all():
@@ -280,9 +281,9 @@ def _confined(view: ClusterView) -> Iterator[Confined]:
 
 
 def traffic_sizes(view: ClusterView) -> FloatArray:
-    """Return (K, 5) what each bundle uses by its share of its broker's traffic.
+    """Return (K, 5) the usage of each bundle by its share of its broker's traffic.
 
-    As `TrafficShare` has it: CPU half by messages and half by bytes, network by bytes.
+    As in `TrafficShare`: CPU half by messages and half by bytes, network by bytes.
     """
     owner, bundles, brokers = view.owned.listed_by, view.bundles, view.brokers.reported
     msgs = _shares(bundles.short_msgs_per_s, brokers.msgs_per_s[owner])
@@ -299,7 +300,7 @@ def traffic_sizes(view: ClusterView) -> FloatArray:
 
 def _shares(part: FloatArray, whole: FloatArray) -> FloatArray:
     busy = whole > 0
-    # The lesser of both first: a figure and its bound may be too far apart for a quotient.
+    # Take the minimum before the division: otherwise the quotient may overflow.
     return np.where(busy, np.minimum(part, whole) / np.where(busy, whole, 1.0), 0.0)
 
 

@@ -1,8 +1,9 @@
-"""The bundles that each broker is to own, changes of them in one commit, and the bundles owned.
+"""Orders (the bundles that each broker is to own), their changes, and owned lists.
 
-Both are one znode a broker, written by one writer, JSON with the ranges grouped by
-namespace, compressed when that pays. A bundle costs about 25 bytes, compressed about
-8, so that a broker with 20,000 bundles stays far below ZooKeeper's limit of 1 MB.
+Each broker has one znode for its orders and one for its owned list, each with a single writer:
+JSON with the ranges grouped by namespace, compressed if large. A bundle takes about 25 bytes, or
+about 8 compressed, so that a broker with 20,000 bundles stays far below ZooKeeper's limit of 1
+MB.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +17,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.wire.shared_forms import bundles_from, by_namespace, range_text, ranges_of
 
 LARGEST_UNPACKED_BYTES: Final = 8 * 1024 * 1024
-"""100,000 bundles, each with the broker that it is handed over to."""
+"""Enough for 100,000 bundles, each with the broker that it is handed over to."""
 
 _COMMIT_NODES: Final = 100
 _ORDERS_FRACTION: Final = 0.9
@@ -26,7 +27,7 @@ _NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """How a bundle is to be cut: by which algorithm, and at which positions if it needs them."""
+    """How to split a bundle: the algorithm, and the positions if the algorithm requires them."""
 
     algorithm: str
     positions: tuple[int, ...] = ()
@@ -34,12 +35,11 @@ class SplitOrder:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What one broker should own, from the leader of ``epoch``.
+    """The bundles that one broker should own, as ordered by the leader of ``epoch``.
 
-    ``handovers`` names, for bundles that the broker is to release, the broker that gets them: the
-    old owner can then send clients straight on. ``splits`` are those of ``bundles``
-    that should not be whole: the order stands until the namespace's boundaries show
-    their parts.
+    ``handovers`` maps bundles that the broker is to release to their next owners, so that it can
+    redirect clients directly. ``splits`` has the split orders of ``bundles``: an order stands
+    until the namespace's boundaries show the parts.
     """
 
     epoch: int
@@ -50,9 +50,9 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class OwnedList:
-    """What one broker owns: each bundle with the fencing token of its lock.
+    """The bundles that one broker owns, each with the fencing token of its lock.
 
-    Those in ``loading`` are locked and not served yet: their lookups wait.
+    Bundles in ``loading`` are locked but not served yet: their lookups wait.
     """
 
     tokens: Mapping[BundleId, int]
@@ -61,20 +61,20 @@ class OwnedList:
 
 @dataclass(frozen=True, slots=True)
 class OrderChanges:
-    """Bundles for brokers, orders to split (None withdraws one), and bundles that are gone."""
+    """New targets of bundles, split orders (None withdraws one), and bundles to remove."""
 
     assigned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
     splits: Mapping[BundleId, SplitOrder | None] = field(default_factory=dict)
     gone: Collection[BundleId] = ()
 
     def __bool__(self) -> bool:
-        """Return whether they change anything."""
+        """Return whether there is any change."""
         return bool(self.assigned or self.splits or self.gone)
 
     def apply(
         self, assigned: Mapping[BundleId, BrokerId], splits: Mapping[BundleId, SplitOrder]
     ) -> tuple[dict[BundleId, BrokerId], dict[BundleId, SplitOrder]]:
-        """Return which broker is to own what, and what is to be split, after these changes."""
+        """Return the targets of all bundles and the split orders after these changes."""
         after = {**assigned, **self.assigned}
         for bundle in self.gone:
             after.pop(bundle, None)
@@ -86,9 +86,10 @@ class OrderChanges:
         return after, cuts
 
     def less(self, full: Collection[BrokerId], assigned: Mapping[BundleId, BrokerId]) -> Self:
-        """Return half of the bundles for brokers whose orders do not fit, and all for the others.
+        """Return half of the changes for brokers whose orders are too large, all for the others.
 
-        ``assigned`` is which broker was to own what before: what is split there stays whole, too.
+        ``assigned`` has the targets before these changes: brokers in ``full`` also get no split
+        orders, and none of their bundles is removed.
         """
         fitting = {b: broker for b, broker in self.assigned.items() if broker not in full}
         for broker in sorted(full):
@@ -106,12 +107,12 @@ class OrderChanges:
 
 
 def largest_orders_bytes(max_request_bytes: int) -> int:
-    """Return the most bytes that the orders of one broker may need, of a request's limit."""
+    """Return the maximum size of one broker's orders, given the limit of a request."""
     return int(_ORDERS_FRACTION * max_request_bytes)
 
 
 def next_chunk(contents: Mapping[BrokerId, bytes], most_bytes: int) -> list[BrokerId]:
-    """Return the next brokers whose orders fit one commit, in the given order."""
+    """Return the next brokers whose orders fit into one commit, in the given order."""
     chunk: list[BrokerId] = []
     size = 0
     for broker, content in contents.items():
@@ -140,7 +141,7 @@ def decode_orders(where: str, data: bytes) -> Orders:
     """Return the orders in a znode's content.
 
     Raises:
-        MalformedContent: it is not what `encode_orders` writes.
+        MalformedContent: the content was not written by `encode_orders`.
     """
     fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
     return Orders(
@@ -154,9 +155,9 @@ def decode_orders(where: str, data: bytes) -> Orders:
 def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[BundleId] = ()) -> bytes:
     """Return the content of ``/loadbalance/owned/{broker}``.
 
-    A lock's fencing token is known only when the commit that creates it is done, and
-    the list is set in that same commit. So the token of a bundle new in it is None:
-    it is the list's own mzxid, because all nodes of a commit carry the same zxid.
+    The fencing token of a lock is known only after the commit that creates it, and that same
+    commit also sets the list. So the token of a new bundle is None, which stands for the list's
+    own mzxid, because all nodes of a commit have the same zxid.
     """
     document: dict[str, object] = {
         "bundles": {
@@ -174,7 +175,7 @@ def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
     """Return the owned list in a znode's content; ``mzxid`` is that of the node as read.
 
     Raises:
-        MalformedContent: it is not what `encode_owned` writes.
+        MalformedContent: the content was not written by `encode_owned`.
     """
     fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
     tokens, bundles = dict[BundleId, int](), fields.inner("bundles")

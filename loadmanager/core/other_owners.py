@@ -1,4 +1,4 @@
-"""The cluster as it would be reported if other brokers had some of the bundles."""
+"""The cluster as it would be reported with other owners of some bundles."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,10 +16,10 @@ from loadmanager.core.top_k import TopBundles
 def with_owners(
     view: ClusterView, divided: Divided, owner: Indices, weights: ResourceWeights
 ) -> ClusterView:
-    """Return the view in which ``owner`` has the row of each bundle's broker, -1 for none.
+    """Return the view with other owners: ``owner`` has each bundle's broker row, -1 for none.
 
-    Traffic, use, numbers of topics and connections go with the bundles, by what ``divided``
-    says that they use; running averages of brokers change at once by as much. Nothing is
+    Traffic, usage, topics and connections move with the bundles, with the usage in ``divided``;
+    the running averages of brokers change at once by the same amounts. The result has no moves
     under way.
     """
     there = replace(view, moved={}, recently_moved=frozenset())
@@ -42,7 +42,7 @@ def _brokers(
     brokers, bundles, count = view.brokers, view.bundles, len(view.brokers.names)
 
     def gained(amounts: FloatArray) -> FloatArray:
-        """Return (B, N): what brokers have more of than by their reports."""
+        """Return (B, N): the difference of each broker's amounts from its report."""
         before = sums_by_broker(divided.owner, amounts, count)
         return np.asarray(sums_by_broker(owner, amounts, count) - before)
 
@@ -66,7 +66,7 @@ def _brokers(
 
 
 def _owned(view: ClusterView, owner: Indices, changed: Indices) -> OwnedRows:
-    """Return which rows each broker has, in order of names; those of ``changed`` are sorted."""
+    """Return each broker's bundle rows in order of names; only ``changed`` brokers are sorted."""
     position = np.zeros(len(owner), dtype=np.intp)
     position[view.owned.rows] = np.arange(len(view.owned.rows))
     held = np.flatnonzero(owner >= 0)
@@ -83,7 +83,7 @@ def _owned(view: ClusterView, owner: Indices, changed: Indices) -> OwnedRows:
 def _tops(
     view: ClusterView, owned: OwnedRows, changed: Indices
 ) -> Mapping[BrokerId, tuple[TopBundle, ...]]:
-    """Return the heaviest bundles: by short-term averages on brokers that have others now."""
+    """Return the heaviest bundles, by short-term averages on brokers with changed bundles."""
     tops, bundles = view.top_bundles, view.bundles
     if not isinstance(tops, TopBundles):
         return {}

@@ -1,18 +1,17 @@
-"""The life of one bundle on one agent, as a table.
+"""The life cycle of one bundle on one agent, as a table.
 
-This file holds everything that changes an ownership's phase, and knows neither
-ZooKeeper nor HTTP: an event comes in, the next phase and the effects to carry out
-come out. Carrying them out yields the next event.
+This file holds everything that changes an ownership's phase, and uses neither ZooKeeper nor
+HTTP: it takes an event and returns the next phase and the effects to carry out. Their outcome is
+the next event.
 
 Orders are levels ("what this broker should own"), so ASSIGNED and RECALLED may come
-at any time and any number of times; where a phase has something to finish first,
-they change nothing, and the comparison that follows every return to FREE or OWNED
-sends them again if they still hold.
+at any time and any number of times. In a phase that has something to finish first they change
+nothing; the comparison after every return to FREE or OWNED repeats them if they still apply.
 
 The lock decides which broker may serve. A bundle is loaded on the broker only after the lock
-was taken, and the lock is dropped only after the broker said that it stopped (or can
-no longer serve, because its lease ran out). What is under way when the session ends
-belongs to the old session: its outcome is not reported as an event.
+was taken, and the lock is dropped only after the broker confirmed that it stopped (or can no
+longer serve, because its lease expired). Operations under way when the session ends belong to
+the old session: their outcome is not reported as an event.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from loadmanager.core.ids import BundleId
 
 
 class Phase(StrEnum):
-    """Where one bundle stands on one agent."""
+    """Phase of one bundle on one agent."""
 
     FREE = "free"
     ACQUIRING = "acquiring"
@@ -54,7 +53,7 @@ class Event(StrEnum):
 
 
 class Effect(StrEnum):
-    """What to do next, as an order."""
+    """Actions to carry out next, in the imperative."""
 
     TAKE_LOCK = "take_lock"
     DROP_LOCK = "drop_lock"
@@ -63,7 +62,7 @@ class Effect(StrEnum):
 
 
 class IllegalTransition(LoadManagerError):
-    """An event came in a phase in which it cannot happen: a fault of the caller."""
+    """An event occurred in a phase in which it is not possible: a fault of the caller."""
 
     def __init__(self, bundle: BundleId, phase: Phase, event: Event) -> None:
         super().__init__(f"{bundle}: {event.value} cannot happen in phase {phase.value}")
@@ -82,19 +81,19 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.FREE, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
     (_P.ACQUIRING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ACQUIRING, _E.LOCK_TAKEN): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
-    # The reply was lost, and orders that name the part came before the split was seen.
+    # The reply was lost, and orders for the part arrived before the split was observed.
     (_P.ACQUIRING, _E.SPLIT_OFF): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
-    # Another broker still holds the lock; the comparison with the orders tries again.
+    # Another broker still holds the lock; the comparison with the orders will retry.
     (_P.ACQUIRING, _E.LOCK_REFUSED): (_P.FREE, ()),
-    # The create is under way and may succeed: only its outcome leads out.
+    # The create is under way and may succeed: only its outcome ends this phase.
     (_P.ACQUIRING, _E.RECALLED): (_P.ABANDONING, ()),
     (_P.ACQUIRING, _E.SESSION_LOST): (_P.FREE, ()),
-    # A lock may be held without a broker for a moment; the broker is asked again later.
+    # A lock may briefly be held without a broker; the broker is called again later.
     (_P.ACQUIRING, _E.BROKER_LOST): (_P.ABANDONING, ()),
     (_P.ABANDONING, _E.ASSIGNED): (_P.ACQUIRING, ()),
     (_P.ABANDONING, _E.RECALLED): (_P.ABANDONING, ()),
-    # Never loaded by this agent, but perhaps by an earlier one, under whose lease it is served
-    # until its lock is taken over: so the broker is asked to stop here too.
+    # This agent never loaded it, but an earlier agent may have, and the broker serves it under
+    # that agent's lease until the lock is taken over: so the broker must unload it here too.
     (_P.ABANDONING, _E.LOCK_TAKEN): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.ABANDONING, _E.SPLIT_OFF): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.ABANDONING, _E.LOCK_REFUSED): (_P.FREE, ()),
@@ -102,22 +101,22 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.ABANDONING, _E.BROKER_LOST): (_P.ABANDONING, ()),
     (_P.OWNED, _E.ASSIGNED): (_P.OWNED, ()),
     (_P.OWNED, _E.RECALLED): (_P.RELEASING, (_F.UNLOAD_FROM_BROKER,)),
-    # The broker restarted, or its lease ran out and was renewed in the same session:
-    # no other broker held the lock, so the same token serves again.
+    # The broker restarted, or its lease expired and was renewed in the same session: no other
+    # broker held the lock, so the same token is valid again.
     (_P.OWNED, _E.BROKER_FORGOT): (_P.OWNED, (_F.LOAD_ON_BROKER,)),
-    # The lease ran out unrenewed, so the broker cannot serve; others may.
+    # The lease expired without renewal, so the broker cannot serve; others may.
     (_P.OWNED, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
     # A lost session took the lock with it, and another agent may hold it already:
     # the broker must stop, and no order counts until it has.
     (_P.OWNED, _E.SESSION_LOST): (_P.HALTING, (_F.UNLOAD_FROM_BROKER,)),
-    # The parts hold the range now, on this same broker; the whole has no lock any more
-    # and is stopped once they serve.
+    # The parts now cover the range on this broker; the split bundle no longer has a lock and is
+    # unloaded once they serve.
     (_P.OWNED, _E.SPLIT_AWAY): (_P.HALTING, (_F.UNLOAD_FROM_BROKER,)),
     (_P.RELEASING, _E.ASSIGNED): (_P.RELEASING, ()),
     (_P.RELEASING, _E.RECALLED): (_P.RELEASING, ()),
     (_P.RELEASING, _E.BROKER_UNLOADED): (_P.DROPPING, (_F.DROP_LOCK,)),
     (_P.RELEASING, _E.BROKER_LOST): (_P.DROPPING, (_F.DROP_LOCK,)),
-    # The unload under way is the one that halting needs.
+    # The unload that halting requires is already under way.
     (_P.RELEASING, _E.SESSION_LOST): (_P.HALTING, ()),
     # Recalled while the commit of the split was under way.
     (_P.RELEASING, _E.SPLIT_AWAY): (_P.HALTING, ()),
@@ -125,7 +124,7 @@ _TABLE: Final[Mapping[tuple[Phase, Event], tuple[Phase, tuple[Effect, ...]]]] = 
     (_P.DROPPING, _E.RECALLED): (_P.DROPPING, ()),
     (_P.DROPPING, _E.LOCK_DROPPED): (_P.FREE, ()),
     (_P.DROPPING, _E.BROKER_LOST): (_P.DROPPING, ()),
-    # It stopped while the commit of the split was under way, which dropped its lock.
+    # It was unloaded while the commit of the split was under way; that commit dropped its lock.
     (_P.DROPPING, _E.SPLIT_AWAY): (_P.FREE, ()),
     (_P.DROPPING, _E.SESSION_LOST): (_P.FREE, ()),
     (_P.HALTING, _E.ASSIGNED): (_P.HALTING, ()),
@@ -139,7 +138,7 @@ Step = tuple[Phase, tuple[Effect, ...]]
 
 
 def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
-    """Return the next phase and the effects it asks for. Pure: carries out none of them.
+    """Return the next phase and the effects to carry out. A pure function.
 
     Raises:
         IllegalTransition: ``event`` cannot happen in ``phase``.

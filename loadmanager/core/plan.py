@@ -21,12 +21,12 @@ class Cause(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a broker or bundle was left alone, or could not take what was offered.
+    """Why a broker or bundle was left alone, or could not take an offered bundle.
 
-    Closed: these label the metric, feed the history and answer ``explain``.
+    A closed set: these values label the metric and appear in history and ``explain``.
     """
 
-    # Whole rounds that do nothing.
+    # Rounds that do nothing.
     SHEDDING_OFF = "shedding_off"
     SESSION_DOUBTFUL = "session_doubtful"
     MEMBERSHIP_CHANGING = "membership_changing"
@@ -67,10 +67,10 @@ class Reason(StrEnum):
     TRAFFIC_BUDGET = "traffic_budget"
     BROKER_BUDGET = "broker_budget"
     HOUR_BUDGET = "hour_budget"
-    # Large bundles that are not cut.
+    # Large bundles that are not split.
     NAMESPACE_FULL = "namespace_full"
     NAMESPACE_UNKNOWN = "namespace_unknown"
-    # What does not agree.
+    # Inconsistencies.
     OUT_OF_STEP = "out_of_step"
 
 
@@ -86,7 +86,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle and its next owner. ``source`` is None for a bundle no broker owns."""
+    """A bundle and its next owner. ``source`` is None for a bundle without an owner."""
 
     bundle: BundleId
     source: BrokerId | None
@@ -99,7 +99,7 @@ class Refusal:
     """A broker or bundle that was left alone, with the reason.
 
     ``subject`` is a broker id, a bundle name, or empty for the whole round.
-    ``detail`` holds the numbers that decided, for people.
+    ``detail`` holds the decisive figures, for display.
     """
 
     subject: BrokerId | BundleId | str

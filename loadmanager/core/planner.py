@@ -1,4 +1,4 @@
-"""One round of the leader: from a view to a plan in which every move has a destination."""
+"""One round of the leader: turns a view into a plan in which every move has a target."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,10 @@ from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a round decided.
+    """The decisions of a round.
 
-    ``moves`` are to be carried out; ``observed`` those that would have been, were the
-    planner not only observing. ``refusals`` say why everything else was left alone.
+    ``moves`` are to be carried out; ``observed`` are the moves that an observing planner only
+    reports. ``refusals`` are the reasons why everything else was left alone.
     """
 
     moves: tuple[Move, ...]
@@ -39,10 +39,10 @@ class Plan:
     observed: tuple[Move, ...] = ()
 
     def memory_before_orders(self, former: RoundMemory) -> RoundMemory:
-        """Return the memory while no move is ordered yet; ``former`` is that before the round.
+        """Return the memory before any move is ordered; ``former`` is that before the round.
 
-        What a bundle that did not move is resting for, and what the shedder noted of moves,
-        would only hold back the next round, which decides again.
+        It excludes the cool-downs of bundles that have not moved yet, and the shedder's memory
+        of the moves: these would only restrict the next round, which decides again.
         """
         if not self.moves:
             return self.memory
@@ -54,7 +54,7 @@ class Plan:
     def memory_after_orders(
         self, memory: RoundMemory, ordered: Collection[BundleId]
     ) -> RoundMemory:
-        """Return ``memory`` with what is to be remembered of the moves that were ordered."""
+        """Return ``memory`` with the entries for the moves that were ordered."""
         then_s = self.memory.moved_at_s
         moved = {move.bundle for move in self.moves} & then_s.keys() & set(ordered)
         if not moved:
@@ -65,10 +65,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The answer for one bundle: its next owner, or why there is none.
+    """The placement of one bundle: its next owner, or why there is none.
 
-    ``view`` counts the bundle on its next owner: the next one asked for before new
-    reports come in is to be placed on it.
+    ``view`` counts the bundle on its next owner; use it for the next placement before new
+    reports arrive.
     """
 
     move: Move | None
@@ -81,11 +81,11 @@ class Placed:
 class Planner:
     """Turns the offers of strategies into moves.
 
-    Each move is chosen on the view that the one before left, so two moves never pile
-    onto one broker, and bundle and destination are chosen together, so nothing is
-    unloaded that has nowhere better to go. ``weights`` say what "better" means.
+    Each move is chosen on the view projected after the preceding moves, so that moves do not
+    pile up on one broker. Bundle and target are chosen together, so that no bundle is unloaded
+    without a better broker for it. ``weights`` define what "better" means.
 
-    The mode decides for all parts whether they compute with Pulsar's accidents.
+    The mode determines for all parts whether they reproduce Pulsar's accidents.
     """
 
     shedder: Shedder = field(default_factory=ThresholdShedder)
@@ -96,16 +96,17 @@ class Planner:
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def __post_init__(self) -> None:
-        """Set the mode of the parts."""
+        """Apply the mode to all parts."""
         like_java = self.settings.mode is Mode.PARITY
         for name in ("shedder", "placement", "filters", "weights"):
             part = with_arithmetic(getattr(self, name), like_java=like_java)
             object.__setattr__(self, name, part)
 
     def costing(self, document: CostDocument | None) -> "Planner":
-        """Return the planner that computes with what ``document`` says bundles cost.
+        """Return the planner that uses the costs of bundles in ``document``.
 
-        Without one, or where the settings or the mode do not let it, with traffic shares.
+        Without a document, or if the settings or the mode do not allow it, it uses traffic
+        shares.
         """
         learned = self.settings.learned_costs and self.settings.mode is Mode.SAFE
         used = document if learned else None
@@ -125,12 +126,12 @@ class Planner:
         session_doubtful: bool = False,
         draining: bool = True,
     ) -> Plan:
-        """Return the moves for now, and a reason for everything left alone.
+        """Return the moves to make now, and a reason for everything left alone.
 
         ``unowned`` bundles are placed first, then draining brokers are emptied, then
-        the shedder's offers are weighed. With ``session_doubtful`` (the leader is not
-        sure that it still leads) nothing is decided at all. ``draining`` is False where
-        draining brokers are emptied between the rounds.
+        the shedder's offers are weighed. With ``session_doubtful`` (the leader may no longer
+        lead) nothing is decided. ``draining`` is False if draining brokers are emptied between
+        the rounds.
         """
         memory = memory.following(view, self.settings.cool_down_s)
         if session_doubtful:
@@ -163,10 +164,10 @@ class Planner:
         leaving: BrokerId | None = None,
         cause: Cause = Cause.UNOWNED,
     ) -> Placed:
-        """Return which broker is to own a bundle that no broker owns, asked for between two rounds.
+        """Return the placement of a bundle without an owner, between two rounds.
 
-        Or, for ``cause``, a bundle that is ``leaving`` its owner, which cannot be chosen.
-        A bundle that is on its way already stays with the broker it was given to.
+        Or, with ``cause``, of a bundle that is ``leaving`` its owner, which cannot be chosen. A
+        bundle that is already under way keeps its target.
         """
         target = view.moved.get(bundle)
         if target is not None:
@@ -182,9 +183,9 @@ class Planner:
         )
 
     def weigher(self, view: ClusterView, memory: RoundMemory) -> Weigher | None:
-        """Return what the next round would weigh moves by, with the rules for all strategies.
+        """Return the weigher of the next round, within the limits for all strategies.
 
-        None for a shedder that leaves weighing to the planner.
+        None if the shedder leaves weighing to the planner.
         """
         if not isinstance(self.shedder, Deciding):
             return None
@@ -194,15 +195,15 @@ class Planner:
     def optimality(
         self, view: ClusterView, memory: RoundMemory, moves: Iterable[Move] = ()
     ) -> Optimality | None:
-        """Return how far the cluster is from the best possible, ``moves`` counted as made.
+        """Return the distance of the cluster from the best possible balance after ``moves``.
 
-        By the costs and speeds that the shedder learned, if it learns any.
+        It uses the costs and speeds that the shedder learned, if any.
         """
         to = {move.bundle: move.target for move in moves}
         return optimality_of(view, self._learned(memory), weights=self.weights, moves=to)
 
     def divided(self, view: ClusterView, memory: RoundMemory) -> Divided | None:
-        """Return what brokers use by bundle, by the same costs; None as `optimality`."""
+        """Return brokers' usage divided by bundle, with the same costs; None as `optimality`."""
         return divided(view, self._learned(memory), self.weights)
 
     def _learned(self, memory: RoundMemory) -> Learned | None:
@@ -210,7 +211,7 @@ class Planner:
         return None if joint is None else joint.learned
 
     def _settled(self, view: ClusterView, memory: RoundMemory) -> ClusterView:
-        """Return the view with what rests, and in safe mode with what is under way arrived."""
+        """Return the view with resting bundles; in safe mode with moves under way completed."""
         resting = memory.resting(view.now_s, self.settings.cool_down_s)
         resting |= view.policies.staying
         view = replace(view, recently_moved=view.recently_moved | resting)
@@ -233,7 +234,7 @@ class Planner:
         )
 
     def costs(self, memory: Memory) -> CostModel:
-        """Return by what moves are projected: the shedder's own costs, if it learns any."""
+        """Return the costs used for projecting moves: the shedder's own costs, if it learns any."""
         if isinstance(self.shedder, Deciding):
             return self.shedder.costs(memory, self.cost)
         return self.cost

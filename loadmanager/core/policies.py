@@ -1,4 +1,4 @@
-"""Which brokers may serve which namespaces, as operators have set it."""
+"""Policies set by operators: which brokers may serve which namespaces."""
 
 import re
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 
 DEFAULT_DOMAIN: Final = ""
-"""The failure domain of brokers that are in none."""
+"""The failure domain of brokers without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationPolicy:
-    """Namespaces that only certain brokers may serve, and no others there.
+    """Namespaces that only certain brokers may serve, and brokers that may serve no others.
 
-    All are regular expressions that must match as a whole: namespaces the name, brokers
-    the host without its port. Secondary brokers help while fewer than ``min_limit``
-    primary ones are registered and used to ``usage_threshold`` (a fraction) or less.
+    All are regular expressions that must match completely: for namespaces the name, for brokers
+    the host without its port. Secondary brokers may serve as well while fewer than ``min_limit``
+    primary brokers are registered with a usage of at most ``usage_threshold`` (a fraction).
     """
 
     namespaces: tuple[str, ...]
@@ -32,17 +32,16 @@ class IsolationPolicy:
     usage_threshold: float = 1.0
 
     def governs(self, namespace: Namespace) -> bool:
-        """Return whether the policy is about ``namespace``."""
+        """Return whether the policy applies to ``namespace``."""
         return any(re.fullmatch(pattern, namespace) for pattern in self.namespaces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """Isolation by name of the policy, anti-affinity groups, failure domains, and what stays.
+    """Isolation policies by name, anti-affinity groups, failure domains and fixed bundles.
 
-    Namespaces of one anti-affinity group, compared without regard to case, are kept on
-    different brokers, and on different domains first if domains are in use. ``staying``
-    bundles are shed by no strategy.
+    Namespaces of the same anti-affinity group (case-insensitive) are kept on different brokers,
+    and first in different domains if domains are in use. ``staying`` bundles are never shed.
     """
 
     isolation: Mapping[str, IsolationPolicy] = field(default_factory=lambda: MappingProxyType({}))
@@ -51,14 +50,14 @@ class Policies:
     staying: frozenset[BundleId] = frozenset()
 
     def governing(self, namespace: Namespace) -> IsolationPolicy | None:
-        """Return the policy about ``namespace``, of several the first by name."""
+        """Return the policy for ``namespace``; if several match, the first by name."""
         return next(
             (policy for _, policy in sorted(self.isolation.items()) if policy.governs(namespace)),
             None,
         )
 
     def group_of(self, namespace: Namespace) -> frozenset[Namespace]:
-        """Return all namespaces of the anti-affinity group of ``namespace``; none without one."""
+        """Return the namespaces in the anti-affinity group of ``namespace``, if it has one."""
         group = self.anti_affinity.get(namespace)
         if group is None:
             return frozenset()
@@ -73,7 +72,7 @@ NO_POLICIES: Final = Policies()
 
 @lru_cache(maxsize=512)
 def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> Mask:
-    """Return which brokers' hosts, without the port, one of the patterns matches as a whole."""
+    """Return the mask of brokers whose host, without the port, fully matches a pattern."""
     compiled = [re.compile(pattern) for pattern in patterns]
     found = np.array(
         [
@@ -89,9 +88,10 @@ def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> 
 def open_to(
     policies: Policies, policy: IsolationPolicy | None, brokers: tuple[BrokerId, ...]
 ) -> Mask:
-    """Return which brokers may take bundles without regard to load.
+    """Return the brokers that may take bundles regardless of load.
 
-    With a policy these are its primary brokers; without one, all that are primary in none.
+    With a policy these are its primary brokers; without one, the brokers that are primary in no
+    policy.
     """
     if policy is not None:
         return hosts_matching(policy.primary, brokers)

@@ -1,4 +1,4 @@
-"""How the cluster will stand when all that is under way has arrived."""
+"""Projects the cluster to the state after all moves under way."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from loadmanager.core.scores import MEMORY, FloatArray, ResourceWeights, weighte
 def settled(view: ClusterView, cost: CostModel) -> ClusterView:
     """Return the view with the load of every bundle under way counted on its target.
 
-    Reports lag behind orders; without this a broker that already gives up a third of
-    its load would be made to give up another third in the next round.
+    Reports lag behind orders: without this, a broker that is already shedding a third of its
+    load would have to shed another third in the next round.
     """
     if not view.moved:
         return view
@@ -37,7 +37,7 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
 
 
 def after_move(view: ClusterView, cost: CostModel, move: Move) -> ClusterView:
-    """Return the view as ``cost`` predicts it for when a bundle has moved."""
+    """Return the view after a move, as predicted by ``cost``."""
     usage = cost.usage(view, move.bundle, move.source)
     rows = np.array([view.row(move.target)])
     gained = cost.elsewhere(view, move.bundle, move.source, usage, rows)[0]
@@ -45,10 +45,10 @@ def after_move(view: ClusterView, cost: CostModel, move: Move) -> ClusterView:
 
 
 def loads(view: ClusterView, weights: ResourceWeights) -> FloatArray:
-    """Return one comparable number a broker: usage, or message rate where usage is unknown.
+    """Return a comparable load per broker: usage, or message rate if usage is unknown.
 
-    If any broker has no known limit among the weighted resources, fractions of
-    capacity cannot be compared, and message rates relative to the largest stand in.
+    If any broker has no known limit for all weighted resources, fractions of capacity are not
+    comparable, and message rates relative to the largest are used instead.
     """
     if has_capacities(view, weights):
         return view.scores(weights)
@@ -63,9 +63,9 @@ def loads_with(
     usage: FloatArray,
     msgs_per_s: float,
 ) -> FloatArray:
-    """Return what `loads` would be for ``rows`` if each took a bundle of that usage and rate.
+    """Return the `loads` of ``rows`` if each took a bundle with the given usage and rate.
 
-    ``usage`` is one row for all, or one for each.
+    ``usage`` is a single row for all brokers, or one row for each.
     """
     brokers = view.brokers
     if has_capacities(view, weights):
@@ -75,7 +75,7 @@ def loads_with(
 
 
 def has_capacities(view: ClusterView, weights: ResourceWeights) -> bool:
-    """Return whether every broker has a limit for at least one resource that counts."""
+    """Return whether every broker has a limit for at least one weighted resource."""
     counts = weights.as_array() > 0
     counts[MEMORY] = False
     return bool((view.brokers.limit[:, counts] > 0).any(axis=1).all())

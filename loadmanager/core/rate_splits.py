@@ -1,8 +1,8 @@
-"""Which bundles are too large to even out by moves, and where to cut them.
+"""Determines which bundles are too large to even out by moves, and where to split them.
 
-A bundle is one piece: however bundles are assigned, some broker has the largest one. Where
-moves cannot bring the fullest broker near the mean, bundles that are a large part of a mean
-are cut between two of their topics so that both parts have traffic, as alike as can be.
+A bundle is indivisible: in any assignment some broker has the largest one. If moves cannot bring
+the fullest broker near the mean, bundles that are a large fraction of the mean are split between
+two of their topics, so that the traffic of both parts is as equal as possible.
 """
 
 from collections.abc import Iterable
@@ -10,26 +10,26 @@ from itertools import pairwise
 from typing import Final
 
 NEAR_ENOUGH: Final = 1.10
-"""Nothing is cut where moves bring the fullest broker to this many times the mean."""
+"""No bundle is split if moves bring the fullest broker to at most this multiple of the mean."""
 
 LEAST_SHARE: Final = 0.25
-"""A bundle with less than so much of a broker's mean is small enough."""
+"""A bundle with less than this fraction of a broker's mean is small enough."""
 
 
 def worth_cutting(share_of_mean: float, planned_max_over_mean: float) -> bool:
-    """Return whether a bundle's size keeps the load from lying evenly."""
+    """Return whether a bundle's size prevents an even distribution of the load."""
     return planned_max_over_mean > NEAR_ENOUGH and share_of_mean >= LEAST_SHARE
 
 
 def evenest_cut(upper: int, loads: Iterable[tuple[int, float]]) -> int | None:
-    """Return where to cut a bundle so that its parts have loads as alike as can be.
+    """Return where to split a bundle so that the loads of its parts are as equal as possible.
 
     Args:
         upper: the bundle's upper bound.
-        loads: positions of its topics with their loads; those without load do not count.
+        loads: positions of its topics with their loads; topics without load are ignored.
 
     Returns:
-        The first position of the second part; None if no cut leaves load on both sides.
+        The first position of the second part; None if no split leaves load on both sides.
     """
     found = sorted((position, load) for position, load in loads if load > 0)
     total = sum(load for _, load in found)

@@ -1,11 +1,11 @@
-"""Traffic in four numbers, wherever it is kept: of topics, bundles, brokers and averages."""
+"""Traffic as four rates, for topics, bundles, brokers and averages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 MSGS_IN, MSGS_OUT, BYTES_IN, BYTES_OUT = range(4)
-"""The order of the columns wherever traffic stands in an array."""
+"""The order of the columns of traffic in arrays."""
 
 _DIGITS: Final = 6
 
@@ -30,7 +30,7 @@ class Rates:
         return self.bytes_in_per_s + self.bytes_out_per_s
 
     def row(self) -> tuple[float, float, float, float]:
-        """Return the numbers in the order of the columns."""
+        """Return the rates in the order of the columns."""
         return (self.msgs_in_per_s, self.msgs_out_per_s, self.bytes_in_per_s, self.bytes_out_per_s)
 
 
@@ -45,5 +45,5 @@ def total(every: Collection[Rates]) -> Rates:
 
 
 def six_digits(rate: float) -> float:
-    """Return the figure rounded to six digits, as it is written to nodes and files."""
+    """Return the figure rounded to six significant digits, as written to nodes and files."""
     return float(f"{rate:.{_DIGITS}g}")

@@ -1,4 +1,4 @@
-"""Reasons and causes in plain words: what each says, and what would change it."""
+"""Reasons and causes in plain words: what each means, and what would change it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from loadmanager.core.plan import Cause, Reason
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """One reason for people: a sentence, and what it would take to have it otherwise."""
+    """The text of a reason: a sentence, and what would have to change for it not to apply."""
 
     says: str
     takes: str
@@ -197,5 +197,5 @@ REASONS: Final[Mapping[Reason, Telling]] = MappingProxyType(
 
 
 def sentence(code: Reason | Cause) -> str:
-    """Return one sentence that says what a reason or cause means."""
+    """Return a sentence that describes a reason or cause."""
     return CAUSES[code] if isinstance(code, Cause) else REASONS[code].says

@@ -1,10 +1,10 @@
-"""When an agent publishes its load report: as rarely as the leader can do with.
+"""Decides when an agent publishes its load report: as rarely as possible.
 
-A report costs a write, and a read by every watcher. It is written when it
-says something new, and at least every ``max_interval_s`` so that its age reveals a
-silent agent from a quiet one. A change counts only if it is large in itself too:
-from 0.1 to 5 messages per second is fiftyfold and means nothing, and an idle
-cluster that reports it writes for ever.
+A report costs one write, and one read by every watcher. It is written when its content has
+changed, and at least every ``max_interval_s``, so that its age distinguishes a failed agent from
+an idle one. A change counts only if it is also large in absolute terms: an increase from 0.1 to
+5 messages per second is fiftyfold but irrelevant, and an idle cluster that reported such changes
+would never stop writing.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The report as it stands in the broker's node, and when it was written."""
+    """The report currently in the broker's node, and when it was written."""
 
     report: LoadReport
     at_s: float
@@ -102,11 +102,11 @@ def due(
     *,
     forced: bool = False,
 ) -> Due | None:
-    """Return why ``current`` is to be published now, or None to stay silent.
+    """Return why ``current`` is to be published now, None if it is not.
 
-    ``now_s`` is on the clock of ``last.at_s``; ``jitter`` is from 0 to 1, drawn again
-    after each report. What clients and the leader must not miss (addresses, draining)
-    is published at once, everything else after ``min_interval_s`` at the earliest.
+    ``now_s`` is on the clock of ``last.at_s``; ``jitter`` is from 0 to 1, redrawn after each
+    report. Changes of the registration (addresses, draining) are published at once, all others
+    after ``min_interval_s`` at the earliest.
     """
     if last is None:
         return Due.FIRST
@@ -127,7 +127,8 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
     if last.bundles.keys() != current.bundles.keys():
         return Due.BUNDLES
     if _known(last) != _known(current):
-        # The first report has no rates yet: CPU and network would stay unknown until its age.
+        # The first report has no rates yet: otherwise CPU and network would stay unknown until
+        # ``max_interval_s``.
         return Due.USAGE
     if _usage_changed(last, current, rules.change_points):
         return Due.USAGE

@@ -17,10 +17,10 @@ _CLOCK_SLACK_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMemory:
-    """The strategies' memories, when bundles last moved, and which life brokers are in.
+    """The strategies' memories, the last moves of bundles, and the start times of brokers.
 
-    ``moved_at_s`` is on the clock of the views' ``now_s``; to be of use to another
-    leader that must be a clock they share.
+    ``moved_at_s`` is on the clock of the views' ``now_s``; another leader can use it only if
+    both share that clock.
     """
 
     shedder: Memory = field(default_factory=Memory)
@@ -31,9 +31,9 @@ class RoundMemory:
     def following(self, view: ClusterView, cool_down_s: float) -> "RoundMemory":
         """Return the memory for a round on ``view``.
 
-        Forgets moves that no rule looks at any more (and those that a clock set back
-        shows in the future), brokers that left, and the usage of a broker that
-        restarted: what its former life used says nothing of the new one.
+        It drops moves too old for any rule (and those in the future after a clock was set back),
+        brokers that left, and the entries of restarted brokers: the usage before a restart does
+        not predict the usage after it.
         """
         brokers = view.brokers
         started = dict(zip(brokers.names, brokers.started_at_ms, strict=True))
@@ -56,9 +56,10 @@ class RoundMemory:
         )
 
     def with_changes(self, former: "RoundMemory", now: "RoundMemory") -> "RoundMemory":
-        """Return what a round left that began with ``former``, which is ``now`` meanwhile.
+        """Return the memory after a round, merged with changes made since it began.
 
-        What was ordered or placed while the round was computed is remembered, too.
+        The round began with ``former``, which has become ``now``: orders and placements made
+        while the round was computed are kept.
         """
         if now is former:
             return self
@@ -105,7 +106,7 @@ class RoundMemory:
 
 
 def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
-    """Return the memory with all its times moved by ``by_s``."""
+    """Return the memory with all times shifted by ``by_s``."""
     shed_at_s = {broker: at_s + by_s for broker, at_s in memory.shedder.shed_at_s.items()}
     moved_at_s = {bundle: at_s + by_s for bundle, at_s in memory.moved_at_s.items()}
     return replace(

@@ -1,4 +1,4 @@
-"""The moves of one round while they are being chosen, one after the other."""
+"""The work of one round: chooses its moves one after the other."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -25,9 +25,9 @@ _DOMINANT_FRACTION = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class RoundWork:
-    """The projected view and what was decided so far.
+    """The projected view and the decisions so far.
 
-    ``memory`` is the placement's. ``budget_moves`` is what the hour still allows.
+    ``memory`` is the placement's. ``moves_left_in_hour`` is the rest of the hourly budget.
     """
 
     view: ClusterView
@@ -53,9 +53,9 @@ class RoundWork:
         leaving: BrokerId | None = None,
         cause: Cause = Cause.UNOWNED,
     ) -> Move | None:
-        """Give a bundle to the placement's choice.
+        """Assign a bundle to the broker that the placement chooses.
 
-        No broker owns it, or it is ``leaving`` a broker, which cannot be chosen.
+        The bundle has no owner, or is ``leaving`` a broker, which cannot be chosen.
         """
         eligible = self.filters.eligible(self.view, bundle, domain)
         mask = eligible.mask
@@ -70,7 +70,7 @@ class RoundWork:
         return self._move(Offer(bundle, source or target, cause), source, target)
 
     def drain(self) -> None:
-        """Take bundles off draining brokers, as many as one round may."""
+        """Move bundles off draining brokers, as many as one round allows."""
         left = self.settings.drain_moves_per_round
         draining = self.view.brokers.draining
         for row in np.flatnonzero(draining).tolist():
@@ -84,7 +84,7 @@ class RoundWork:
                 left -= self._move_away(bundle, source)
 
     def weigh(self, offers: Iterable[Offer]) -> None:
-        """Decide on a shedder's offers, in their order. Once a round."""
+        """Decide on a shedder's offers, in order. Call it once per round."""
         self._count_under_way()
         stale = self._stale()
         for offer in offers:
@@ -97,7 +97,7 @@ class RoundWork:
                 self._obey(offer)
 
     def limits(self) -> Limits:
-        """Return what a strategy that chooses targets itself may do in this round."""
+        """Return the limits for a strategy that chooses targets itself."""
         view, filters = self.view, self.filters
         movable = np.ones(len(view.bundles.known), dtype=np.bool_)
         for namespace in self.settings.excluded_namespaces:
@@ -117,15 +117,15 @@ class RoundWork:
         )
 
     def carry_out(self, offers: Iterable[Offer]) -> None:
-        """Move what a strategy decided within the `limits`."""
+        """Make the moves that a strategy decided within the `limits`."""
         for offer, target in [(one, one.target) for one in offers if one.target is not None]:
             self._shed(offer, target)
 
     def _count_under_way(self) -> None:
-        """Count what was under way before this round, too.
+        """Count the moves under way from before this round as well.
 
-        Only the shedder's budgets ask for it: a bundle that is placed between two rounds
-        would look at all others for nothing, ten thousand times in a cold start.
+        Only the shedder's budgets need it: for placements between two rounds it would be wasted,
+        ten thousand times in a cold start.
         """
         own = {move.bundle for move in self.moves}
         for bundle, target in self.view.moved.items():
@@ -146,7 +146,7 @@ class RoundWork:
         return True
 
     def _stale(self) -> frozenset[BrokerId]:
-        """Return the brokers whose reports are too old to shed by."""
+        """Return the brokers whose reports are too old for shedding."""
         rows = np.flatnonzero(self.view.age_s > self.filters.max_report_age_s)
         return frozenset(self.view.brokers.names[row] for row in rows.tolist())
 
@@ -174,7 +174,7 @@ class RoundWork:
         return None
 
     def _obey(self, offer: Offer) -> None:
-        """Carry out an offer as Pulsar does: the target as planned, else the placement's."""
+        """Carry out an offer as Pulsar does: with the planned target, else the placement's."""
         eligible = self.filters.eligible(self.view, offer.bundle)
         planned = None if offer.target is None else self.view.brokers.index.get(offer.target)
         if planned is not None and eligible.mask[planned]:
@@ -189,7 +189,7 @@ class RoundWork:
             self._shed(offer, target)
 
     def _improve(self, offer: Offer) -> None:
-        """Carry out an offer if some broker stays below where the source stands now."""
+        """Carry out an offer if some broker would stay below the source's current load."""
         if not self.view.short_rates(offer.bundle).any():
             self._refuse(offer.bundle, Reason.NO_IMPROVEMENT, f"on {offer.source}, without traffic")
             return
@@ -223,7 +223,7 @@ class RoundWork:
         return rows[~np.isin(rows, full)] if full else rows
 
     def _better(self, offer: Offer, rows: Indices) -> Indices:
-        """Return the rows that would stay below the source's present load by the margin."""
+        """Return the rows that would stay below the source's current load by the margin."""
         view = self.view
         before = float(loads(view, self.weights)[view.row(offer.source)])
         usage = self.cost.usage(view, offer.bundle, offer.source)

@@ -1,9 +1,9 @@
-"""How loaded a broker is: one number from its resources, by Pulsar's rule.
+"""The load of a broker as one number, computed from its resources by Pulsar's rule.
 
 Pulsar's accident `float32-usage`: it divides in 32-bit float and widens afterwards. A
-64-bit quotient differs in the seventh digit, which is enough to turn a comparison
-around. What is like Java keeps the rounding, and so does what is written for Pulsar to
-read (`max_usage`); everything else divides in 64 bits.
+64-bit quotient differs in the seventh digit, which is enough to reverse a comparison. With
+``like_java`` the rounding is kept, as in the figure written for Pulsar (`max_usage`); everything
+else divides in 64 bits.
 """
 
 import math
@@ -21,7 +21,7 @@ from loadmanager.core.settings import Doc, check
 FloatArray = NDArray[np.float64]
 
 RESOURCES: Final = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
-"""The order of the columns wherever resources stand in an array."""
+"""The order of the columns of resources in arrays."""
 
 CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 
@@ -97,9 +97,9 @@ class ResourceWeights:
 
 
 def percent_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
-    """Return usage in percent of the limit, every step in 32-bit float; 0 for no limit.
+    """Return usage in percent of the limit, every step in 32-bit float; 0 without a limit.
 
-    More than 100 is real overload and stays.
+    Values above 100 are real overload and are not clipped.
     """
     known = limit > 0
     safe = np.where(known, limit, 1.0).astype(np.float32)
@@ -137,7 +137,7 @@ def _weighted_max(
     for column, factor in zip(columns, weights.as_array()[columns].tolist(), strict=True):
         if factor > 0:
             used, most = usage[..., column], limit[..., column]
-            if weights.like_java:  # float32-usage: what follows the percentage has 64 bits
+            if weights.like_java:  # float32-usage: steps after the percentage use 64 bits
                 share = percent_usage(used, most).astype(np.float64) * factor / 100.0
             else:
                 share = _fraction(used, most) * factor
@@ -146,13 +146,13 @@ def _weighted_max(
 
 
 def _fraction(usage: FloatArray, limit: FloatArray) -> FloatArray:
-    # An unknown limit is 0, and nothing of it is used.
+    # An unknown limit is 0; its usage fraction is then 0.
     with np.errstate(over="ignore"):
         return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
 
 def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:
-    """Return usages and limits as two lists; an unknown resource is 0 of 0."""
+    """Return usages and limits as two lists, both 0 for an unknown resource."""
     usages = [0.0 if item is None else item.usage for item in resources]
     return usages, [0.0 if item is None else item.limit for item in resources]
 

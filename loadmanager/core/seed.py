@@ -1,8 +1,8 @@
-"""Initial averages for a new leader, in the file that the rollup writes.
+"""Initial averages for a new leader, from the file that the rollup writes.
 
-The file is gzip of JSON lines: a head, one line for each bundle, and an end with their
-number, so that half a file is known for one. Lines are read one by one, and of a week's
-profile only one hour is kept, so that a large file takes little memory.
+The file is gzip of JSON lines: a head, one line per bundle, and an end with their number, so
+that an incomplete file is detected. Lines are read one by one, and only one hour of the weekly
+profile is kept, so that a large file takes little memory.
 """
 
 import zlib
@@ -23,12 +23,12 @@ MOST_BUNDLES: Final = 1_000_000
 MOST_LINE_BYTES: Final = 16_384
 _PIECE_BYTES: Final = 2**20
 _GZIP: Final = 31
-_THURSDAY_HOURS: Final = 72  # 1970 began on a Thursday, a week begins on Monday.
+_THURSDAY_HOURS: Final = 72  # 1970-01-01 was a Thursday; weeks begin on Monday.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedHead:
-    """Where a seed comes from: history of ``cluster`` from ``since_ms`` to ``until_ms``."""
+    """The origin of a seed: history of ``cluster`` from ``since_ms`` to ``until_ms``."""
 
     cluster: str
     made_at_ms: int
@@ -40,10 +40,10 @@ class SeedHead:
 class BundleSeed:
     """Rates of one bundle in history.
 
-    ``long`` is the leader's long-term average at the end of the history, of
-    ``long_samples`` samples. ``mean`` is the time-weighted mean over all of it, and
-    ``hours`` the message rate of each `hour_of_week` over that of the mean: 168 factors,
-    None for an hour without history, or nothing at all where there is no profile.
+    ``long`` is the leader's long-term average at the end of the history, over ``long_samples``
+    samples. ``mean`` is the time-weighted mean over the whole history. ``hours`` are the message
+    rates of each `hour_of_week` relative to the mean: 168 factors, None for an hour without
+    history; empty without a profile.
     """
 
     bundle: BundleId
@@ -73,17 +73,17 @@ class Seed:
 
 
 def hour_of_week(at_ms: int) -> int:
-    """Return the hour of the week of a wall clock's time in UTC; 0 is Monday from midnight on."""
+    """Return the hour of the week of a wall-clock time in UTC; 0 begins on Monday at midnight."""
     return (at_ms // HOUR_MS + _THURSDAY_HOURS) % HOURS
 
 
 def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
     """Yield the pieces of a seed file.
 
-    Numbers are kept to six digits.
+    Numbers are rounded to six significant digits.
 
     Raises:
-        MalformedContent: a line is none that `read_seed` would take.
+        MalformedContent: `read_seed` would reject a line.
     """
     packer = zlib.compressobj(wbits=_GZIP)
     for piece in _pieces(_lines(head, bundles)):
@@ -92,7 +92,7 @@ def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes
 
 
 def fits_in_seed(one: BundleSeed) -> bool:
-    """Return whether `encode_seed` takes it: no leader could use rates beyond all measure."""
+    """Return whether `encode_seed` accepts it, as its rates are within the bounds."""
     try:
         _line_of(one)
     except MalformedContent:
@@ -148,10 +148,10 @@ def _bundle_to_json(one: BundleSeed) -> dict[str, Any]:
 
 
 def read_seed(where: str, lines: Iterable[bytes], hour: int) -> Seed:
-    """Return what the lines of a seed file, unpacked, say of an hour of the week.
+    """Return the seed for an hour of the week from the unpacked lines of a seed file.
 
     Raises:
-        MalformedContent: naming the line, the field, what was found and what was expected.
+        MalformedContent: with the line, the field, the found value and the expected one.
     """
     head: SeedHead | None = None
     found: dict[BundleId, Expected] = {}
@@ -195,7 +195,7 @@ def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:
     if not 0 < samples <= LONG_SAMPLES:
         fields.refuse("samples", f"from 1 to {LONG_SAMPLES}")
     mean, factor = _rates(fields, "mean"), _factor(fields, hour)
-    # No broker would accept more, and the successor takes this figure as an average.
+    # A report may not exceed this bound, and the successor receives this figure as an average.
     now = Rates(*(min(rate * factor, RATE.most) for rate in mean.row()))
     return bundle, Expected(now, _rates(fields, "long"), samples, fields.count("topics"))
 
@@ -208,7 +208,7 @@ def _rates(fields: Fields, name: str) -> Rates:
 
 
 def _factor(fields: Fields, hour: int) -> float:
-    """Return the factor of one hour, 1 where it is not known."""
+    """Return the factor of one hour, 1 if it is unknown."""
     hours = fields.values().get("hours")
     if not isinstance(hours, list) or len(hours) not in {0, HOURS}:
         fields.refuse("hours", f"a list of {HOURS} factors, or an empty one")

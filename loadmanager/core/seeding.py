@@ -1,4 +1,4 @@
-"""From a seed to averages of the bundles there are now, which may have been cut since."""
+"""Turns a seed into averages of the current bundles, which may have been split since."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -10,11 +10,11 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.seed import Expected
 
 SEEDED_SHORT_SAMPLES: Final = 1
-"""What a profile says of this hour counts as much as the first report: half, then a third."""
+"""The profile of this hour has the weight of one report: first a half, then a third."""
 
 SEEDED_LONG_SAMPLES: Final = 30
-"""Of 1,000 that fill a long-term average: with a sample each ten seconds, reports count as much
-after five minutes, and nine times as much after three quarters of an hour."""
+"""Of the 1,000 samples of a long-term average: with a sample every ten seconds, reports have the
+same weight after five minutes, and nine times the weight after three quarters of an hour."""
 
 
 def seeded(
@@ -22,10 +22,10 @@ def seeded(
 ) -> dict[BundleId, BundleAverages]:
     """Return the assumed averages of every bundle that a seed covers.
 
-    Bundles of a namespace with other ``boundaries`` now stand for the ranges they had: each
-    present bundle gets its part of all that it overlaps, by the width of their ranges, and
-    none if some of its range is not covered. Of a namespace without boundaries, which may be
-    created yet, the bundles are taken as they are.
+    If the ``boundaries`` of a namespace have changed, each current bundle receives a share of
+    every former bundle that it overlaps, in proportion to the width of the ranges, and none if
+    its range is not fully covered. For a namespace without boundaries, which may be created
+    later, the bundles are used unchanged.
     """
     found: dict[BundleId, BundleAverages] = {}
     cut: dict[Namespace, list[BundleId]] = {}
@@ -47,7 +47,7 @@ def seeded(
 def _overlapped(
     present: tuple[int, int], ranges: Iterable[tuple[int, int, Expected]]
 ) -> Expected | None:
-    """Return the sum of the overlapping parts; None if they do not cover all of it."""
+    """Return the sum of the overlapping parts; None if they do not cover the whole range."""
     lower, upper = present
     parts = []
     covered = 0

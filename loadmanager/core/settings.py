@@ -1,8 +1,8 @@
-"""Settings that describe themselves: a dataclass field with range, unit and effect.
+"""Self-describing settings: dataclass fields with a range, a unit and an effect.
 
 Every strategy is a frozen dataclass whose fields are its settings. A field is
 annotated with its range (``annotated_types``) and a `Doc`; the configuration file,
-its reference and the reading of Pulsar's own keys are all made from that.
+its reference and the reading of Pulsar's own keys are all derived from these.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Doc:
-    """Description of a setting, with Pulsar's name of it.
+    """Description of a setting, with Pulsar's name for it.
 
     ``pulsar_divisor`` turns Pulsar's unit into ours: a threshold of 85 percent divided
     by 100 is our fraction 0.85.
@@ -49,13 +49,13 @@ class Setting:
 
 
 class SettingOutOfRange(LoadManagerError, ValueError):
-    """A strategy was made with a value it cannot work with.
+    """A strategy was created with a value outside its range.
 
     Args:
         owner: the strategy's class name.
         name: the field.
-        value: what it was given.
-        expected: what would have been accepted.
+        value: the given value.
+        expected: the accepted values.
     """
 
     def __init__(self, owner: str, name: str, value: object, expected: str) -> None:
@@ -88,10 +88,10 @@ def groups_of(kind: type) -> Mapping[str, type]:
 
 
 def values_of(value: object) -> dict[str, Any]:
-    """Return what a settings dataclass is set to, as plain values by configuration key.
+    """Return the values of a settings dataclass as plain values by configuration key.
 
-    The keys are those a configuration accepts: the fields of a group have the group's
-    name before them (``weights_cpu``).
+    The keys are those of the configuration: the fields of a group are prefixed with the group's
+    name (``weights_cpu``).
     """
     kind = type(value)
     found = {setting.name: _plain(getattr(value, setting.name)) for setting in settings_of(kind)}
@@ -104,8 +104,8 @@ def values_of(value: object) -> dict[str, Any]:
 def with_arithmetic(value: T, *, like_java: bool) -> T:
     """Return a strategy, or other settings, with or without Pulsar's accidents.
 
-    That is its field ``like_java``, and the same in its groups; what has no such field
-    decides the same in both modes. ``docs/accidents.md`` lists the accidents.
+    This sets the field ``like_java`` of the value and of its groups; anything without that field
+    behaves the same in both modes. ``docs/accidents.md`` lists the accidents.
     """
     if not is_dataclass(value) or isinstance(value, type):
         return value
@@ -121,7 +121,7 @@ def check(value: object) -> None:
     """Refuse a settings dataclass that holds a number outside its range.
 
     Raises:
-        SettingOutOfRange: naming the field, the value and the range.
+        SettingOutOfRange: with the field, the value and the range.
     """
     for setting in settings_of(type(value)):
         number = getattr(value, setting.name)
@@ -135,10 +135,10 @@ def check(value: object) -> None:
 
 
 def from_pulsar(kind: type[T], keys: Mapping[str, Any]) -> T:
-    """Return a strategy with the settings that Pulsar's own keys ask for.
+    """Return a strategy with the settings from Pulsar's own keys.
 
-    Keys that are absent leave our default, which is Pulsar's. A field that is a
-    group of settings (the resource weights) is filled from the same keys.
+    For absent keys our default, which is Pulsar's, is kept. A field that is a group of settings
+    (the resource weights) is filled from the same keys.
     """
     given: dict[str, Any] = {
         name: from_pulsar(group, keys) for name, group in groups_of(kind).items()

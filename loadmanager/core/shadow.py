@@ -1,10 +1,10 @@
-"""Another strategy beside the active one: what it would have had, and moves nothing.
+"""Evaluates another strategy beside the active one, without moving any bundle.
 
-A shadow has owners of its own. They are those of the reports, but for the bundles that it
-would have moved, and those that only the active strategy moved. In each round it decides on
-the present traffic of the bundles as its own owners would have it, and its moves are made
-at once. What leaves the cluster (a broker, a bundle that is split) leaves it for a shadow,
-too; what was there then is where the reports have it.
+A shadow keeps its own owners. They differ from the reported owners for the bundles that the
+shadow would have moved, and for those that only the active strategy moved. In each round it
+decides on the current traffic of the bundles, assigned to its own owners, and its moves take
+effect at once. A broker or bundle that leaves the cluster (a bundle by a split) also leaves the
+shadow; the bundles of such a broker return to their reported owners.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 
 ROUNDS_KEPT: Final = 60
-"""So many rounds the means go back."""
+"""Number of rounds over which means are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Shadowed:
 
     Attributes:
         largest: the largest demand of any resource of any broker, a fraction.
-        gap: how far that is above the proven lower bound, over the bound.
-        active_gap: the same of the cluster as it is.
-        moves: bundles that it would have moved for their load.
-        moved: their part of the cluster's traffic, half by messages and half by bytes.
-        active_moves: what the active strategy moved.
-        active_moved: the part of the traffic of that.
+        gap: how far ``largest`` is above the proven lower bound, as a fraction of the bound.
+        active_gap: the gap of the real cluster.
+        moves: number of bundles that it would have moved for load.
+        moved: their fraction of the cluster's traffic, half by messages and half by bytes.
+        active_moves: number of bundles that the active strategy moved.
+        active_moved: their fraction of the cluster's traffic.
     """
 
     largest: float
@@ -52,7 +52,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadow:
-    """A strategy's own owners and memory. ``rounds`` are the last, oldest first."""
+    """The owners and memory of a shadow. ``rounds`` are the last rounds, oldest first."""
 
     away: Mapping[BundleId, BrokerId] = field(default_factory=lambda: MappingProxyType({}))
     memory: RoundMemory = field(default_factory=RoundMemory)
@@ -60,27 +60,27 @@ class Shadow:
 
     @property
     def gap(self) -> float:
-        """The mean of its gaps, 0 before the first round."""
+        """Its mean gap, 0 before the first round."""
         return _mean(one.gap for one in self.rounds)
 
     @property
     def regret(self) -> float:
-        """How far its gaps are below those of the cluster, mean; negative: they are above."""
+        """How far its mean gap is below that of the cluster; negative if it is above."""
         return self.active_gap - self.gap
 
     @property
     def active_gap(self) -> float:
-        """The mean gap of the cluster as it was, 0 before the first round."""
+        """The mean gap of the real cluster, 0 before the first round."""
         return _mean(one.active_gap for one in self.rounds)
 
     @property
     def moves(self) -> int:
-        """The moves of the last rounds."""
+        """The number of its moves in the last rounds."""
         return sum(one.moves for one in self.rounds)
 
     @property
     def moved(self) -> float:
-        """The traffic that they moved, as a part of all traffic."""
+        """The traffic of these moves, as a fraction of all traffic."""
         return sum(one.moved for one in self.rounds)
 
 
@@ -89,10 +89,10 @@ class Seen:
     """Input of a shadow from a round of the active strategy.
 
     Attributes:
-        view: what was decided on.
-        divided: what its brokers use, by the costs that the leader decides with.
-        optimality: how the cluster stands by the same costs.
-        moves: what the active strategy moves, which a shadow does not follow.
+        view: the view of the round.
+        divided: the usage of its brokers by bundle, with the leader's costs.
+        optimality: the balance of the cluster with the same costs.
+        moves: the moves of the active strategy, which a shadow does not follow.
     """
 
     view: ClusterView
@@ -102,7 +102,7 @@ class Seen:
 
 
 def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Generator) -> Shadow:
-    """Return a shadow after a round in which ``planner`` decided; ``rng`` is for its draws."""
+    """Return the shadow after a round decided by ``planner`` with ``rng``."""
     view, divided = seen.view, seen.divided
     away, owner = _owners(view, divided, shadow.away)
     world = with_owners(view, divided, owner, planner.weights)
@@ -131,7 +131,7 @@ def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Gen
 def _owners(
     view: ClusterView, divided: Divided, away: Mapping[BundleId, BrokerId]
 ) -> tuple[Mapping[BundleId, BrokerId], Indices]:
-    """Return what is still there of ``away``, and (K,) each bundle's broker, -1 for none."""
+    """Return the entries of ``away`` that still exist, and (K,) each bundle's broker row or -1."""
     owner, kept = divided.owner.copy(), {}
     for bundle, broker in away.items():
         row, at = view.bundles.row(bundle), view.brokers.index.get(broker)
@@ -142,7 +142,7 @@ def _owners(
 
 
 def _part_of_traffic(view: ClusterView, bundles: Collection[BundleId]) -> float:
-    """Return the traffic of bundles as a part of the cluster's, by messages and by bytes."""
+    """Return the bundles' fraction of the cluster's traffic, half by messages, half by bytes."""
     listed = view.owned.listed_by >= 0
     rows = [row for row in map(view.bundles.row, bundles) if row is not None]
     amounts = (view.bundles.short_msgs_per_s, view.bundles.short_bytes_per_s)

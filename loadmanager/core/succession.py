@@ -1,15 +1,14 @@
-"""Which of two agents of one broker goes on.
+"""Decides which of several agents of the same broker continues.
 
-A restarted sidecar must not wait for the session of the run before it: so on one host
-the later agent takes over. Two mistakes look alike and must not go on for ever:
+A restarted sidecar must not wait until the session of its previous run expires: so on the same
+host the later agent takes over. Two faults look similar and must not continue forever:
 
-- An agent that was frozen, was replaced, and wakes up: it has registered before, and
-  finds one that registered after it. It ends.
-- Two sidecars that were given one broker id, each restarted whenever it ends. Those of
-  two hosts never take over from one another: the later one waits until the session of
-  the earlier one is gone, which it is soon if that host has died. Those of one host are
-  detected by their number: after a few take-overs that follow one another closely, the next
-  one waits in the same way.
+- An agent that was frozen, was replaced and resumes: it registered before, and finds an agent
+  that registered after it. It ends.
+- Two sidecars with the same broker id, each restarted whenever it ends. On different hosts they
+  never take over from one another: the later one waits until the session of the earlier one has
+  expired, which happens soon if that host has failed. On the same host they are detected by the
+  number of take-overs: after a few in quick succession, the next agent waits in the same way.
 """
 
 from collections.abc import Iterable
@@ -21,11 +20,11 @@ from loadmanager.core.wire import AgentRecord
 
 MOST_TAKE_OVERS: Final = 3
 SOON_MS: Final = 600_000
-"""Longer than any supervisor's pause between restarts, which Kubernetes has grow to 5 minutes."""
+"""Longer than a supervisor's delay between restarts, which reaches 5 minutes in Kubernetes."""
 
 
 class Verdict(StrEnum):
-    """Action of an agent before its registration."""
+    """The action of an agent that is about to register."""
 
     TAKE_OVER = "take_over"
     STAND_BY = "stand_by"
@@ -36,7 +35,7 @@ class Verdict(StrEnum):
 class Rival:
     """Another agent of the same broker with a live session.
 
-    ``epoch`` is the czxid of its mark: of two agents the later one has the higher.
+    ``epoch`` is the czxid of its mark: a later agent has a higher one.
     """
 
     record: AgentRecord
@@ -46,10 +45,10 @@ class Rival:
 def judge(
     me: AgentRecord, own_epoch: int | None, rivals: Iterable[Rival]
 ) -> tuple[Verdict, Rival | None]:
-    """Return what ``me`` does, and the rival that decided it.
+    """Return the action of ``me``, and the rival that determined it.
 
-    ``own_epoch`` is the highest epoch that this agent had or saw when it last tried to
-    register; None before it has tried.
+    ``own_epoch`` is the highest epoch that this agent had or saw when it last tried to register;
+    None before the first attempt.
     """
     living = sorted(rivals, key=lambda rival: rival.epoch, reverse=True)
     if not living:
@@ -65,7 +64,7 @@ def judge(
 
 
 def take_overs(me: AgentRecord, rivals: Iterable[Rival]) -> int:
-    """Return the number of take-overs in a row if ``me`` registers over these."""
+    """Return the number of consecutive take-overs if ``me`` replaces these."""
     soon = [
         rival.record.take_overs + 1
         for rival in rivals

@@ -1,4 +1,4 @@
-"""Which bundles of a broker are the heaviest: those that TransferShedder may move."""
+"""The heaviest bundles of a broker: those that TransferShedder may move."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -22,13 +22,13 @@ def heaviest(
 ) -> tuple[TopBundle, ...]:
     """Return the ``count`` heaviest bundles of a report by throughput, ascending.
 
-    Bundles without throughput, of the system or of a namespace that ``left_out`` names
-    never count. Ties go by message rate, then by name.
+    Bundles without throughput, of the system or of a ``left_out`` namespace are excluded. Ties
+    are broken by message rate, then by name.
 
     Pulsar's accident `inbound-first`: inbound throughput is compared first, in steps of
     100 kB/s, then outbound, then the message rate in steps of 100, then sessions and
-    topics, then the cache. A bundle with little in and much out ranks low, and where
-    there are many bundles it is never among those that may move.
+    topics, then the cache. A bundle with little inbound and much outbound traffic ranks low, and
+    on a broker with many bundles it never becomes movable.
     """
     bytes_per_s = listing.rates[:, BYTES_IN] + listing.rates[:, BYTES_OUT]
     ascending = _order_like_java(listing) if like_java else _order(listing, bytes_per_s)
@@ -43,13 +43,13 @@ def heaviest(
 
 
 class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, each picked when it is needed.
+    """The heaviest bundles of every broker, selected on access.
 
-    Most rounds ask for none, and none asks for more than a few.
+    Most rounds access none, and no round more than a few.
 
     Args:
-        reported: what each broker lists, or the heaviest themselves.
-        count: how many of each.
+        reported: the bundles that each broker lists, or its heaviest bundles.
+        count: the number of bundles per broker.
         like_java: as in `heaviest`.
     """
 
@@ -65,11 +65,11 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
         self._like_java = like_java
 
     def having(self, reported: Mapping[BrokerId, Listing]) -> "TopBundles":
-        """Return the same with other reports of some brokers."""
+        """Return a copy with the reports of some brokers replaced."""
         return TopBundles({**self._reported, **reported}, self._count, like_java=self._like_java)
 
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
-        """Return the heaviest of one broker, ascending."""
+        """Return the heaviest bundles of one broker, ascending."""
         found = self._reported[broker]
         if isinstance(found, Listing):
             found = heaviest(found, self._count, like_java=self._like_java)
@@ -81,12 +81,12 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
         return iter(self._reported)
 
     def __len__(self) -> int:
-        """Return how many brokers there are."""
+        """Return the number of brokers."""
         return len(self._reported)
 
 
 def _order(listing: Listing, bytes_per_s: FloatArray) -> Indices:
-    # The last key counts first; what is equal in all stays in order of names.
+    # The last key is the primary one; ties keep the order of names.
     msgs_per_s = listing.rates[:, MSGS_IN] + listing.rates[:, MSGS_OUT]
     return np.lexsort((msgs_per_s, bytes_per_s))
 

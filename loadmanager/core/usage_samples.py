@@ -1,4 +1,4 @@
-"""How a broker's usage varied lately: the samples that a report's means and variances are of."""
+"""The recent samples of a broker's usage, for the means and variances in its reports."""
 
 import statistics
 from collections.abc import Set as AbstractSet
@@ -10,17 +10,17 @@ from loadmanager.core.load import HostUsage, ResourceUsage
 from loadmanager.core.rates import six_digits
 
 MOST_SAMPLES: Final = 12
-"""So many samples are kept: those of a minute, at the usual interval of five seconds."""
+"""Number of samples kept: one minute at the default interval of five seconds."""
 
 _NO_BUNDLES: Final[AbstractSet[BundleId]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSamples:
-    """The last samples of a broker's host, oldest first, while it had the same ``bundles``.
+    """The last samples of a broker's host with the same ``bundles``, oldest first.
 
-    They start over when the broker gains or loses a bundle: what usage does then is a change
-    and no variation.
+    They are cleared when the broker gains or loses a bundle: the resulting change of usage is
+    not variation.
     """
 
     taken: tuple[HostUsage, ...] = ()
@@ -43,7 +43,7 @@ class UsageSamples:
 
 
 def _varied(taken: list[ResourceUsage | None]) -> ResourceUsage | None:
-    """Return the last one with mean and variance of those with the same limit."""
+    """Return the last sample, with mean and variance of the samples with the same limit."""
     last = taken[-1]
     if last is None:
         return None

@@ -1,6 +1,6 @@
-"""Where everything lies in ZooKeeper, below the chroot: Pulsar's own paths where it has them.
+"""Paths in ZooKeeper, relative to the chroot; Pulsar's own paths where they exist.
 
-Paths whose last part is a broker id or an encoded topic are built here alone.
+Paths that end in a broker id or an encoded topic are built only here.
 """
 
 from typing import Final
@@ -31,49 +31,49 @@ ATTACH_PRIOR: Final = "/loadbalance/attach/prior"
 """Settings of Pulsar's own balancer before ``loadmanager attach`` switched it off."""
 ATTACH_PAUSED: Final = "/loadbalance/attach/paused"
 ATTACH_MOVES: Final = "/loadbalance/attach/moves"
-"""How many moves ``loadmanager attach`` began within the last hour, for its budgets."""
+"""The moves that ``loadmanager attach`` began within the last hour, for its limits."""
 ATTACH_COURSE: Final = "/loadbalance/attach/course"
-"""How the balance went over the last hour, for the live page of the next controller."""
+"""The balance over the last hour, for the live page of the next controller."""
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 QUOTAS: Final = "/loadbalance/resource-quota"
 
 
 def registration(broker: BrokerId) -> str:
-    """Return where ``broker`` is registered with its addresses and its state (ephemeral)."""
+    """Return the node of ``broker``'s registration, with its addresses and state (ephemeral)."""
     return f"{BROKERS}/{broker}"
 
 
 def loads(broker: BrokerId) -> str:
-    """Return where ``broker``'s agent publishes what the broker carries (ephemeral)."""
+    """Return the node in which ``broker``'s agent publishes its loads (ephemeral)."""
     return f"{LOADS}/{broker}"
 
 
 def agents(broker: BrokerId) -> str:
-    """Return the folder that holds the mark of ``broker``'s present agent, and no other."""
+    """Return the folder that contains only the mark of ``broker``'s current agent."""
     return f"{AGENTS}/{broker}"
 
 
 def agent(broker: BrokerId, session_id: int) -> str:
     """Return the mark of the agent of ``broker`` in this session (ephemeral).
 
-    A new agent deletes it as it registers, and every commit of an agent checks it. The
-    version of a node that each agent recreates would not do: it begins at 0 again.
+    A new agent deletes it when it registers, and every commit of an agent checks it. The version
+    of a node that each agent recreates could not be used for that check: it starts again at 0.
     """
     return f"{agents(broker)}/{session_id:x}"
 
 
 def owned(broker: BrokerId) -> str:
-    """Return where ``broker`` lists what it owns (ephemeral)."""
+    """Return the node of ``broker``'s owned list (ephemeral)."""
     return f"{OWNED}/{broker}"
 
 
 def orders(broker: BrokerId) -> str:
-    """Return where the leader says what ``broker`` should own."""
+    """Return the node of the leader's orders for ``broker``."""
     return f"{ORDERS}/{broker}"
 
 
 def draining(broker: BrokerId) -> str:
-    """Return the mark that ``broker`` is to be emptied and take nothing."""
+    """Return the mark that ``broker`` is draining."""
     return f"{DRAINING}/{broker}"
 
 
@@ -90,28 +90,28 @@ def lock_folder(bundle: BundleId) -> str:
 def lock_folder_of(namespace: Namespace) -> str:
     """Return the folder of the locks of a namespace's bundles (persistent).
 
-    Its version counts the commits in which any of them was taken.
+    Its version counts the commits that took any of these locks.
     """
     return f"{LOCKS}/{namespace}"
 
 
 def local_policies(namespace: Namespace) -> str:
-    """Return where the bundle boundaries of ``namespace`` stand."""
+    """Return the node of the bundle boundaries of ``namespace``."""
     return f"{LOCAL_POLICIES}/{namespace}"
 
 
 def policies(namespace: Namespace) -> str:
-    """Return where the policies of ``namespace`` stand, which Pulsar keeps for all clusters."""
+    """Return the node of the policies of ``namespace``, which Pulsar shares among clusters."""
     return f"{POLICIES}/{namespace}"
 
 
 def quota(bundle: BundleId | None) -> str:
-    """Return where the resource quota of ``bundle`` stands, None for that of all others."""
+    """Return the node of the resource quota of ``bundle``; None for the default quota."""
     return f"{QUOTAS}/{bundle or 'default'}"
 
 
 def isolation_policies(cluster: str) -> str:
-    """Return where the isolation policies of ``cluster`` stand, all in one node."""
+    """Return the node of all isolation policies of ``cluster``."""
     return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
 
 
@@ -121,11 +121,11 @@ def failure_domains(cluster: str) -> str:
 
 
 def partitioned_topics(namespace: Namespace) -> str:
-    """Return the folder of the partitioned topics of ``namespace``, one below for each domain."""
+    """Return the folder of the partitioned topics of ``namespace``, with one folder per domain."""
     return f"{PARTITIONED_TOPICS}/{namespace}"
 
 
 def partitions(topic: TopicName) -> str:
-    """Return where the number of partitions of ``topic`` stands, as Pulsar encodes it."""
+    """Return the node of the number of partitions of ``topic``, with Pulsar's encoding."""
     local = quote(topic.local, safe="")
     return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain}/{local}"

@@ -1,4 +1,4 @@
-"""What a bundle costs the broker that serves it: models, the default one first."""
+"""Models of the cost of serving a bundle."""
 
 from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.cost.learned import LearnedCost

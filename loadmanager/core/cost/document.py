@@ -1,10 +1,9 @@
-"""What bundles were found to cost, as the pipeline's ``costs`` job writes it down.
+"""The learned costs of bundles, as written by the pipeline's ``costs`` job.
 
-One document holds the costs of every class of brokers: what one unit of each rate uses
-of each resource, how sure that is, and how well it predicted what was held out. Rates and
-resources have the names and units of history: ``cpu`` in percent of one core, memory in
-MiB, bandwidth in kbit/s; messages and bytes per second, numbers of topics and of
-connections (producers and consumers).
+One document holds the costs for every class of brokers: the usage of each resource per unit of
+each rate, its uncertainty, and how well it predicted held-out data. Rates and resources have the
+names and units of history: ``cpu`` in percent of one core, memory in MiB, bandwidth in kbit/s;
+messages and bytes per second, numbers of topics and of connections (producers and consumers).
 """
 
 import json
@@ -28,7 +27,7 @@ RATES: Final = (
     "topics",
     "connections",
 )
-"""What a bundle's cost is computed from, in the order of the columns of all arrays."""
+"""The rates that determine a bundle's cost, in the order of the columns of all arrays."""
 
 MOST_BYTES: Final = 8 * 2**20
 MOST_CLASSES: Final = 100
@@ -49,15 +48,14 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well the costs of one class predicted a resource in minutes that were held out.
+    """How well the costs of one class predicted a resource in held-out minutes.
 
-    ``mape`` is the mean absolute error as a fraction of what was measured, and
-    ``coverage`` the fraction of minutes that lay within their 90 % interval.
-    ``baseline_mape`` is the error of traffic shares in the same minutes. ``moves`` are the
-    moves that were used as natural experiments and ``move_mape`` is the error of what the
-    targets were predicted to use after them. ``typical_error`` is half the 90 % interval
-    of what typical traffic costs in all, as a fraction of it: terms that are mistaken for
-    each other do not matter to it. None is what was not measured.
+    ``mape`` is the mean absolute error as a fraction of the measured usage, and ``coverage`` the
+    fraction of minutes within their 90 % interval. ``baseline_mape`` is the error of traffic
+    shares in the same minutes. ``moves`` is the number of moves used as natural experiments, and
+    ``move_mape`` the error of the predicted usage of the targets after them. ``typical_error``
+    is half the 90 % interval of the total cost of typical traffic, as a fraction of that cost:
+    terms that are confused with each other do not affect it. None means not measured.
     """
 
     mape: float
@@ -71,11 +69,11 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCosts:
-    """What the brokers of one class pay for traffic.
+    """The cost of traffic on brokers of one class.
 
-    ``resources`` has the terms of a resource by rate; a rate without a term costs
-    nothing. ``brokers`` were seen in the class, for ``minutes`` in all. ``typical`` is
-    the mean of each rate over those minutes: it says which terms matter.
+    ``resources`` has the terms of a resource by rate; a rate without a term costs nothing.
+    ``brokers`` were observed in the class, for ``minutes`` in total. ``typical`` is the mean of
+    each rate over those minutes: it shows which terms matter.
     """
 
     resources: Mapping[str, Mapping[str, Term]]
@@ -86,10 +84,10 @@ class ClassCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostDocument:
-    """What was learned from the history of ``cluster`` from ``since_ms`` to ``until_ms``.
+    """The costs learned from the history of ``cluster`` from ``since_ms`` to ``until_ms``.
 
-    ``backgrounds`` is what each broker uses of a resource without any traffic, in the
-    resource's unit. Classes are named as in the configuration; "" is where none is set.
+    ``backgrounds`` is each broker's usage of a resource without traffic, in the resource's unit.
+    Classes are named as in the configuration; "" if none is set.
     """
 
     cluster: str
@@ -105,7 +103,7 @@ def encode_costs(document: CostDocument) -> bytes:
     """Return the document as JSON for a file.
 
     Raises:
-        MalformedContent: it is none that `decode_costs` would read.
+        MalformedContent: `decode_costs` would reject it.
     """
     found = costs_to_json(document)
     try:
@@ -117,7 +115,7 @@ def encode_costs(document: CostDocument) -> bytes:
 
 
 def costs_to_json(document: CostDocument) -> dict[str, Any]:
-    """Return the document as JSON holds it, unchecked."""
+    """Return the document as a JSON object, unchecked."""
     plain: dict[str, Any] = _plain(document)
     return {"format": FORMAT, **plain}
 
@@ -131,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 
 def pack_costs(document: CostDocument) -> bytes:
-    """Return the document as it stands in ZooKeeper, compressed; raises as `encode_costs`."""
+    """Return the document in its compressed form for ZooKeeper; raises as `encode_costs`."""
     found = json.loads(encode_costs(document))
     return packed(json.dumps(found, separators=(",", ":")).encode())
 
@@ -142,7 +140,7 @@ def decode_costs(where: str, data: bytes) -> CostDocument:
 
 
 def costs_of(fields: Fields) -> CostDocument:
-    """Return the document in an object that was read."""
+    """Return the document in a JSON object."""
     if fields.count("format", default=None) != FORMAT:
         fields.refuse("format", f"{FORMAT}, the only one this version knows")
     since_ms, until_ms = (fields.count(name, None, TIME_MS) for name in ("since_ms", "until_ms"))

@@ -1,10 +1,10 @@
-"""The cost model that was learned from history: what traffic costs on each class of brokers.
+"""The cost model learned from history: the cost of traffic on each class of brokers.
 
-What a bundle costs a broker is the sum of its rates times the terms of the broker's class,
-times what the broker shows now over what the class's terms say of all its traffic. That
-factor makes the bundles of a broker add up to what it uses beyond its background, follows
-brokers that are faster or slower than their class, and is held back where there is so
-little traffic that it would be made of noise.
+The cost of a bundle on a broker is the sum of its rates times the terms of the broker's class,
+times a factor: the broker's current usage above its background, relative to the usage that the
+class's terms predict for all its traffic. With this factor the costs of a broker's bundles add
+up to its usage above the background, and brokers that are faster or slower than their class are
+followed. The factor is damped when there is so little traffic that it would be mostly noise.
 """
 
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 
 LEAST_FACTOR: Final = 0.5
 MOST_FACTOR: Final = 2.0
-"""A broker that is further from its class than this is measured wrongly or runs other things."""
+"""A broker further from its class than this is measured wrongly or runs other processes."""
 
 SUPPOSED_FRACTION: Final = 0.1
-"""So much of a broker's limit is supposed to be used as the class predicts, whatever it shows."""
+"""Fraction of a broker's limit that is assumed to be used as the class predicts."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Fleet:
-    """The brokers of a view: of which class each one is, and what it uses without traffic."""
+    """The brokers of a view, with the class and the background usage of each."""
 
     names: tuple[BrokerId, ...]
     reported: tuple[str, ...]
@@ -40,9 +40,9 @@ class _Fleet:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the last view was asked for: a round asks many times of the same brokers.
+    """A cache for the last view: a round uses the same brokers many times.
 
-    Each is replaced as a whole: rounds may be computed in two threads at once.
+    Each entry is replaced as a whole: rounds may be computed in two threads at once.
     """
 
     fleet: _Fleet | None = None
@@ -51,11 +51,11 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class LearnedCost:
-    """What a document says, where it is good enough (see `trust`), and ``fallback`` elsewhere.
+    """The costs of a document where they are good enough (see `trust`), else of ``fallback``.
 
-    A broker is of the class that it reports. One that reports none is of the class that
-    history saw it in, or of the class without a name. A class that is not in the document
-    falls back, and so does a bundle that was never measured.
+    A broker belongs to the class that it reports. A broker that reports none belongs to the
+    class in which history observed it, or to the class without a name. The fallback applies to a
+    class that is not in the document, and to a bundle that was never measured.
     """
 
     document: CostDocument
@@ -67,7 +67,7 @@ class LearnedCost:
     _kept: _Kept = field(init=False, repr=False, compare=False, default_factory=_Kept)
 
     def __post_init__(self) -> None:
-        """Put the terms into arrays; the last class is that of brokers of no known one."""
+        """Convert the terms to arrays; the last class is for brokers of unknown class."""
         classes = self.document.classes
         terms = np.array([_terms(one) for one in classes.values()])
         terms = terms.reshape(len(classes), len(RESOURCES), len(RATES))
@@ -85,9 +85,9 @@ class LearnedCost:
             object.__setattr__(self, name, value)
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
-        """Return the usage of ``bundle``, never more than what its broker uses.
+        """Return the usage of ``bundle``, at most the usage of its broker.
 
-        For a bundle that no broker serves it is the mean of what all brokers would use.
+        For a bundle without an owner it is the mean over all brokers.
         """
         otherwise = self.fallback.usage(view, bundle, source)
         rates = _rates_of(view.bundles, bundle)
@@ -110,7 +110,7 @@ class LearnedCost:
         usage: FloatArray,
         rows: Indices,
     ) -> FloatArray:
-        """Return what ``bundle`` would use of each of ``rows``."""
+        """Return the usage of ``bundle`` on each of ``rows``."""
         rates = _rates_of(view.bundles, bundle)
         if rates is None:
             return self.fallback.elsewhere(view, bundle, source, usage, rows)
@@ -120,10 +120,10 @@ class LearnedCost:
         return np.where(self._trusted[classes], learned, usage)
 
     def prices(self, brokers: BrokerColumns) -> tuple[FloatArray, Mask]:
-        """Return what a unit of each of `RATES` uses on each broker, and what is trusted.
+        """Return the cost per unit of each of `RATES` on each broker, and which costs are trusted.
 
-        The first is (brokers, resources, rates), the second (brokers, resources): for all
-        bundles of a cluster at once, as replays need it.
+        The shapes are (brokers, resources, rates) and (brokers, resources). Replays use it for
+        all bundles of a cluster at once.
         """
         classes = self._fleet(brokers).classes
         prices = self._terms[classes] * self._factors(brokers)[:, :, np.newaxis]
@@ -160,7 +160,7 @@ class LearnedCost:
         return fleet
 
     def _factors(self, brokers: BrokerColumns) -> FloatArray:
-        """Return what each broker uses over what its class would, for the same traffic."""
+        """Return each broker's usage relative to the prediction of its class."""
         kept = self._kept.factors
         if kept and kept[0] is brokers:
             return kept[1]
@@ -178,13 +178,13 @@ class LearnedCost:
         return factors
 
     def _class_background(self, costs: ClassCosts) -> list[float]:
-        """Return the median of a class: a broker that history never saw is like the others."""
+        """Return the median of a class, used for brokers that are not in history."""
         known = [self.document.backgrounds.get(broker, {}) for broker in costs.brokers]
         return [_median([one[name] for one in known if name in one]) for name in RESOURCES]
 
 
 def _rates_of(bundles: BundleColumns, bundle: BundleId) -> FloatArray | None:
-    """Return all `RATES` of a measured bundle."""
+    """Return all `RATES` of a bundle, None if it was never measured."""
     row = bundles.row(bundle)
     if row is None or not bundles.known[row]:
         return None

@@ -1,4 +1,4 @@
-"""The cost model that needs no learning: a bundle uses its share of the traffic."""
+"""The default cost model: a bundle's usage is proportional to its share of the traffic."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,12 +20,12 @@ from loadmanager.core.scores import (
 
 
 class CostModel(Protocol):
-    """Predicts what serving a bundle uses."""
+    """Predicts the usage of serving a bundle."""
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
 
-        ``source`` is the broker that serves it now, None for no broker.
+        ``source`` is the broker that currently serves it, None for none.
         """
 
     def elsewhere(
@@ -36,21 +36,21 @@ class CostModel(Protocol):
         usage: FloatArray,
         rows: Indices,
     ) -> FloatArray:
-        """Return what ``bundle``, which costs ``usage`` where it is, would cost other brokers.
+        """Return the usage of ``bundle`` on other brokers, given its ``usage`` on the source.
 
-        One row for each of ``rows`` of the brokers.
+        The result has one row for each of the broker rows ``rows``.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficShare:
-    """A bundle uses of each resource what its traffic is of its broker's traffic.
+    """A bundle's share of each resource is its share of its broker's traffic.
 
-    CPU goes half by messages and half by bytes, network by bytes of its direction,
-    direct memory by bytes. Heap stays where it is. For a bundle that no broker serves,
-    the whole cluster's usage and traffic stand in for the broker's; one that was never
-    measured costs as much as the mean of all bundles, because what is supposed of its
-    traffic may be a multiple of everything a small cluster does.
+    CPU is divided half by messages and half by bytes, network by bytes in its direction, direct
+    memory by bytes. Heap does not move. For a bundle without an owner, the usage and traffic of
+    the whole cluster are used instead of the broker's. A bundle that was never measured costs
+    the mean of all bundles, because its assumed traffic may be a multiple of the total traffic
+    of a small cluster.
     """
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
@@ -75,7 +75,7 @@ class TrafficShare:
 
     def elsewhere(
         self,
-        view: ClusterView,  # noqa: ARG002 - all brokers are held to be equally fast
+        view: ClusterView,  # noqa: ARG002 - all brokers are assumed to be equally fast
         bundle: BundleId,  # noqa: ARG002
         source: BrokerId | None,  # noqa: ARG002
         usage: FloatArray,
@@ -92,7 +92,7 @@ def _mean_usage(view: ClusterView) -> FloatArray:
 
 
 def _share(part: float, whole: float) -> float:
-    # Not divided first: by the smallest numbers that overflows.
+    # Compare before dividing: division by the smallest numbers overflows.
     if part >= whole:
         return 1.0 if whole > 0 else 0.0
     return float(part / whole)

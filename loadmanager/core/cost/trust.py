@@ -1,8 +1,8 @@
-"""Which learned costs are good enough to decide by.
+"""Decides which learned costs are good enough to be used.
 
-A leader that believes a bad model moves bundles for nothing, or onto a broker that cannot
-bear them. Traffic shares are always there, so each resource of each class has to earn
-its place, by what the document itself says of minutes that it was not learned from.
+A leader with a bad model moves bundles without benefit, or onto a broker that cannot carry them.
+Traffic shares are always available, so the costs of each resource and class must prove
+themselves by their quality in held-out minutes, as recorded in the document.
 """
 
 from typing import Final
@@ -12,17 +12,17 @@ import numpy as np
 from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality
 
 WIDEST_FRACTION: Final = 0.5
-"""Half the 90 % interval of what typical traffic costs, as a fraction of that cost."""
+"""Half the 90 % interval of the cost of typical traffic, as a fraction of that cost."""
 
 WORST_MAPE: Final = 0.3
 LEAST_COVERAGE: Final = 0.6
-"""Intervals of 90 % that held less than this are not honest, and nothing else may be."""
+"""If fewer of the values lie within their 90 % intervals, the model cannot be trusted."""
 
 LEAST_HELD_OUT_MINUTES: Final = 30
 
 
 def distrust(document: CostDocument, name: str, resource: str) -> str:
-    """Return why one resource of a class is not decided by, "" if it is."""
+    """Return why the costs of one resource of a class are not trusted, "" if they are."""
     costs = document.classes[name]
     quality = document.quality.get(name, {}).get(resource)
     if quality is None or quality.held_out_minutes < LEAST_HELD_OUT_MINUTES:
@@ -56,10 +56,10 @@ def _vague(costs: ClassCosts, resource: str, fraction: float | None) -> str:
 
 
 def _in_quadrature(costs: ClassCosts, resource: str) -> float:
-    """Return half the interval of the cost of typical traffic, as far as terms have intervals.
+    """Return half the interval of the cost of typical traffic, from the intervals of the terms.
 
-    Terms that are mistaken for each other are wrong in opposite directions, which they do
-    not have one.
+    This assumes independent terms; terms that are confused with each other have errors in
+    opposite directions.
     """
     terms = costs.resources.get(resource, {})
     amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])

@@ -1,6 +1,6 @@
-"""History: every load report and every decision as lines of JSON, for later.
+"""History: every load report and every decision, as lines of JSON.
 
-The format is in ``docs/history-format.md``, which is made from `kinds.KINDS`.
+The format is described in ``docs/history-format.md``, which is generated from `kinds.KINDS`.
 """
 
 from loadmanager.core.history.describing import described

@@ -1,4 +1,4 @@
-"""The document of the format, made from its one declaration."""
+"""Generates the documentation of the format from its declaration."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

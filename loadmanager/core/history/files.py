@@ -10,10 +10,10 @@ from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream
 
 OPEN: Final = "_"
-"""Prefix of the name of a file that is being written: Spark ignores such files."""
+"""Prefix of the name of a file that is still being written; Spark ignores such files."""
 
 MOST_ROLL_MIB: Final = 256
-"""Writers finish a file of this size at the latest, as the pipeline reads each as a whole."""
+"""The largest allowed size at which writers roll a file; the pipeline reads files as a whole."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME: Final = re.compile(
@@ -24,7 +24,7 @@ _PARTITION: Final = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)")
 
 
 def hour_of(at_ms: int) -> int:
-    """Return the hour of a moment, counted since 1970."""
+    """Return the hour of a time, counted since 1970."""
     return at_ms // HOUR_MS
 
 
@@ -34,7 +34,7 @@ def partition(hour: int) -> str:
 
 
 def hour_of_partition(folder: str) -> int | None:
-    """Return the hour of a folder, None for one that is no partition."""
+    """Return the hour of a folder, None if it is not a partition."""
     found = _PARTITION.fullmatch(folder)
     if found is None:
         return None
@@ -48,7 +48,7 @@ def hour_of_partition(folder: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """The name of one file; ``is_open`` while it is written or after its writer was killed."""
+    """The name of a file; ``is_open`` while it is being written or if its writer was killed."""
 
     stream: Stream
     writer: str
@@ -58,12 +58,12 @@ class FileName:
 
     @classmethod
     def of(cls, stream: Stream, origin: Origin, first_seq: int) -> Self:
-        """Return the name of a whole file."""
+        """Return the name of a complete file."""
         return cls(stream, writer_word(origin.writer), origin.instance, first_seq)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """Return what a name says, None if it is not that of a file of history."""
+        """Parse a file name; return None if it is not that of a history file."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -82,5 +82,5 @@ class FileName:
 
 
 def writer_word(writer: str) -> str:
-    """Return a broker id as it stands in file names."""
+    """Return a broker id as used in file names."""
     return re.sub(r"[^A-Za-z0-9.-]", "_", writer)

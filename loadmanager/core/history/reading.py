@@ -1,4 +1,4 @@
-"""Reading lines of history strictly: every fault names its place and what was expected."""
+"""Reads lines of history strictly: every error names the place and the expected content."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -66,7 +66,7 @@ def _check_list(where: str, fields: Fields, known: Field, path: str = "") -> Non
 
 
 def _surely_fit(values: list[object], kind: Type) -> bool:
-    """Return whether all items surely fit; a look at all at once is far quicker than at each."""
+    """Return whether all items certainly fit; one check of all is much faster than one of each."""
     if kind in BOUNDS:
         return BOUNDS[kind].surely_hold(values)
     found = set(map(type, values))

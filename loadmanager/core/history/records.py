@@ -1,4 +1,4 @@
-"""Conversion of reports and rounds to records of history, and of records to lines."""
+"""Converts reports and rounds to records of history, and records to lines."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The writer: a sidecar's broker, and the ``instance`` that its start drew."""
+    """The writer: a sidecar's broker, and the ``instance`` generated at its start."""
 
     cluster: str
     writer: BrokerId
@@ -51,7 +51,7 @@ def encode(record: Record, origin: Origin, seq: int) -> bytes:
     """Return the line of a record, with its line feed.
 
     Raises:
-        ValueError: a number in it is not finite.
+        ValueError: a number in the record is not finite.
     """
     line = {
         "schema": VERSION,
@@ -75,9 +75,10 @@ def report_record(
     window_s: float | None,
     columns: Mapping[str, list[Any]] | None = None,
 ) -> Record:
-    """Return what an agent published: ``due`` says why, ``interval_s`` since the one before.
+    """Return the record of a published report.
 
-    ``columns`` are those of the report's bundles, where they are known already.
+    ``due`` is why it was published, ``interval_s`` the time since the previous report.
+    ``columns`` are those of the report's bundles, if already computed.
     """
     if columns is None:
         columns = stats_columns(report.bundles.values())
@@ -105,13 +106,13 @@ def report_record(
 
 
 def stats_columns(stats: Iterable[BundleStats]) -> dict[str, list[Any]]:
-    """Return the statistics of bundles, one list a field."""
+    """Return the statistics of bundles, as one list per field."""
     every = list(stats)
     return {name: [getattr(one, ours) for one in every] for name, ours in _STATS}
 
 
 def stats_of(columns: Mapping[str, Iterable[Any]]) -> Iterator[BundleStats]:
-    """Yield the statistics of each bundle, from lists that `stats_columns` made."""
+    """Yield the statistics of each bundle, from the lists of `stats_columns`."""
     fields = [ours for _, ours in _STATS]
     for row in zip(*(columns[name] for name, _ in _STATS), strict=True):
         yield BundleStats(**dict(zip(fields, row, strict=True)))
@@ -137,7 +138,7 @@ def _varied(report: LoadReport) -> dict[str, float | None]:
 
 
 def term_record(at_ms: int, epoch: int, event: str) -> Record:
-    """Return that a term ``began`` or ``ended``."""
+    """Return the record of a term that ``began`` or ``ended``."""
     return Record("term", at_ms, {"epoch": epoch, "event": event})
 
 
@@ -151,7 +152,7 @@ def tick_record(
     taken: Mapping[BrokerId, int],
     left: Iterable[BrokerId],
 ) -> Record:
-    """Return what a tick took up; ``taken`` has the ``reported_at_ms`` of each new report."""
+    """Return the record of a tick; ``taken`` has the ``reported_at_ms`` of each new report."""
     body = {
         "epoch": epoch,
         "round": number,
@@ -164,7 +165,7 @@ def tick_record(
 
 
 def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) -> Record:
-    """Return how far the cluster was from the best possible at a round."""
+    """Return the record of the distance of the cluster from the best possible at a round."""
     body = {
         "epoch": epoch,
         "round": number,
@@ -179,7 +180,7 @@ def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) ->
 
 
 def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: Shadowed) -> Record:
-    """Return what a strategy beside the active one would have had at a round."""
+    """Return the record of a shadow strategy at a round."""
     body = {
         "epoch": epoch,
         "round": number,
@@ -197,7 +198,7 @@ def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """How an order came to its end; times on the leader's wall clock, None for never."""
+    """The end of an order; times are on the leader's wall clock, None for never."""
 
     epoch: int
     bundle: BundleId
@@ -212,7 +213,7 @@ class HandOver:
 
 
 def hand_over_record(at_ms: int, hand_over: HandOver) -> Record:
-    """Return the end of an order."""
+    """Return the record of the end of an order."""
     body = {
         "epoch": hand_over.epoch,
         "bundle": hand_over.bundle,
@@ -229,12 +230,12 @@ def hand_over_record(at_ms: int, hand_over: HandOver) -> Record:
 
 
 def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
-    """Return the line of a task in its new state, and of its hand-over if that ended.
+    """Return the record of a task in its new state, and of its hand-over if it has ended.
 
     Args:
-        at_ms: now, on the leader's wall clock.
+        at_ms: the current time on the leader's wall clock.
         task: the task; its times are on the monotonic clock.
-        now_s: now, on that clock.
+        now_s: the current time on that clock.
     """
     body = {
         "epoch": task.epoch,
@@ -255,7 +256,7 @@ def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
 
 
 def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]:
-    """Yield how the order of a task that has ended came to its end."""
+    """Yield the hand-over of a task that has ended."""
     own = task.asked_by is not AskedBy.RECONCILIATION
     if not (task.relocates and own and task.state.ended) or task.ordered_at_s is None:
         return
@@ -284,7 +285,7 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]
 def cut_record(
     at_ms: int, *, epoch: int, action: str, whole: BundleId, parts: Sequence[BundleId]
 ) -> Record:
-    """Return that a bundle was split into parts, or made of them."""
+    """Return the record of a split of ``whole`` into ``parts``, or of their merge."""
     body = {"epoch": epoch, "action": action, "whole": whole, "parts": list(parts)}
     return Record("cut", at_ms, body)
 
@@ -292,7 +293,7 @@ def cut_record(
 def lost_record(
     stream: str, at_ms: int, *, records: int, why: str, first_at_ms: int, last_at_ms: int
 ) -> Record:
-    """Return that records of a stream had to be given up."""
+    """Return the record of dropped records of a stream."""
     body = {
         "records": records,
         "why": why,

@@ -85,7 +85,8 @@ def snapshot_of(
     ``reported_at_ms``.
 
     Raises:
-        MalformedContent: the round is no base, or something that it names is not given.
+        MalformedContent: the round is not a base round, or a report or line that it refers to is
+            missing.
     """
     where = f"round {line['round']} of epoch {line['epoch']}"
     if not line["base"]:
@@ -132,7 +133,7 @@ def _reports(
 
 
 def _plain_parts(where: str, line: Line, reports: Mapping[BrokerId, LoadReport]) -> Snapshot:
-    """Return a snapshot with what the round has as JSON: memory, constraints and settings."""
+    """Return a snapshot with the JSON parts of the round: memory, constraints and settings."""
     document = {
         "takenAtMs": line["at_ms"],
         "cluster": line["cluster"],

@@ -1,4 +1,4 @@
-"""From a round of the leader to its records."""
+"""Converts a round of the leader to records of history."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,11 +31,12 @@ _UNKNOWN: Final[Mapping[BrokerId, int]] = MappingProxyType({})
 class RoundFacts:
     """Facts of a round besides its view and its plan.
 
-    ``memory`` is the one before the round, its times in seconds of the wall clock, and
-    ``averages`` those of every bundle: both None unless the round is a base, from which a
-    replay can begin. ``tick`` is how many samples were added before it. ``reported_at_ms``
-    names the report of each broker in the view. ``not_ordered`` are moves whose orders do
-    not stand. ``decided_by`` chose moves and targets, if the planner did not.
+    ``memory`` is the memory before the round, with times in seconds on the wall clock, and
+    ``averages`` are those of every bundle; both are None unless the round is a base, from which
+    a replay can begin. ``tick`` is the number of ticks before the round. ``reported_at_ms``
+    identifies the report of each broker in the view. ``not_ordered`` are moves whose orders do
+    not stand. ``decided_by`` is what chose moves and targets instead of the planner, if
+    anything.
     """
 
     at_ms: int
@@ -57,7 +58,7 @@ class RoundFacts:
 
     @property
     def strategies(self) -> tuple[str, str]:
-        """The names of what chose the moves, and their targets."""
+        """The names of the strategies that chose the moves and their targets."""
         if self.decided_by is not None:
             return self.decided_by.strategy, self.decided_by.strategy
         return strategies_of(self.planner)
@@ -73,8 +74,8 @@ def round_records(
 ) -> list[Record]:
     """Return the lines of a round and of its moves.
 
-    ``first_move`` is the number of its first move in the term. The lines of its bundles,
-    if it is a base, are to come before: see `bundles_records`.
+    ``first_move`` is the number of its first move in the term. If the round is a base, the lines
+    of its bundles must precede these: see `bundles_records`.
     """
     moves = [
         (move, _outcome(facts, move, ordered=ordered))
@@ -112,9 +113,9 @@ def move_record(
     move_number: int,
     strategies: tuple[str, str] | None = None,
 ) -> Record:
-    """Return a bundle's move: ``number`` is the round's, 0 for between two rounds.
+    """Return the record of a move; ``number`` is that of the round, 0 between two rounds.
 
-    ``strategies`` are named where they are not the planner's.
+    ``strategies`` are given if they are not the planner's.
     """
     row = view.bundles.row(move.bundle)
     known = row is not None and bool(view.bundles.known[row])

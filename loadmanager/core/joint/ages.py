@@ -1,7 +1,7 @@
-"""How long brokers have stood above the level: moves off those that long have cost less.
+"""How long brokers have been above the level: the longer, the cheaper are moves off them.
 
-An imbalance is expected to last as long again as it has lasted. What a move saves is had for
-that long and its price is paid once, so that the price falls with the age of the imbalance.
+An imbalance is expected to last for as long again as it has already lasted. A move saves load
+for that time, and its price is paid once, so the price falls with the age of the imbalance.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import FloatArray
 
 HALF_PRICE_S: Final = 300.0
-"""Moves cost half as much once an imbalance is so old, a quarter at three times that age."""
+"""Age of an imbalance at which moves cost half; at three times that age, a quarter."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Ages:
-    """How far the brokers ``names`` were ``over`` the level at ``at_s``, and for how long."""
+    """How far the brokers ``names`` were above the level at ``at_s``, and for how long."""
 
     at_s: float = 0.0
     names: Sequence[BrokerId] = ()
@@ -28,18 +28,17 @@ class Ages:
     age_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def after(self, now_s: float, names: Sequence[BrokerId], over: FloatArray) -> "Ages":
-        """Return the ages once brokers are so far over the level; 0 is even, and has no age.
+        """Return the ages for brokers that are now ``over`` the level; 0 is even, and has no age.
 
-        What is added to an imbalance begins now, which makes the whole of it younger by as
-        much.
+        An increase of an imbalance begins now, which reduces the age of the whole in proportion.
         """
         known = {name: row for row, name in enumerate(self.names)}
         rows = np.array([known.get(name, -1) for name in names], dtype=np.intp)
-        # The last one is of brokers that are new.
+        # The appended element is for new brokers.
         then, since_s = np.append(self.over, 0.0)[rows], np.append(self.age_s, 0.0)[rows]
         old = np.minimum(then / np.where(over > 0, over, np.inf), 1.0)
         return Ages(at_s=now_s, names=names, over=over, age_s=old * (since_s + now_s - self.at_s))
 
     def prices(self, price: float, effort: FloatArray, owner: Indices) -> FloatArray:
-        """Return (K,): what moving each bundle costs, by the age of its owner's imbalance."""
+        """Return (K,): the price of moving each bundle, given the age of its owner's imbalance."""
         return np.asarray(price * effort * (HALF_PRICE_S / (HALF_PRICE_S + self.age_s))[owner])

@@ -1,4 +1,4 @@
-"""Background and speed of each broker, by a Kalman filter of two states."""
+"""Background and speed of each broker, from a Kalman filter with two states."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,18 +16,18 @@ _JUMP_SDS: Final = 4.0
 _SPEEDS: Final = (0.1, 10.0)
 _SPANS: Final = 5
 _SPAN_S: Final = 60.0
-"""What a background was lately is looked up in so many spans, each at least so long."""
+"""Number and least length of the spans for the recent extremes of a background."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BrokerFigures:
-    """What was learned of each broker; rows are ``names``, columns `RESOURCES`.
+    """The learned figures of each broker; rows are ``names``, columns `RESOURCES`.
 
-    ``background`` is a fraction of the limit, ``speed`` what the same work costs here over
-    what it costs elsewhere. ``covariance`` is (B, R, 3): the variance of the background,
-    of the speed, and what they vary together. ``least`` and ``most`` (spans, B, R) are the
-    extremes of the background in each of the last spans of time, newest first; the newest
-    began at ``span_s``. ``seen_s`` is the report that taught last.
+    ``background`` is a fraction of the limit, ``speed`` the cost of work on this broker relative
+    to its cost elsewhere. ``covariance`` is (B, R, 3): the variances of background and speed,
+    and their covariance. ``least`` and ``most`` (spans, B, R) are the extremes of the background
+    in each of the last time spans, newest first; the newest began at ``span_s``. ``seen_s`` is
+    the time of the last report used.
     """
 
     names: tuple[BrokerId, ...]
@@ -49,7 +49,7 @@ class BrokerFigures:
     def unknown(
         cls, names: tuple[BrokerId, ...], started_at_ms: tuple[int, ...]
     ) -> "BrokerFigures":
-        """Return what is supposed of brokers that never reported."""
+        """Return the assumed figures of brokers that have never reported."""
         shape = (len(names), len(RESOURCES))
         return cls(
             names=names,
@@ -64,7 +64,7 @@ class BrokerFigures:
         )
 
     def of(self, columns: BrokerColumns) -> "BrokerFigures":
-        """Return the figures of these brokers; one that began a new life is unknown."""
+        """Return the figures of these brokers; those of a restarted broker are unknown."""
         names, started = columns.names, columns.started_at_ms
         if names == self.names and started == self.started_at_ms:
             return self
@@ -86,7 +86,7 @@ class BrokerFigures:
         return found
 
     def expected(self, varying: FloatArray) -> FloatArray:
-        """Return (B, R): the usage that is expected where work would use ``varying`` at speed 1."""
+        """Return (B, R): the expected usage for work that uses ``varying`` at speed 1."""
         return np.asarray(self.background + self.speed * varying)
 
     def after(
@@ -97,11 +97,10 @@ class BrokerFigures:
         teaches: Mask,
         minutes: float,
     ) -> "BrokerFigures":
-        """Return the figures after a measured ``usage``, of those that it ``teaches``.
+        """Return the figures after a measured ``usage``, updated where ``teaches`` is set.
 
-        ``error`` is the mean square error of the measured usage.
-        What is far from all that was expected is put down to the background: another
-        process began or ended.
+        ``error`` is the mean squared error of the measured usage. A usage far from the expected
+        one is attributed to the background: another process started or ended.
         """
         drift = _DRIFT_PER_MIN**2 * minutes
         of_background, of_speed, joint = np.moveaxis(self.covariance, -1, 0)
@@ -127,7 +126,7 @@ class BrokerFigures:
         )
 
     def seen(self, seen_s: FloatArray, fresh: Mask) -> "BrokerFigures":
-        """Return the figures with the backgrounds of ``fresh`` reports in the last spans."""
+        """Return the figures with the spans updated by the backgrounds of ``fresh`` reports."""
         begins = fresh & (seen_s - self.span_s >= _SPAN_S)
         return replace(
             self,
@@ -140,7 +139,7 @@ class BrokerFigures:
     def _extremes(
         self, spans: FloatArray, worse: np.ufunc, fresh: Mask, begins: Mask
     ) -> FloatArray:
-        """Return the ``spans`` with the background in the newest, a new one where one begins."""
+        """Return the ``spans`` with the background added to the newest, or to a new span."""
         shifted = np.concatenate([self.background[np.newaxis], spans[:-1]])
         found = np.where(begins[:, np.newaxis], shifted, spans)
         found[0] = np.where(fresh[:, np.newaxis], worse(found[0], self.background), found[0])

@@ -1,4 +1,4 @@
-"""The learned costs as the planner's cost model: what a bundle uses here and elsewhere."""
+"""The learned costs as the planner's cost model."""
 
 from dataclasses import dataclass, field
 
@@ -14,13 +14,13 @@ from loadmanager.core.scores import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class JointCosts:
-    """What was learned, for bundles that were measured; ``fallback`` for the others."""
+    """The learned costs for measured bundles; ``fallback`` for all others."""
 
     learned: Learned
     fallback: CostModel = field(default_factory=TrafficShare)
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
-        """Return the usage of ``bundle``; where no broker serves it, on a broker of speed 1."""
+        """Return the usage of ``bundle``; without an owner, its usage on a broker of speed 1."""
         usual = self._usual(view, bundle)
         if usual is None:
             return self.fallback.usage(view, bundle, source)
@@ -37,14 +37,14 @@ class JointCosts:
         usage: FloatArray,
         rows: Indices,
     ) -> FloatArray:
-        """Return what ``bundle`` would use of each of ``rows``."""
+        """Return the usage of ``bundle`` on each of ``rows``."""
         usual = self._usual(view, bundle)
         if usual is None:
             return self.fallback.elsewhere(view, bundle, source, usage, rows)
         return np.asarray(usual * self.learned.brokers.of(view.brokers).speed[rows])
 
     def _usual(self, view: ClusterView, bundle: BundleId) -> FloatArray | None:
-        """Return what a measured bundle uses on a broker of speed 1."""
+        """Return the usage of a bundle on a broker of speed 1, None if it was never measured."""
         bundles = view.bundles
         row = bundles.row(bundle)
         if row is None or not bundles.known[row]:

@@ -1,4 +1,4 @@
-"""One round of the joint strategy: learn, see where the brokers stand, choose moves, say why."""
+"""One round of the joint strategy: learn, predict usage, choose moves, give reasons."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,13 +22,13 @@ from loadmanager.core.scores import ResourceWeights
 
 _LEAST_SHARE: Final = 0.10
 _MOST_SHARE: Final = 0.6
-"""A round moves as much as is misplaced, at least and at most so much of the traffic."""
+"""A round moves the misplaced fraction of the traffic, within these limits."""
 
 
 def learned_from(
     view: ClusterView, former: JointState | None, published: PublishedCosts | None = None
 ) -> JointState:
-    """Return the state after the reports of ``view``; ``published`` are costs to begin with."""
+    """Return the state after the reports of ``view``; ``published`` are the initial costs."""
     learned = former.learned if former else Learned.nothing(view, published)
     learned = learned.after(view, published)
     persistence = former.persistence if former else Persistence()
@@ -45,7 +45,7 @@ def learned_from(
 def decided(
     view: ClusterView, state: JointState, weights: ResourceWeights, limits: Limits, price: float
 ) -> tuple[tuple[Offer, ...], tuple[Refusal, ...], JointState]:
-    """Return the moves of a round and why the other brokers keep what they have, and the state."""
+    """Return the moves of a round, the reasons why other brokers shed nothing, and the state."""
     counted = limits.gives | limits.takes
     if not counted.any():
         return (), (), state
@@ -73,7 +73,7 @@ def decided(
 
 
 def _budget(at: Standing, limits: Limits) -> float:
-    """Return how much of the cluster's traffic this round may move."""
+    """Return the fraction of the cluster's traffic that this round may move."""
     over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
     misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
     return min(max(misplaced, _LEAST_SHARE), _MOST_SHARE)
@@ -86,7 +86,7 @@ def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
 
 
 def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
-    """Yield the brokers that give up no bundles because of a rolling restart."""
+    """Yield refusals for the brokers that shed no bundles because of a rolling restart."""
     for row in np.flatnonzero(held).tolist():
         why = "brokers restart one after the other, and some have yet to"
         yield Refusal(

@@ -1,6 +1,6 @@
-"""Codec of what the joint strategy has learned: unit costs, broker figures, persistence.
+"""Codec of the joint strategy's learned state: unit costs, broker figures, persistence.
 
-Rates of bundles are not in it: they are learned again within minutes.
+It does not contain rates of bundles: these are learned again within minutes.
 """
 
 import json
@@ -40,7 +40,7 @@ _FIGURES: Final = 5 * _R
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Return the state as it is to be stored, in at most `MOST_BYTES`."""
+    """Return the encoded state."""
     learned, persistence = state.learned, state.persistence
     brokers = learned.brokers
     rows = np.concatenate(
@@ -79,7 +79,7 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     """Return the state in ``data`` for a leader at time ``now_s``.
 
     Raises:
-        MalformedContent: it is of another format, or a figure is missing or impossible.
+        MalformedContent: the data has another format, or a figure is missing or impossible.
     """
     found = unpacked_object(where, data, _MOST_UNPACKED)
     if found.get("format") != FORMAT:
@@ -139,7 +139,7 @@ def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
 
 
 def _restarted(where: str, found: dict[str, Any], now_s: float) -> dict[BrokerId, float]:
-    """Return when brokers restarted, none where an older version wrote nothing of it."""
+    """Return when brokers restarted; empty if an older version did not record it."""
     ago_s = found.get("restarted_ago_s", {})
     if not isinstance(ago_s, dict) or not all(map(DURATION_S.holds, ago_s.values())):
         raise MalformedContent(where, "restarted_ago_s", "an object of seconds")
@@ -178,7 +178,7 @@ def _possible(value: object) -> bool:
 
 
 def _listed(values: FloatArray, digits: int = 9) -> list[float]:
-    """Return the figures one after the other, rounded to so many digits."""
+    """Return the flattened figures, rounded to ``digits`` significant digits."""
     return [_rounded(value, digits) for value in values.ravel().tolist()]
 
 

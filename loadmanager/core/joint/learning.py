@@ -1,11 +1,11 @@
-"""What traffic costs, learned while the cluster runs.
+"""Learns the cost of traffic while the cluster runs.
 
 The usage of resource r on broker b is modelled as
 
     usage[b, r] = background[b, r] + speed[b, r] * (unit_costs[r] . served[b]) / limit[b, r]
 
-a fraction of the limit. `unit_costs` are of the cluster, background and speed of a broker.
-Each report teaches once.
+a fraction of the limit. `unit_costs` are common to the cluster; background and speed belong to a
+broker. Each report is used once.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from loadmanager.core.joint.unit_costs import CostSums, PublishedCosts, solved
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 FULL: Final = 0.97
-"""A broker that uses so much of a resource may be asked for more than it shows."""
+"""A broker that uses this fraction of a resource may have more demand than its usage shows."""
 
 _KEPT_PER_MIN: Final = 0.98
 _HUBER_SDS: Final = 3.0
@@ -32,11 +32,11 @@ _LEAST_SPEED: Final = 0.1
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Learned:
-    """What is known at ``at_s``.
+    """The learned state at ``at_s``.
 
-    ``unit_costs`` is (`RESOURCES`, `KINDS`), in the units of load reports for each unit of
-    what is served. ``noise`` (`RESOURCES`) is the mean square of what the model did not
-    predict, of fractions, by ``looks`` (`RESOURCES`) at fresh reports.
+    ``unit_costs`` is (`RESOURCES`, `KINDS`), in the units of load reports per unit of work.
+    ``noise`` (`RESOURCES`) is the mean squared prediction error, in fractions, over ``looks``
+    (`RESOURCES`) at fresh reports.
     """
 
     at_s: float
@@ -48,7 +48,7 @@ class Learned:
 
     @classmethod
     def nothing(cls, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
-        """Return what is known before the first report."""
+        """Return the state before the first report."""
         sums = CostSums.nothing()
         return cls(
             at_s=view.now_s,
@@ -60,13 +60,13 @@ class Learned:
         )
 
     def varying(self, work: FloatArray, limit: FloatArray) -> FloatArray:
-        """Return (brokers, `RESOURCES`): what ``work`` uses at speed 1, fractions."""
+        """Return (brokers, `RESOURCES`): the usage of ``work`` at speed 1, in fractions."""
         return fractions(work @ self.unit_costs.T, limit)
 
     def after(self, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
-        """Return what is known after the reports of ``view``, its brokers those of the view.
+        """Return the state after the reports of ``view``, with the brokers of the view.
 
-        ``published`` is what costs are as far as reports do not say more.
+        ``published`` costs apply as far as reports provide no better estimate.
         """
         columns = view.brokers.reported
         known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
@@ -98,14 +98,14 @@ class Learned:
         kept: float,
         published: PublishedCosts | None = None,
     ) -> "Learned":
-        """Return it with the unit costs after these reports."""
+        """Return the state with the unit costs updated by these reports."""
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
         expected = brokers.expected(self.varying(work, columns.limit))
         began = self.sums.weight > 0
         busy = work[:, :RATES].sum(axis=1) > 0
         teaches = (fresh & busy)[:, np.newaxis] & (columns.limit > 0)
-        # A full broker shows only that it costs at least so much.
+        # The usage of a full broker is only a lower bound of the cost.
         teaches &= (usage < FULL) | (usage > expected)
         sd = np.sqrt(measured_error(columns))
         weight = np.where(teaches, 1.0 / sd**2, 0.0)
@@ -118,10 +118,9 @@ class Learned:
 
 
 def measured_error(columns: BrokerColumns) -> FloatArray:
-    """Return (brokers, `RESOURCES`): the mean square error of a measured usage, of fractions.
+    """Return (brokers, `RESOURCES`): the mean squared error of a measured usage, in fractions.
 
-    It is that of the model, and if the report has it the variance of usage from one
-    sample to the next.
+    It is the error of the model plus, if reported, the variance of usage between samples.
     """
     usage = fractions(columns.usage, columns.limit)
     varied = fractions(np.nan_to_num(columns.variance, nan=0.0), columns.limit**2)

@@ -1,4 +1,4 @@
-"""How high the load would stand if it were water."""
+"""The level of the load if it were divisible like water."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from loadmanager.core.scores import FloatArray
 
 
 def water_level(background: FloatArray, capacity: FloatArray, total: float) -> float:
-    """Return the level of ``total`` poured onto brokers that stand on their backgrounds.
+    """Return the level after ``total`` is poured onto the brokers' backgrounds.
 
-    ``background`` is a fraction of ``capacity``, ``total`` is in its unit; there is at least
-    one broker. What stands above the level gets nothing.
+    ``background`` is a fraction of ``capacity``; ``total`` is in the unit of ``capacity``. There
+    is at least one broker. A broker whose background is above the level receives nothing.
     """
     order = np.argsort(background, kind="stable")
     floor, width = background[order], capacity[order]
     levels = (total + np.cumsum(floor * width)) / np.cumsum(width)
-    # With the i lowest brokers; right where it does not reach the next one.
+    # The level with the i lowest brokers; valid if it does not reach the next background.
     reached = levels <= np.append(floor[1:], np.inf)
     return float(levels[int(np.argmax(reached))])

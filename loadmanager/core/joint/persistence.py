@@ -1,13 +1,14 @@
-"""How much of a change of traffic lasts: learned from how much of earlier ones did.
+"""Predicts how much of a change of traffic lasts, from earlier changes.
 
-A bundle's traffic now is its long-term mean and a deviation. What it will be in ten minutes
-is predicted as the mean and ``lasting`` times the deviation. Bursts of a minute are gone by
-then and ``lasting`` goes to 0: bundles are weighed by their means and nothing is moved for a
-burst. Changes that stay take it to 1: bundles are weighed by what they do now.
+The current traffic of a bundle is its long-term mean plus a deviation. Its traffic in ten
+minutes is predicted as the mean plus ``lasting`` times the deviation. If bursts last only a
+minute, ``lasting`` approaches 0: bundles are weighed by their means, and nothing is moved
+because of a burst. If changes persist, it approaches 1: bundles are weighed by their current
+traffic.
 
-A deviation that was there at an earlier look has lasted for that long; what has begun since
-may pass in the next minute. How much lasts is learned of each part by itself: of what is new
-nothing counts until it was seen to last here.
+A deviation that was already present at an earlier look has lasted since then; a newer one may
+end in the next minute. The lasting fraction is learned separately for the two parts: a new
+deviation is ignored until such deviations have been observed to last.
 """
 
 from collections.abc import Sequence
@@ -22,22 +23,22 @@ from loadmanager.core.scores import FloatArray
 
 SUPPOSED: Final = 0.8
 SUPPOSED_NEW: Final = 0.0
-"""So much is supposed to last of what was there at an earlier look, and of what is new."""
+"""Initial lasting fractions of confirmed deviations, and of new ones."""
 
 HORIZON_S: Final = 600.0
 LOOK_S: Final = 100.0
-"""The least time between two looks at what the bundles do."""
+"""The least time between two looks at the traffic of bundles."""
 
 _KEPT_PER_ROUND: Final = 0.98
 _PRIOR: Final = 0.05
-"""What is supposed counts as much as five looks at deviations of a tenth of every bundle."""
+"""The initial fractions have the weight of five looks at deviations of a tenth of every bundle."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Snapshot:
-    """The shares of the cluster's cost that the bundles had ``at_s``: short- and long-term.
+    """The bundles' shares of the cluster's cost at ``at_s``, short- and long-term.
 
-    ``confirmed`` is how much of the deviation of each was there at the look before.
+    ``confirmed`` is the fraction of each deviation that was present at the previous look.
     """
 
     at_s: float
@@ -48,13 +49,12 @@ class Snapshot:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Persistence:
-    """What was learned so far: ``lasting`` of a confirmed deviation, ``lasting_new`` of another.
+    """The lasting fractions: ``lasting`` of a confirmed deviation, ``lasting_new`` of a new one.
 
-    ``looked_at`` are the products of the two parts of deviations, ``lasted`` those with what
-    was left of them: the sums of a regression.
-    ``rows`` are the names of the bundles' rows at the ``snapshots``: another object has
-    other rows. ``confirmed`` (K,) is how much of the deviation of each bundle was there at an
-    earlier look.
+    ``looked_at`` and ``lasted`` are the sums of a regression: the products of the two parts of
+    deviations, and their products with the remaining deviation. ``rows`` are the names of the
+    bundle rows of the ``snapshots``: if the object differs, the rows do as well. ``confirmed``
+    (K,) is the fraction of each bundle's deviation that was present at an earlier look.
     """
 
     lasted: FloatArray = field(default_factory=lambda: np.zeros(2))
@@ -66,9 +66,10 @@ class Persistence:
     confirmed: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def lasting_of(self, count: int, at_once: Mask) -> FloatArray:
-        """Return (K,): how much of the deviation of each of ``count`` bundles is to count.
+        """Return (K,): the fraction to use of the deviation of each of ``count`` bundles.
 
-        Of those ``at_once`` it counts from its beginning, as of bundles not seen before.
+        For bundles ``at_once``, and for new bundles, a deviation counts as confirmed from its
+        beginning.
         """
         confirmed = np.append(self.confirmed, np.ones(max(count - len(self.confirmed), 0)))[:count]
         of_old = np.where(at_once, 1.0, confirmed)
@@ -77,7 +78,7 @@ class Persistence:
     def after(
         self, now_s: float, rows: Sequence[BundleId], short: FloatArray, long: FloatArray
     ) -> "Persistence":
-        """Return what is known once the shares are ``short``, in the long term ``long``."""
+        """Return the state after the shares ``short``, and ``long`` in the long term."""
         snapshots = self.snapshots if rows is self.rows else ()
         lasted, looked_at = _KEPT_PER_ROUND * self.lasted, _KEPT_PER_ROUND * self.looked_at
         confirmed = _confirmed(now_s, snapshots, short - long)
@@ -96,7 +97,7 @@ class Persistence:
                 *snapshots,
                 Snapshot(at_s=now_s, short=short, long=long, confirmed=confirmed),
             )
-        prior = _PRIOR * float(long @ long) or 1.0  # Any will do where there is no traffic.
+        prior = _PRIOR * float(long @ long) or 1.0  # Any value will do without traffic.
         supposed = prior * np.array([SUPPOSED, SUPPOSED_NEW])
         found = np.clip(np.linalg.solve(looked_at + prior * np.eye(2), lasted + supposed), 0.0, 1.0)
         return replace(
@@ -112,7 +113,7 @@ class Persistence:
 
 
 def _confirmed(now_s: float, snapshots: Sequence[Snapshot], deviation: FloatArray) -> FloatArray:
-    """Return (K,): how much of each deviation was there at the look before; 1 without one."""
+    """Return (K,): the fraction of each deviation present at the previous look; 1 without one."""
     found = np.ones(len(deviation))
     looks = [one for one in snapshots if now_s - one.at_s >= LOOK_S]
     if looks:

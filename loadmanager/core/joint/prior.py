@@ -1,4 +1,4 @@
-"""Initial unit costs, before reports of the cluster: those of a published model."""
+"""Initial unit costs, from a published model."""
 
 from typing import Final
 
@@ -10,15 +10,15 @@ from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 _SDS_OF_INTERVAL: Final = 3.29
-"""An interval of 90 % is so many standard deviations wide."""
+"""The width of a 90 % interval in standard deviations."""
 
 _NOTHING: Final = Term(0.0, 0.0, 0.0)
 
 
 def published_costs(document: CostDocument) -> PublishedCosts:
-    """Return what a document says of all classes together: unit costs are of the cluster.
+    """Return the costs of a document over all classes, as unit costs are common to the cluster.
 
-    A class counts by its minutes. How far classes are apart is part of the deviation.
+    Classes are weighted by their minutes. Differences between classes are part of the deviation.
     """
     shape = (len(RESOURCES), len(RATES))
     mean, sd = np.zeros(shape), np.zeros(shape)

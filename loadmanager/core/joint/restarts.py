@@ -1,7 +1,7 @@
-"""Whether brokers restart one after the other, as in an upgrade.
+"""Detects rolling restarts, as in an upgrade.
 
-Each is emptied before its turn, and what it had fills the one that came back before it. What
-is moved for balance meanwhile is moved again within minutes.
+Each broker is emptied before its restart, and its bundles fill the one restarted before it. A
+bundle moved for balance during that time is moved again within minutes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from typing import Final
 from loadmanager.core.ids import BrokerId
 
 TOGETHER_S: Final = 600.0
-"""Restarts that are further apart have nothing to do with each other."""
+"""Restarts further apart than this are unrelated."""
 
 _LEAST: Final = 2
-"""A single restart is none of several."""
+"""A single restart is not a rolling restart."""
 
 _STEPS: Final = 1.5
-"""The next restart is expected until so many times the longest step between two."""
+"""The next restart is expected within this multiple of the longest interval between two."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Restarts:
-    """When brokers were back with a new life, of restarts that follow each other: ``back_s``.
+    """The restarts of a possible rolling restart: ``back_s`` is when each broker was back.
 
-    ``lives`` are the brokers that are there and when they started; ``gone`` when those that
-    left lately had started, and when they were missed.
+    ``lives`` has the start time of each present broker; ``gone`` the start time of each recently
+    departed broker, and when it was missed.
     """
 
     lives: Mapping[BrokerId, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -38,10 +38,10 @@ class Restarts:
     def after(
         self, now_s: float, names: Sequence[BrokerId], started_at_ms: Sequence[int]
     ) -> "Restarts":
-        """Return what is known once these brokers are there.
+        """Return the state after these brokers were observed.
 
-        A second restart of a broker starts the observation again: it fails, and no restart of
-        the others follows from that.
+        A second restart of the same broker resets the state: such a broker is failing, which
+        does not imply restarts of the others.
         """
         lives = dict(zip(names, started_at_ms, strict=True))
         missed = {name: (life, now_s) for name, life in self.lives.items() if name not in lives}
@@ -57,7 +57,7 @@ class Restarts:
         )
 
     def under_way(self, now_s: float) -> bool:
-        """Return whether brokers restart one after the other, and some have yet to."""
+        """Return whether a rolling restart is under way and some brokers have yet to restart."""
         times = sorted(set(self.back_s.values()))
         if len(times) < _LEAST or self.lives.keys() <= self.back_s.keys():
             return False

@@ -1,8 +1,8 @@
 """Moves and swaps that lower a potential by more than they cost.
 
-The potential is ``sum of share * use^8 / 8`` over brokers and resources, use in units of the
-level. Moving a weight ``w`` (1 is what a mean broker carries) from use ``v`` to use ``u``
-lowers it by about ``w * (v^7 - u^7)``, whatever the number of brokers.
+The potential is ``sum of share * use^8 / 8`` over brokers and resources, with use in units of
+the level. Moving a weight ``w`` (1 is the load of a mean broker) from use ``v`` to use ``u``
+lowers it by about ``w * (v^7 - u^7)``, for any number of brokers.
 """
 
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ _SWAPS_TRIED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A bundle row that is to move, between broker rows; ``gain`` is what is left of its price.
+    """A move of a bundle row between broker rows; ``gain`` is the saving less the price.
 
-    A swap is two of these, one after the other, with the gain of both.
+    A swap is two consecutive moves, each with the gain of both.
     """
 
     bundle: int
@@ -40,9 +40,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Why a broker above the level keeps what it has: the move that lacked least.
+    """Why a broker above the level sheds nothing: the move closest to being worth its price.
 
-    ``bundle`` is None where no bundle of it may move, or no broker may take one.
+    ``bundle`` is None if none of its bundles may move, or no broker may take one.
     """
 
     bundle: int | None = None
@@ -52,10 +52,10 @@ class Stuck:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """The moves of one round, one after the other. ``prices`` (K,) are per bundle row.
+    """Finds the moves of one round, one by one. ``prices`` (K,) are per bundle row.
 
-    ``weight_left`` is how much of the cluster's traffic may still move. ``unreached`` are
-    brokers that were not reached.
+    ``weight_left`` is the fraction of the cluster's traffic that may still move. ``unreached``
+    are brokers for which the budget was exhausted.
     """
 
     at: Standing
@@ -70,7 +70,7 @@ class Search:
     _movable: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Copy where the brokers stand, and list what each may give."""
+        """Copy the use of the brokers, and list the bundles that each may shed."""
         self._low, self._high = self.at.low.copy(), self.at.high.copy()
         self._movable = [[] for _ in self._low]
         rows = np.flatnonzero(self.limits.movable & (self.at.owner >= 0))
@@ -78,7 +78,7 @@ class Search:
             self._movable[broker].append(row)
 
     def run(self) -> None:
-        """Take from the broker that stands highest, until nothing is worth its price."""
+        """Move bundles off the fullest broker, until no move is worth its price."""
         uses = self._low.max(axis=1, initial=0.0).tolist()
         heap = [
             (-use, broker)
@@ -89,7 +89,7 @@ class Search:
         while heap:
             use, broker = heappop(heap)
             now = float(self._low[broker].max())
-            if -use > now:  # It gave something since.
+            if -use > now:  # It has shed a bundle since.
                 if now > EVEN:
                     heappush(heap, (-now, broker))
             elif self.weight_left <= 0 or len(self.found) >= self.limits.moves:
@@ -98,7 +98,7 @@ class Search:
                 heappush(heap, (use, broker))
 
     def _give(self, broker: int) -> bool:
-        """Move something off a broker; if nothing is worth it, note why."""
+        """Make the best move or swap off a broker; if none is worth it, record why."""
         rows, targets = np.array(self._movable[broker], dtype=np.intp), self._targets(broker)
         if not len(rows) or not len(targets):
             self.stuck[broker] = Stuck()
@@ -117,7 +117,7 @@ class Search:
         return True
 
     def _targets(self, broker: int) -> Indices:
-        """Return the brokers that stand lowest, all resources considered, lowest first."""
+        """Return the brokers with the lowest use over all resources, lowest first."""
         rows = np.flatnonzero(self.limits.takes)
         rows = rows[rows != broker]
         height = self._high[rows].max(axis=1) + 1e-3 * self._high[rows].sum(axis=1)
@@ -127,7 +127,7 @@ class Search:
         return np.asarray(rows[np.argsort(height, kind="stable")])
 
     def savings(self, broker: int, rows: Indices, targets: Indices) -> FloatArray:
-        """Return (rows, targets): how much the potential falls by each move off ``broker``."""
+        """Return (rows, targets): the reduction of the potential by each move off ``broker``."""
         at, low, high = self.at, self._low[broker], self._high[targets]
         cost = at.cost[rows]
         after = np.maximum(low - cost * at.unit[broker], 0.0)
@@ -139,7 +139,7 @@ class Search:
     def _best_move(self, broker: int, rows: Indices, targets: Indices) -> Found | Stuck:
         saving = self.savings(broker, rows, targets)
         gain = saving - self.prices[rows][:, np.newaxis]
-        for _ in range(len(rows) + 1):  # Each bundle is asked about once, and one is taken.
+        for _ in range(len(rows) + 1):  # Each bundle is checked at most once before one is chosen.
             row, column = divmod(int(gain.argmax()), len(targets))
             bundle, target, best = int(rows[row]), int(targets[column]), float(gain[row, column])
             if not self._allowed(bundle, target):
@@ -153,7 +153,7 @@ class Search:
     def _best_swap(
         self, broker: int, rows: Indices, targets: Indices
     ) -> tuple[Found, Found] | None:
-        """Return the best exchange of a bundle for one of a broker that stands low."""
+        """Return the best exchange of a bundle for one on a broker with low use."""
         rows = self._costliest(broker, rows)
         best: tuple[Found, Found] | None = None
         for target in targets.tolist():
@@ -174,10 +174,10 @@ class Search:
         return best
 
     def _exchanged(self, broker: int, rows: Indices, target: int, others: Indices) -> FloatArray:
-        """Return (rows, others): what exchanging each pair gains.
+        """Return (rows, others): the gain of exchanging each pair.
 
-        Of each resource the broker that gives counts as standing low, the one that takes as
-        standing high, whichever of the two it is.
+        For each resource, the low estimate is used for the broker that loses usage, and the high
+        estimate for the one that gains it.
         """
         at = self.at
         net = at.cost[rows][:, np.newaxis] - at.cost[others]
@@ -192,7 +192,7 @@ class Search:
         return np.asarray(saving / POWER - prices)
 
     def _costliest(self, broker: int, rows: Indices) -> Indices:
-        """Return the rows that cost most of what the broker has least left of."""
+        """Return the rows with the highest cost of the broker's scarcest resource."""
         if len(rows) <= _SWAP_BUNDLES:
             return rows
         cost = self.at.cost[rows, int(self._low[broker].argmax())]

@@ -1,4 +1,4 @@
-"""Work of brokers and bundles, in the columns for learning costs."""
+"""The work of brokers and bundles, in the columns used for learning costs."""
 
 from typing import Final
 
@@ -12,13 +12,13 @@ KINDS: Final = ("msgs_in", "msgs_out", "bytes_in", "bytes_out", "topics", "conne
 """The order of the columns: four rates per second and two numbers."""
 
 RATES: Final = 4
-"""So many of `KINDS` are rates."""
+"""The number of `KINDS` that are rates."""
 
 TOPICS, CONNECTIONS = 4, 5
 
 
 def served_by(brokers: BrokerColumns) -> FloatArray:
-    """Return (brokers, `KINDS`): what each broker serves, by its own report."""
+    """Return (brokers, `KINDS`): the work of each broker, from its own report."""
     return np.column_stack([brokers.traffic, brokers.topics, brokers.connections])
 
 
@@ -28,7 +28,7 @@ def served_in(bundles: BundleColumns, rates: FloatArray) -> FloatArray:
 
 
 def owners(view: ClusterView) -> Indices:
-    """Return the broker that has each bundle row or is about to, -1 for none."""
+    """Return the present or next broker of each bundle row, -1 for none."""
     found = view.owned.listed_by.copy()
     for bundle, target in view.moved.items():
         row = view.bundles.row(bundle)
@@ -38,5 +38,5 @@ def owners(view: ClusterView) -> Indices:
 
 
 def fractions(usage: FloatArray, limit: FloatArray) -> FloatArray:
-    """Return usage as a fraction of the limit, 0 where that is unknown."""
+    """Return usage as a fraction of the limit, 0 if the limit is unknown."""
     return np.asarray(usage / np.where(limit > 0, limit, np.inf))

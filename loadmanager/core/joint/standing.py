@@ -1,4 +1,4 @@
-"""Where the brokers stand, as the joint strategy sees them: predicted use over the level."""
+"""The predicted use of brokers relative to the level, for the joint strategy."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,24 +22,24 @@ from loadmanager.core.scores import (
 )
 
 QUIET: Final = 0.05
-"""At a lower level the noise of usage is as large as its differences: rates are balanced."""
+"""Below this level the noise of usage hides its differences: rates are balanced instead."""
 
 EVEN: Final = 1.02
-"""A broker gives nothing below this use; 1 is the level."""
+"""A broker below this use sheds nothing; 1 is the level."""
 
 URGENT: Final = 0.9
-"""A broker that uses more does not wait until it is clear that its background lasts."""
+"""Above this usage a broker does not wait to see whether its background lasts."""
 
 _LOADED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
-"""The resources by which a change of traffic is urgent: memory may be full without any."""
+"""The resources for which a change of traffic may be urgent; memory may be full without one."""
 
 _STEADY_SD: Final = 0.025
-"""Heap counts only while it is predicted better than this: collectors make a saw-tooth of it."""
+"""Heap counts only if predicted better than this: garbage collection makes it a saw-tooth."""
 
 _STEADY_LOOKS: Final = 2
 
 RATES_ALONE: Final = ("rates",)
-"""The resources of a standing where rates are balanced."""
+"""The resources of a standing by rates."""
 
 PER_MOVE: Final = 0.5
 PER_CONNECTIONS: Final = 0.25
@@ -48,13 +48,13 @@ PER_CONNECTIONS: Final = 0.25
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Standing:
-    """Brokers and bundles of one round; B brokers, K bundle rows, R resources that count.
+    """Brokers and bundles of one round: B brokers, K bundle rows, R resources considered.
 
-    Use is in units of the ``level``: 1 is even, or what the heaviest bundle takes alone. A
-    broker gives by ``low`` and takes by ``high`` (B, R), which differ where its background did
-    lately. ``unit`` (B, R) is what a unit of ``cost`` (K, R) adds to a broker, ``share``
-    (B, R) a broker's capacity over the mean. ``weight`` (K,) is a bundle's part of the
-    cluster's present traffic, ``effort`` (K,) what moving it costs, in weights of a mean
+    Use is in units of the ``level``: 1 is even, or the use of the heaviest bundle alone. A
+    broker sheds by ``low`` and takes by ``high`` (B, R), which differ if its background varied
+    recently. ``unit`` (B, R) is the use added to a broker per unit of ``cost`` (K, R), ``share``
+    (B, R) a broker's capacity relative to the mean. ``weight`` (K,) is a bundle's fraction of
+    the cluster's current traffic, ``effort`` (K,) the cost of moving it, in weights of a mean
     broker. ``resources`` names the columns.
     """
 
@@ -71,14 +71,14 @@ class Standing:
 
     @property
     def over(self) -> FloatArray:
-        """Return (B,): how far each broker stands above the level, 0 where it is even."""
+        """Return (B,): how far each broker is above the level, 0 if it is even."""
         use = self.low.max(axis=1, initial=0.0)
         return np.where(use > EVEN, use - 1.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class _Use:
-    """Absolute fractions: what `Standing` has in units of the level."""
+    """The figures of `Standing` as absolute fractions."""
 
     resources: tuple[str, ...]
     low: FloatArray
@@ -102,7 +102,7 @@ def shares(view: ClusterView, learned: Learned) -> tuple[FloatArray, FloatArray]
 def standing(
     view: ClusterView, state: JointState, weights: ResourceWeights, counted: Mask
 ) -> Standing:
-    """Return where the brokers of ``view`` stand; the level is that of the ``counted`` ones."""
+    """Return the standing of the brokers of ``view``; the level is over the ``counted`` brokers."""
     owner = owners(view)
     use = _by_usage(view, state, weights, owner)
     level = _level(use, counted)
@@ -127,9 +127,9 @@ def standing(
 
 
 def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
-    """Return (K, 4): the rates of the bundles as far as changes last; 0 if never measured.
+    """Return (K, 4): the predicted lasting rates of the bundles; 0 if never measured.
 
-    On a broker that is urgent a change counts from its beginning.
+    On a broker above `URGENT` a change counts from its beginning.
     """
     bundles, reported, owner = view.bundles, view.brokers.reported, owners(view)
     full = (fractions(reported.usage, reported.limit)[:, _LOADED] > URGENT).any(axis=1)
@@ -140,7 +140,7 @@ def predicted_rates(view: ClusterView, state: JointState) -> FloatArray:
 
 
 def _counting(columns: BrokerColumns, learned: Learned, weights: ResourceWeights) -> list[int]:
-    """Return the resources that count: weighted, known of every broker, heap if it is steady."""
+    """Return the resources to consider: weighted, known for every broker, heap only if steady."""
     known = (columns.limit > 0).all(axis=0) & (weights.as_array() > 0)
     varying = learned.brokers.speed * learned.varying(served_by(columns), columns.limit)
     own = varying[:, MEMORY].sum() > learned.brokers.background[:, MEMORY].sum()
@@ -178,7 +178,7 @@ def _by_usage(
 
 
 def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
-    """Return the same for one resource in the place of all: half messages, half bytes."""
+    """Return the use by rates as the only resource: half messages, half bytes."""
     rates, columns = predicted_rates(view, state), view.brokers.reported
     msgs, volume = rates[:, :2].sum(axis=1), rates[:, 2:].sum(axis=1)
     cost = (_part(msgs, owner) + _part(volume, owner))[:, np.newaxis] / 2.0
@@ -211,10 +211,10 @@ def _level(use: _Use, counted: Mask) -> float:
 
 
 def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
-    """Return the use of the broker that suits the heaviest bundle best, were it alone there.
+    """Return the use of the heaviest bundle alone on the broker that suits it best.
 
-    No assignment is below it. Without it such a bundle would move for any small difference
-    of speeds, because the potential rises so steeply above the level.
+    No assignment is below it. Without this lower limit such a bundle would move for any small
+    difference of speeds, because the potential rises steeply above the level.
     """
     cost = use.cost[owner >= 0].max(axis=0, initial=0.0)
     alone = np.maximum(use.background, 0.0)[counted] + cost * use.unit[counted]
@@ -222,11 +222,11 @@ def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
 
 
 def _weights(view: ClusterView, owner: Indices, brokers: int) -> tuple[FloatArray, FloatArray]:
-    """Return each bundle's part of the present traffic, and what moving it costs.
+    """Return each bundle's fraction of the current traffic, and the cost of moving it.
 
-    A move costs as much as the traffic that is interrupted, half a mean bundle because it is
-    a move at all, and a quarter of one by its connections: so neither the number of brokers
-    nor that of bundles changes what a move is worth.
+    The cost of a move is the interrupted traffic, plus half a mean bundle for the move itself,
+    plus a quarter of one for its connections. So the value of a move depends neither on the
+    number of brokers nor on the number of bundles.
     """
     bundles = view.bundles
     msgs, volume = bundles.short_msgs_per_s, bundles.short_bytes_per_s
@@ -241,7 +241,7 @@ def _part(amounts: FloatArray, owner: Indices) -> FloatArray:
 
 
 def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums of the bundles of each broker; row -1 owns nothing."""
+    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
     columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in cost.T]
     return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))
 

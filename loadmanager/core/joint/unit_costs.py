@@ -1,7 +1,7 @@
 """Resource usage per unit of each kind of work: a decayed regression.
 
-Ridge with priors where nothing varies yet: CPU goes half by messages and half by bytes, as
-by traffic shares; a byte on the network is eight thousandths of a kbit. No cost is
+Ridge regression with priors where nothing varies yet: CPU depends half on messages and half on
+bytes, as with traffic shares; a byte on the network is eight thousandths of a kbit. No cost is
 negative.
 """
 
@@ -25,14 +25,14 @@ from loadmanager.core.scores import (
 _KBIT_PER_BYTE: Final = 8e-3
 _LEAST_USUAL: Final = 1e-6
 _LEAST_SD: Final = 0.02
-"""No published cost is surer than this, of what is usually used."""
+"""The least deviation of a published cost, as a fraction of the usual usage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PublishedCosts:
     """Mean and deviation (`RESOURCES`, kinds) of unit costs, in the units of load reports.
 
-    Resources that are not ``known`` have none: no class of brokers is sure enough of them.
+    Resources that are not ``known`` have no costs: no class of brokers has reliable ones.
     """
 
     mean: FloatArray
@@ -42,10 +42,10 @@ class PublishedCosts:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class CostSums:
-    """The sums of a weighted regression by resource; the past counts less each minute.
+    """The sums of a weighted regression by resource; the weight of the past decays.
 
-    ``gram`` is (R, F, F), ``moment`` (R, F), ``weight`` (R,), and ``shown`` (R,) the sum of
-    all usage: what costs are supposed to be must not follow a supposed background.
+    ``gram`` is (R, F, F), ``moment`` (R, F), ``weight`` (R,), and ``shown`` (R,) the sum of all
+    usage: the prior costs must not depend on an assumed background.
     """
 
     gram: FloatArray
@@ -74,7 +74,7 @@ class CostSums:
     ) -> "CostSums":
         """Return the sums with observations: (B, R, F) work, all else (B, R).
 
-        ``target`` is what of the ``usage`` is to be explained by the work.
+        ``target`` is the part of the ``usage`` to be explained by the work.
         """
         return CostSums(
             gram=kept * self.gram + np.einsum("br,brf,brg->rfg", weight, work, work),
@@ -85,7 +85,7 @@ class CostSums:
 
 
 def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArray:
-    """Return (R, F): the unit costs that explain the sums best, none of them negative.
+    """Return (R, F): the non-negative unit costs that fit the sums best.
 
     ``published`` costs replace the priors of their resources.
     """
@@ -95,9 +95,9 @@ def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArra
 def doubt(
     sums: CostSums, resource: int, published: PublishedCosts | None, work: FloatArray
 ) -> tuple[float, float]:
-    """Return the variance of what ``work`` costs, in the units of reports, before and after data.
+    """Return the variance of the cost of ``work``, in the units of reports, before and after data.
 
-    Before any report there is one only where costs are ``published``.
+    Before any report it is known only for ``published`` costs; otherwise both are 0.
     """
     if float(sums.weight[resource]) > 0:
         one = _Regression.of(sums, resource, published)
@@ -132,7 +132,7 @@ def _solved_one(sums: CostSums, resource: int, published: PublishedCosts | None)
 class _Regression:
     """The normal equations of one resource, each kind in units of its usual size.
 
-    ``mean`` and ``sd`` are what is supposed before data, and part of ``matrix``.
+    ``mean`` and ``sd`` are the prior, which is part of ``matrix``.
     """
 
     matrix: FloatArray
@@ -143,9 +143,9 @@ class _Regression:
 
     @classmethod
     def of(cls, sums: CostSums, resource: int, published: PublishedCosts | None) -> "_Regression":
-        """Return those of sums that hold data."""
+        """Return the equations for sums that contain data."""
         gram, weight = sums.gram[resource], float(sums.weight[resource])
-        size = np.sqrt(np.diag(gram) / weight)  # Of each kind, as it usually is.
+        size = np.sqrt(np.diag(gram) / weight)  # The usual size of each kind.
         usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
         if published is None or not published.known[resource]:
             mean, sd = _prior(resource, size, usual)
@@ -158,7 +158,7 @@ class _Regression:
 
 
 def _prior(resource: int, size: FloatArray, usual: float) -> tuple[FloatArray, FloatArray]:
-    """Return mean and deviation of what each kind uses at its usual size, before any data."""
+    """Return the prior mean and deviation of the usage of each kind at its usual size."""
     mean, sd = np.zeros(len(KINDS)), np.full(len(KINDS), 0.2 * usual)
     if resource in {BANDWIDTH_IN, BANDWIDTH_OUT}:
         own = BYTES_IN if resource == BANDWIDTH_IN else BYTES_OUT

@@ -1,4 +1,4 @@
-"""How the joint strategy weighs one bundle or one broker, with the sources of its figures."""
+"""Explains how the joint strategy weighs a bundle or broker, with the sources of its figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ _MOSTLY = 0.5
 
 
 class CostSource(StrEnum):
-    """Where the cost of a bundle is known from."""
+    """Source of the cost of a bundle."""
 
     REPORTS = "reports"
     PIPELINE = "pipeline"
@@ -34,12 +34,12 @@ class BundleCost:
     """Usage of one resource by a bundle on a broker of speed 1.
 
     Attributes:
-        resource: one of `RESOURCES`, or that of rates where usage is not looked at.
-        usage: in the unit of load reports, a share of the cluster's traffic for rates.
-        sd: how uncertain the unit costs leave that: a standard deviation in the same unit.
-        source: load reports, if they removed at least half of the variance of the cost; else
-            what it began with.
-        learned_fraction: how much of the variance that the cost began with reports removed.
+        resource: one of `RESOURCES`, or that of `RATES_ALONE` if rates are balanced.
+        usage: in the unit of load reports; for rates, a fraction of the cluster's traffic.
+        sd: the standard deviation of ``usage`` due to the unit costs, in the same unit.
+        source: load reports, if they removed at least half of the variance of the cost; else the
+            source of the initial cost.
+        learned_fraction: the fraction of the initial variance that reports removed.
     """
 
     resource: str
@@ -55,10 +55,10 @@ class PredictedUse:
 
     Attributes:
         resource: its name.
-        reported: by the last load report; None for rates.
-        predicted: by costs, for the bundles that it has or that are on their way to it.
-        background: what is used by anything but bundles.
-        speed: what work costs here over what it costs on a broker of speed 1.
+        reported: from the last load report; None for rates.
+        predicted: from costs, for its bundles and those under way to it.
+        background: usage by anything other than bundles.
+        speed: the cost of work on this broker relative to a broker of speed 1.
         noise: how far reports are from predictions, as a standard deviation; None for rates.
     """
 
@@ -74,8 +74,8 @@ class PredictedUse:
 class Payback:
     """Gain and cost of moving a bundle to a broker, in the unit of the price.
 
-    ``use`` and ``use_with`` are the broker's predicted use before and after, of the resource
-    of which it would have least left.
+    ``use`` and ``use_with`` are the broker's predicted use before and after the move, of its
+    scarcest resource after the move.
     """
 
     resource: str
@@ -133,9 +133,9 @@ class Weighing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weigher:
-    """Weighs subjects by one state of what was learned, at one view.
+    """Weighs subjects with one learned state and one view.
 
-    ``price`` is that of a weight of a mean broker.
+    ``price`` is the price of moving the weight of a mean broker.
     """
 
     view: ClusterView
@@ -146,7 +146,7 @@ class Weigher:
     published: PublishedCosts | None = None
 
     def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
-        """Return how a broker is weighed, or a bundle on it; None while nothing counts."""
+        """Return how a broker or its bundle is weighed; None if no broker may shed or take any."""
         counted = self.limits.gives | self.limits.takes
         if not counted.any():
             return None
@@ -243,5 +243,5 @@ class Weigher:
 
 
 def _numbered(at: Standing) -> list[tuple[str, int]]:
-    """Return the resources that count, with their numbers in `RESOURCES`."""
+    """Return the considered resources, with their indices in `RESOURCES`."""
     return [(name, RESOURCES.index(name)) for name in at.resources]

@@ -1,4 +1,4 @@
-"""Which broker should take a bundle: one strategy a file, and the table of them."""
+"""Placement strategies, which choose the broker for a bundle, and the table of them."""
 
 from collections.abc import Mapping
 from typing import Final

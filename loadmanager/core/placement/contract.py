@@ -1,4 +1,4 @@
-"""Contract of placements: candidates in, the best of them out; chance picks among equals."""
+"""Contract of placements: rank candidates; ties are broken at random."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from loadmanager.core.memory import Memory
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The broker rows among which a placement is indifferent, and what it remembers.
+    """The equally good best broker rows, and the next memory of the placement.
 
     ``best`` is empty only if there were no candidates.
     """
@@ -23,10 +23,10 @@ class Ranking:
 
 
 class Placement(Protocol):
-    """A strategy that says which of the eligible brokers should take a bundle.
+    """A strategy that chooses which of the eligible brokers should take a bundle.
 
-    Pulsar's accident `no-candidates`: its placements fail with an exception where there
-    is no candidate, or one without load data. Here there is no best then, in both modes.
+    Pulsar's accident `no-candidates`: its placements raise an exception if there is no
+    candidate, or one without load data. Here the result is then empty, in both modes.
     """
 
     def rank(
@@ -37,10 +37,10 @@ class Placement(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """A placement that follows the cluster from round to round, not only when asked."""
+    """A placement that also follows the cluster from round to round."""
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return what it remembers having seen ``view``; called once at the start of a round."""
+        """Return the memory after ``view``; called once at the start of each round."""
 
 
 def choose(best: Indices, rng: np.random.Generator) -> int | None:

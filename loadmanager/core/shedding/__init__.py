@@ -1,4 +1,4 @@
-"""Which bundles should leave which brokers: one strategy a file, and the table of them."""
+"""Shedding strategies, which choose bundles to move off brokers, and the table of them."""
 
 from collections.abc import Mapping
 from typing import Final

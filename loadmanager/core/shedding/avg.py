@@ -193,13 +193,13 @@ class AvgShedder:
 
 @dataclass(slots=True)
 class _Counters:
-    """The hit counters while a round counts; a broker without hits is not in them."""
+    """The hit counters during a round; brokers without hits are absent."""
 
     high: dict[BrokerId, int]
     low: dict[BrokerId, int]
 
     def count(self, *pair: BrokerId, high: bool) -> None:
-        """Add a hit to both of a pair, a broker paired with itself gets two."""
+        """Add a hit to both brokers of a pair; a broker paired with itself receives two."""
         for name in pair:
             self.low[name] = self.low.get(name, 0) + 1
         for name in pair:
@@ -226,7 +226,7 @@ class _Counters:
                 del hits[name]
 
     def progress(self, pair: Sequence[BrokerId]) -> str:
-        """Return the counters of a pair for people."""
+        """Return the counters of a pair as text."""
         return f"{_most(self.low, pair)} low hits, {_most(self.high, pair)} high hits"
 
 

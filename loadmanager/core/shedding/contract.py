@@ -1,4 +1,4 @@
-"""Contract of shedders: a view and its memory in, offers and the next memory out."""
+"""Contract of shedders: from a view and a memory to offers and the next memory."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
@@ -26,8 +26,8 @@ class Spread:
 class Shed:
     """Offers of a shedder, its refusals, and its next memory.
 
-    The offers of one broker stand in the order of selection. A refusal with an empty
-    subject is for the cluster as a whole. ``spread`` is None if it was not computed.
+    The offers of a broker are in the order of selection. A refusal with an empty subject applies
+    to the whole cluster. ``spread`` is None if it was not computed.
     """
 
     offers: tuple[Offer, ...]
@@ -37,7 +37,7 @@ class Shed:
 
 
 class Shedder(Protocol):
-    """A strategy that says which bundles should leave which brokers."""
+    """A strategy that chooses which bundles should leave which brokers."""
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""
@@ -45,19 +45,19 @@ class Shedder(Protocol):
 
 @runtime_checkable
 class Deciding(Protocol):
-    """A shedder that weighs its moves itself, all together: the planner only bounds them."""
+    """A shedder that weighs all its moves together itself; the planner only limits them."""
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
         """Return the moves of one round within ``limits``, each with its target."""
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return what it remembers having seen a view in which nothing may move."""
+        """Return the memory after a view in which nothing may move."""
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
-        """Return what it weighs moves by, for `explain`."""
+        """Return the weigher of its moves, for `explain`."""
 
     def beginning_with(self, document: CostDocument | None) -> Self:
-        """Return the strategy that begins with the costs that are published, if any."""
+        """Return the strategy with published costs as initial costs, if any."""
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
-        """Return by what costs moves are to be projected."""
+        """Return the costs for projecting moves."""

@@ -14,7 +14,7 @@ _SWAP_CEILING: Final = 0.75
 
 
 class OffloadRules(Protocol):
-    """The settings an offload needs; `TransferShedder` has them."""
+    """The settings of an offload, implemented by `TransferShedder`."""
 
     @property
     def transfer(self) -> bool:
@@ -30,7 +30,7 @@ class OffloadRules(Protocol):
 
     @property
     def count_swapped_back(self) -> bool:
-        """Whether what a swap brings back is counted when computing like Java."""
+        """Whether traffic swapped back is counted when computing like Java."""
 
     @property
     def like_java(self) -> bool:
@@ -39,10 +39,10 @@ class OffloadRules(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Offload:
-    """What moves from ``source`` (the fuller) to ``target`` until ``limit_bytes_per_s``.
+    """The moves from ``source`` (the fuller) to ``target``, up to ``limit_bytes_per_s``.
 
     Amounts are throughputs, in plus out. ``spare`` runs over the target's heaviest
-    bundles once: what one swap has passed over, the next does not see again.
+    bundles once: bundles skipped by one swap are not considered by the next.
 
     Pulsar's accidents: `swap-gain` counts what a swap brings back only in debug mode,
     by a statement that stands inside a logging block, so that otherwise too little moves
@@ -116,7 +116,7 @@ class Offload:
             remaining -= 1
 
     def moved_load(self) -> float:
-        """Return by how much the source's load is expected to fall."""
+        """Return the expected reduction of the source's load."""
         net = self.out_bytes_per_s - self.back_bytes_per_s
         return divided(net * self.source_load, self.source_bytes_per_s)
 
@@ -130,7 +130,7 @@ class Offload:
         self.out_bytes_per_s += top.bytes_per_s
 
     def _swap(self, bytes_per_s: float) -> list[TopBundle] | None:
-        """Return bundles of the target to take back for one of ``bytes_per_s``, None if none do."""
+        """Return bundles of the target to swap for one of ``bytes_per_s``, None if none fit."""
         if not self.rules.transfer or self.spare is None:
             return None
         net = self.out_bytes_per_s - self.back_bytes_per_s
@@ -177,7 +177,7 @@ class Offload:
 
 
 def divided(part: float, whole: float) -> float:
-    """Return ``part / whole`` as floating point has it: a zero divisor gives no error."""
+    """Return ``part / whole`` with floating-point semantics: division by zero raises no error."""
     if whole != 0:
         return part / whole
     return math.nan if part == 0 or math.isnan(part) else math.copysign(math.inf, part)

@@ -1,4 +1,4 @@
-"""Picking bundles of one broker, largest first: what several shedders have in common."""
+"""Selects bundles of one broker, largest first; shared by several shedders."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def largest_first(view: ClusterView, broker: int, sizes: FloatArray) -> Indices:
 
 
 def take_until(view: ClusterView, broker: int, sizes: FloatArray, need: float) -> list[int]:
-    """Return the largest bundles of a broker until together they reach ``need``.
+    """Return the largest bundles of a broker that together reach ``need``.
 
     The one that reaches it is included, and at least one is always taken, as in Pulsar.
 

@@ -178,7 +178,7 @@ class TransferShedder:
         )
 
     def _warm(self, view: ClusterView, memory: Memory) -> Memory:
-        """Forget the moves of brokers that have reported long enough afterwards."""
+        """Forget the moves of brokers whose reports are recent enough after them."""
         index = view.brokers.index
         kept = {
             broker: at_s

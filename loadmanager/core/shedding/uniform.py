@@ -144,10 +144,10 @@ class UniformLoadShedder:
         return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
 
     def _amount(self, value: float) -> float:
-        """Return an amount of traffic as it is computed."""
+        """Return an amount of traffic, truncated if computing like Java."""
         return _to_int(value) if self.like_java else value  # whole-amounts
 
 
 def _to_int(value: float) -> int:
-    """Truncate as Java's cast from double to int does: it saturates at 32 bits."""
+    """Truncate like Java's cast from double to int, which saturates at 32 bits."""
     return max(-_INT_MAX - 1, min(_INT_MAX, math.trunc(value)))

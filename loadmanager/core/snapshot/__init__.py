@@ -1,7 +1,7 @@
-"""A cluster at one moment as one JSON document, to decide on later and elsewhere.
+"""Snapshots: the state of a cluster as one JSON document, for decisions elsewhere or later.
 
-The format is in ``docs/snapshot-format.md``. A live leader writes it with everything
-in it; a plain dump of a Pulsar cluster's ``/loadbalance/brokers`` is one too.
+The format is described in ``docs/snapshot-format.md``. A running leader writes complete
+snapshots; a plain dump of a Pulsar cluster's ``/loadbalance/brokers`` is also a valid snapshot.
 """
 
 from loadmanager.core.snapshot.agreement import agreed

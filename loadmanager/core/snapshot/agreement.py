@@ -1,4 +1,4 @@
-"""Whether the parts of a snapshot go together: owners with brokers, ranges with ranges."""
+"""Checks that the parts of a snapshot are consistent: owners with brokers, ranges with ranges."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,12 +19,12 @@ from loadmanager.core.snapshot.document import Snapshot
 
 
 def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool) -> Snapshot:
-    """Return the snapshot if its parts agree, or with ``lenient`` those that do.
+    """Return the snapshot if its parts are consistent; with ``lenient`` only those that are.
 
-    ``left_out`` is what reading left out already.
+    ``left_out`` lists the entries already left out by reading.
 
     Raises:
-        MalformedContent: two parts contradict each other, and not ``lenient``.
+        MalformedContent: two parts contradict each other, unless ``lenient``.
     """
     faults = _Faults(where, left_out, lenient=lenient)
     known = snapshot.reports.keys()
@@ -51,9 +51,9 @@ def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool
 
 
 def overlapping(bundles: Iterable[BundleId]) -> Iterator[tuple[BundleId, BundleId]]:
-    """Yield the bundles that overlap one before them in their namespace, each with that one.
+    """Yield each bundle that overlaps an earlier one in its namespace, with the earlier one.
 
-    What is left without the yielded ones does not overlap.
+    The bundles that are not yielded do not overlap.
     """
     for _, group in groupby(sorted(bundles), key=namespace_of):
         last: BundleId | None = None
@@ -65,7 +65,7 @@ def overlapping(bundles: Iterable[BundleId]) -> Iterator[tuple[BundleId, BundleI
 
 
 def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> bool:
-    """Return whether ``bundle`` is not within ``boundaries``; None contains all bundles."""
+    """Return whether ``bundle`` is not within ``boundaries``; empty ones contain all bundles."""
     if not boundaries or belongs_to_a_broker(bundle):
         return False
     found = boundaries.get(namespace_of(bundle))
@@ -73,7 +73,7 @@ def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> boo
 
 
 class _Faults:
-    """Raises the first fault, or lists each and leaves its entry out."""
+    """Raises the first fault, or records all faults and leaves their entries out."""
 
     def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
         self._where = where
@@ -93,7 +93,7 @@ class _Faults:
         brokers: Collection[BrokerId],
         boundaries: Mapping[Namespace, Boundaries],
     ) -> dict[BundleId, BrokerId]:
-        """Return the entries that name known brokers and known ranges that do not overlap."""
+        """Return the entries with known brokers and known, non-overlapping ranges."""
         kept = {}
         for bundle, broker in entries.items():
             place = f'{name}["{bundle}"]'
@@ -112,10 +112,10 @@ class _Faults:
     def without_rivals(
         self, reports: Mapping[BrokerId, LoadReport], in_flight: Mapping[BundleId, BrokerId]
     ) -> Mapping[BrokerId, LoadReport]:
-        """Return the reports with each range in one of them: where no owners are given.
+        """Return the reports with each range in only one of them, for use without owners.
 
-        Of two brokers that list it, the one whose report is later keeps it. A bundle in
-        flight may stand in two reports.
+        If two brokers list a range, the one with the later report keeps it. A bundle in flight
+        may be in two reports.
         """
         claims: dict[BundleId, list[BrokerId]] = {}
         for broker, report in reports.items():

@@ -1,4 +1,4 @@
-"""From JSON to a snapshot: every fault names its place and what was expected."""
+"""Decodes snapshots from JSON: every error names its place and the expected content."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,15 +63,15 @@ _BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
 def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapshot:
     """Return the snapshot in ``data``; ``where`` names the file in messages.
 
-    A document without any field of a snapshot is taken for a plain dump of
-    ``/loadbalance/brokers`` as Pulsar's own brokers write it: load reports by broker id.
-    Ours keep their loads apart, so a dump of their registrations alone is refused.
+    A document without any field of a snapshot is read as a plain dump of
+    ``/loadbalance/brokers`` as Pulsar's own brokers write it: load reports by broker id. Our
+    brokers store loads separately, so a dump of only their registrations is refused.
 
-    With ``lenient``, entries that cannot be read or do not agree with the others are
-    left out and listed in ``left_out``.
+    With ``lenient``, entries that cannot be read or contradict others are left out and listed in
+    ``left_out``.
 
     Raises:
-        MalformedContent: the first fault, with its place and what was expected.
+        MalformedContent: the first fault, with its place and the expected content.
     """
     found = parsed(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
@@ -86,7 +86,7 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
 
 
 class _Reading:
-    """One document while it is read."""
+    """The reading of one document."""
 
     def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool) -> None:
         self._where = where
@@ -141,7 +141,7 @@ class _Reading:
         read: Callable[[Fields, Name, str], Value],
         inside: str = "",
     ) -> dict[Name, Value]:
-        """Return every entry of one object, by its parsed name."""
+        """Return all entries of one object, by parsed names."""
         found: dict[Name, Value] = {}
         outer = self._fields.inner(inside) if inside else self._fields
         path = f"{inside}.{name}" if inside else name

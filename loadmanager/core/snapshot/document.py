@@ -1,4 +1,4 @@
-"""Content of a snapshot, and the view for a decision on it."""
+"""The content of a snapshot, and the view for decisions on it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,9 +25,9 @@ _NAN: Final = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class RunningLoad:
-    """The exponential averages of one broker, as `TransferShedder` reads them.
+    """The exponential averages of one broker, as used by `TransferShedder`.
 
-    ``load`` is a fraction, ``bytes_per_s`` its throughput in plus out.
+    ``load`` is a fraction, ``bytes_per_s`` the throughput in plus out.
     """
 
     load: float
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
-    """The strategies and settings the leader decides with; None or empty for unknown.
+    """The leader's strategies and settings; None or empty if unknown.
 
     ``cost`` has the ``model``: traffic_share, or learned with ``madeAtMs`` of its document.
     """
@@ -58,17 +58,17 @@ class InForce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A cluster at the moment ``taken_at_ms`` of the wall clock.
+    """A cluster at the wall-clock time ``taken_at_ms``.
 
-    All times in ``memory`` are seconds by that clock. ``age_s`` is how old each report
-    was, 0 for one that is not in it. ``averages`` and ``running`` are None where none
-    were kept: the reports then count as the one sample there is.
+    All times in ``memory`` are seconds on that clock. ``age_s`` is the age of each report, 0 if
+    absent. ``averages`` and ``running`` are None if not recorded: the reports then count as a
+    single sample.
 
     ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
-    ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, hold every
-    namespace of those. ``membership_changed_ago_s`` is None if no broker came or went
-    for long. ``costs`` is the cost model in force. ``left_out`` says what was left out on
-    reading, and why.
+    ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, contain every namespace
+    of these bundles. ``membership_changed_ago_s`` is None if no broker joined or left recently.
+    ``costs`` is the cost model in force. ``left_out`` lists the entries left out by reading,
+    with reasons.
     """
 
     reports: Mapping[BrokerId, LoadReport]
@@ -92,15 +92,15 @@ class Snapshot:
 
     @property
     def now_s(self) -> float:
-        """The moment of the snapshot on the clock of its memory."""
+        """The time of the snapshot on the clock of its memory."""
         return self.taken_at_ms / 1000.0
 
 
 def view_of_snapshot(snapshot: Snapshot, weights: ResourceWeights | None = None) -> ClusterView:
     """Return the cluster as the leader saw it when the snapshot was taken.
 
-    ``weights`` are for the heaviest bundles, and for the running load of brokers where the
-    snapshot has none.
+    ``weights`` are for the heaviest bundles, and for the running load of brokers if the snapshot
+    does not contain it.
     """
     now_s = snapshot.now_s
     loads = [_load(snapshot, broker, weights or ResourceWeights()) for broker in snapshot.reports]
@@ -132,7 +132,7 @@ def _load(snapshot: Snapshot, broker: BrokerId, weights: ResourceWeights) -> Bro
 
 
 def running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
-    """Return the averages of a broker of which there is but one sample."""
+    """Return the averages of a broker with a single sample."""
     usage, limit = report_usage(report)
     score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
     return RunningLoad(float(score), report.totals.bytes_per_s)

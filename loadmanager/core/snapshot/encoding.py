@@ -1,4 +1,4 @@
-"""From a snapshot to its JSON."""
+"""Encodes snapshots as JSON."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,7 +21,7 @@ VERSION: Final = 1
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the snapshot as JSON; `decode_snapshot` gives an equal one back."""
+    """Return the snapshot as JSON; `decode_snapshot` returns an equal snapshot."""
     document: dict[str, Any] = {
         "version": VERSION,
         "takenAtMs": snapshot.taken_at_ms,
@@ -84,7 +84,7 @@ def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
 
 
 def constraints_to_json(policies: Policies) -> dict[str, Any]:
-    """Return isolation, anti-affinity and failure domains, in Pulsar's forms, and what stays."""
+    """Return policies in Pulsar's forms, and the bundles that are never shed."""
     domains: dict[str, dict[str, list[str]]] = {}
     for broker, domain in policies.domains.items():
         domains.setdefault(domain, {"brokers": []})["brokers"].append(broker)
@@ -115,7 +115,7 @@ def _choice(
 
 
 def in_force_to_json(in_use: InForce) -> dict[str, Any]:
-    """Return strategies and settings as the ``settings`` of a snapshot have them."""
+    """Return strategies and settings in the form of the ``settings`` of a snapshot."""
     document: dict[str, Any] = {}
     for name, choice in (("shedder", in_use.shedder), ("placement", in_use.placement)):
         if choice is not None:

@@ -1,4 +1,4 @@
-"""From bytes to a JSON object in which no name stands twice."""
+"""Parses JSON objects, and refuses repeated names."""
 
 import json
 from typing import Any, Final
@@ -6,11 +6,11 @@ from typing import Any, Final
 from loadmanager.core.errors import MalformedContent
 
 SHOWN: Final = 80
-"""The most characters of an unexpected value that are shown."""
+"""The maximum number of characters shown of an unexpected value."""
 
 
 def parsed(where: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object, NaN still in it: it is refused where a number is expected."""
+    """Return the JSON object. It may contain NaN, which is refused where a number is expected."""
 
     def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

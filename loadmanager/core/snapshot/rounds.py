@@ -1,4 +1,4 @@
-"""Rounds of the planner on a snapshot, one after the other, each on what the last one left."""
+"""Consecutive rounds of the planner on a snapshot, each on the result of the last one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ _HISTORY_FRACTION: Final = 0.9
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """One round: its plan, and the cluster before and, as projected, after all moves.
+    """One round: its plan, and the cluster before and (projected) after all moves.
 
-    Bundles under way before the round count on their targets in both views. ``after``
-    counts moves that were only observed as well.
+    Bundles under way before the round count on their targets in both views. ``after`` also
+    includes moves that were only observed.
     """
 
     plan: Plan
@@ -36,7 +36,7 @@ class Round:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """The moves of the plan, observed ones included."""
+        """The moves of the plan, including observed ones."""
         return (*self.plan.moves, *self.plan.observed)
 
 
@@ -49,8 +49,8 @@ def run_rounds(
 ) -> tuple[Round, ...]:
     """Return ``count`` rounds of ``planner``, the first on the snapshot itself.
 
-    Between two rounds every move arrives and every broker reports again: a moved bundle
-    brings the traffic that its old owner reported, and costs what the planner computes.
+    Between two rounds every move is completed and every broker reports again: a moved bundle has
+    the traffic that its former owner reported, and the cost computed by the planner.
     """
     rounds: list[Round] = []
     for _ in range(count):
@@ -69,7 +69,7 @@ def run_rounds(
 def following(
     snapshot: Snapshot, done: Round, weights: ResourceWeights, interval_s: float
 ) -> Snapshot:
-    """Return the snapshot ``interval_s`` later, when all that was under way has arrived."""
+    """Return the snapshot ``interval_s`` later, after all moves under way have completed."""
     arrived = dict(done.after.moved)
     reports = _moved(snapshot, arrived, done.after)
     placed = {move.bundle for move in done.moves}

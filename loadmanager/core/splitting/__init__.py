@@ -1,4 +1,4 @@
-"""Cutting bundles that have grown too large, and merging small ones: which, where, and how."""
+"""Splits bundles that have become too large, and merges small ones."""
 
 from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, parts_at, split
 from loadmanager.core.splitting.finder import Split, SplitRules, Splits, find_splits

@@ -1,4 +1,4 @@
-"""Cutting a bundle at given places."""
+"""Splits a bundle at given positions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,12 +11,12 @@ _NARROWEST: Final = 1
 
 
 class CannotSplit(LoadManagerError, ValueError):
-    """A bundle cannot be cut as asked.
+    """A bundle cannot be split as requested.
 
     Args:
-        bundle: which one.
-        why: what stands against it.
-        expected: what would have been accepted.
+        bundle: the bundle.
+        why: the reason.
+        expected: what is accepted.
     """
 
     def __init__(self, bundle: BundleId, why: str, expected: str) -> None:
@@ -25,17 +25,17 @@ class CannotSplit(LoadManagerError, ValueError):
 
 
 def can_split(bundle: BundleId) -> bool:
-    """Return whether the bundle's range is wide enough to be cut at all."""
+    """Return whether the bundle's range is wide enough to be split."""
     lower, upper = range_of(bundle)
     return upper - lower > _NARROWEST
 
 
 def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boundaries:
-    """Return the boundaries with ``bundle`` cut at ``cuts``, in any order.
+    """Return the boundaries with ``bundle`` split at ``cuts``, given in any order.
 
     Raises:
-        CannotSplit: it is none of the namespace's bundles or too narrow, there is no
-            cut, or the cuts are not different places strictly inside it.
+        CannotSplit: the bundle does not belong to the namespace or is too narrow, there is no
+            cut, or the cuts are not distinct positions strictly inside it.
     """
     if bundle not in boundaries:
         raise CannotSplit(bundle, "it is no bundle of the namespace now", "a present bundle")
@@ -52,10 +52,10 @@ def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boun
 
 
 def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
-    """Return the cuts that make ``parts`` of equal width, the last taking the remainder.
+    """Return the cuts for ``parts`` of equal width; the last part includes the remainder.
 
     Raises:
-        CannotSplit: fewer than two parts, or more parts than positions.
+        CannotSplit: there are fewer than two parts, or more parts than positions.
     """
     lower, upper = range_of(bundle)
     width = (upper - lower) // parts if parts > 1 else 0
@@ -65,6 +65,6 @@ def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
 
 
 def parts_at(bundle: BundleId, cut: int) -> tuple[BundleId, BundleId]:
-    """Return the two bundles that ``bundle`` becomes by one cut inside it."""
+    """Return the two parts of ``bundle`` after one cut inside it."""
     namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
     return bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)

@@ -1,4 +1,4 @@
-"""Which bundles have grown too large for one broker and should be cut."""
+"""Finds bundles that have become too large for one broker and should be split."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +83,7 @@ class SplitRules:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A bundle to cut, and what of it is too much."""
+    """A bundle to split, and the figure that exceeds its limit."""
 
     bundle: BundleId
     broker: BrokerId
@@ -92,7 +92,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The bundles to cut, heaviest first, and why other large ones stay whole."""
+    """The bundles to split, heaviest first, and why other large bundles are not split."""
 
     chosen: tuple[Split, ...]
     refusals: tuple[Refusal, ...]
@@ -104,14 +104,14 @@ def find_splits(
     long_rates: Callable[[BundleId], Rates | None],
     bundle_counts: Mapping[Namespace, int],
 ) -> Splits:
-    """Return what to cut in this round.
+    """Return the bundles to split in this round.
 
-    ``long_rates`` gives the long-term traffic of a bundle, None if there is no data,
-    which counts as none. ``bundle_counts`` says how many bundles a namespace has now; a
-    namespace whose boundaries could not be read is not in it, and is left alone.
+    ``long_rates`` returns the long-term traffic of a bundle, None without data, which counts as
+    no traffic. ``bundle_counts`` has the current number of bundles of each namespace; a
+    namespace whose boundaries could not be read is absent, and is left alone.
 
-    Pulsar's accident `hash-order`: which bundles win where a namespace may have only so
-    many depends on the order of a hash map there. Here the heaviest do, in both modes.
+    Pulsar's accident `hash-order`: near a namespace's limit of bundles, which bundles are split
+    depends on the order of a hash map. Here the heaviest are split, in both modes.
     """
     refusals: list[Refusal] = []
     large: list[tuple[float, Split]] = []
@@ -130,7 +130,7 @@ def find_splits(
 
 
 def excess_of(rules: SplitRules, stats: BundleStats, rates: Rates) -> str:
-    """Return which limit the bundle exceeds, for people; empty if none."""
+    """Return the figure of the bundle that exceeds a limit, as text; empty if none does."""
     sessions = stats.producers + stats.consumers
     if stats.topics > rules.max_topics:
         return f"{stats.topics} topics"

@@ -1,9 +1,9 @@
-"""Making one bundle of two neighbours, and the order for it.
+"""Merges two adjacent bundles, and encodes the order for it.
 
-The order is written as two split orders, one for each half, that name each other by the
-far bound of the whole. So it is kept, handed on to the next leader and taken back as
-every split order is, and an agent or leader that does not know it refuses the algorithm
-by its name, or gives it up, and touches nothing.
+The order is written as two split orders, one for each half, each with the far bound of the
+merged bundle. So it is kept, passed on to the next leader and withdrawn in the same way as any
+split order, and an agent or leader of a version without merges refuses the unknown algorithm, or
+gives up the order, without any change.
 """
 
 from collections.abc import Mapping
@@ -28,23 +28,23 @@ class CannotMerge(LoadManagerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Two neighbours that are to become one bundle."""
+    """Two adjacent bundles that are to become one."""
 
     lower: BundleId
     upper: BundleId
 
     @property
     def halves(self) -> tuple[BundleId, BundleId]:
-        """Both, the lower first."""
+        """Both halves, the lower one first."""
         return self.lower, self.upper
 
     @property
     def whole(self) -> BundleId:
-        """The bundle that they become."""
+        """The merged bundle."""
         return bundle_id(namespace_of(self.lower), range_of(self.lower)[0], range_of(self.upper)[1])
 
     def orders(self) -> dict[BundleId, SplitOrder]:
-        """Return what stands in the orders of the broker that has both."""
+        """Return the split orders for the broker that owns both halves."""
         low, high = range_of(self.whole)
         return {
             self.lower: SplitOrder(MERGE_WITH_NEXT, (high,)),
@@ -56,9 +56,9 @@ def neighbours(boundaries: Boundaries, one: BundleId, other: BundleId) -> Merge:
     """Return the merge of two bundles, in any order.
 
     Raises:
-        CannotMerge: one is no bundle of the namespace now, both are the same, or another
-            is between them. The last and the first bundle are no neighbours: a range
-            does not go around the circle.
+        CannotMerge: one of them is not a current bundle of the namespace, both are the same, or
+            they are not adjacent. The last and the first bundle are not adjacent: a range does
+            not wrap around the circle.
     """
     for bundle in (one, other):
         if bundle not in boundaries:
@@ -80,7 +80,7 @@ def merge(boundaries: Boundaries, both: Merge) -> Boundaries:
 
 
 def whole_ordered(half: BundleId, order: SplitOrder) -> BundleId | None:
-    """Return the bundle that ``order`` makes ``half`` a part of; None if it is to be cut."""
+    """Return the bundle into which ``order`` merges ``half``; None for a split."""
     low, high = range_of(half)
     far = order.positions[0] if len(order.positions) == 1 else -1
     if order.algorithm == MERGE_WITH_NEXT and high < far <= FULL_RANGE_END:
@@ -91,7 +91,7 @@ def whole_ordered(half: BundleId, order: SplitOrder) -> BundleId | None:
 
 
 def merges_in(orders: Mapping[BundleId, SplitOrder]) -> tuple[Merge, ...]:
-    """Return the merges that ``orders`` name by both halves, by name."""
+    """Return the merges for which ``orders`` has both halves, sorted by name."""
     lower: dict[BundleId, BundleId] = {}
     upper: dict[BundleId, BundleId] = {}
     for half, order in sorted(orders.items()):
@@ -113,12 +113,12 @@ def merged_by_order(
 
 
 def added(one: BundleStats, other: BundleStats) -> BundleStats:
-    """Return what a bundle of both would be reported with."""
+    """Return the statistics of a bundle merged from both."""
     names = [figure.name for figure in fields(BundleStats)]
     return BundleStats(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def cut_again(rules: SplitRules, one: BundleStats, other: BundleStats) -> str:
-    """Return the figure for which a bundle of both would be cut at once; empty for none."""
+    """Return the figure for which the merged bundle would be split at once; empty for none."""
     both = added(one, other)
     return excess_of(rules, both, both)

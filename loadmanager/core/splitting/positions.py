@@ -1,12 +1,11 @@
-"""Where to cut a bundle: Pulsar's four algorithms.
+"""Pulsar's four algorithms for the split positions of a bundle.
 
-Each answers with the cuts, None for "do not split", and now and then with no cut at
-all, which means the same.
+Each returns the cuts, or None for "do not split"; an empty result has the same meaning.
 
-Pulsar's accident `empty-parts`: cuts may part no topics (several topics at one position,
-or two neighbours, of which the cut keeps both on one side), stand twice, or lie on the
-edge of the bundle; the split then fails or leaves an empty bundle. What is not like
-Java cuts only where topics are parted, and not at all where none can be.
+Pulsar's accident `empty-parts`: a cut may separate no topics (several topics at one position, or
+adjacent ones that stay on the same side), occur twice, or be at the edge of the bundle; the
+split then fails or leaves an empty bundle. Without ``like_java`` a cut is made only where it
+separates topics, and none if that is impossible.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ _MIB: Final = 1048576
 
 
 class NoPositions(LoadManagerError, ValueError):
-    """A split at given positions was asked for without any."""
+    """A split at given positions was requested without positions."""
 
     def __init__(self) -> None:
         super().__init__("split positions = (); expected one position or more")
@@ -32,7 +31,7 @@ class NoPositions(LoadManagerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """One topic: its place on the hash circle, and its traffic, None if not measured."""
+    """One topic: its position on the hash circle, and its traffic, None if not measured."""
 
     position: int
     msgs_per_s: float | None = None
@@ -41,10 +40,10 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True)
 class SplitAsk:
-    """A bundle to cut: its range, and the topics of the namespace, of which it holds some.
+    """A bundle to split: its range, and the topics of its namespace.
 
-    ``positions`` and ``force`` (cut even with fewer than two topics) are for the
-    algorithm that cuts at given positions.
+    ``positions`` and ``force`` (split even with fewer than two topics) are for the algorithm
+    that splits at given positions.
     """
 
     lower: int
@@ -120,7 +119,8 @@ def topic_count_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     """Cut between the two middle topics; with three, after the first.
 
     Topics at hashes 0, 5, 0x10, 0x15, 0x20 and 0x25 are cut at 0x12. Topics at one
-    position cannot be parted: the cut then goes to the next place towards either end.
+    position cannot be separated: the cut is then made at the nearest possible place on either
+    side.
     """
     hashes = [topic.position for topic in ask.held()]
     if len(hashes) < 2:  # noqa: PLR2004 - one topic cannot be parted
@@ -156,9 +156,9 @@ def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
 def flow_or_qps_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     """Cut so that each part stays within the limits on messages and throughput.
 
-    Topics are added up in order of their positions; where the next one would exceed a
-    limit, the cut goes halfway to it. Nothing is cut unless the bundle as a whole
-    exceeds a limit by ``difference_percent``.
+    Topics are summed in order of their positions; where the next one would exceed a limit, the
+    cut is made halfway to it. The bundle is split only if it exceeds a limit by
+    ``difference_percent`` in total.
     """
     held = ask.held()
     if len(held) < 2:  # noqa: PLR2004 - one topic cannot be parted
@@ -189,7 +189,7 @@ def _measured(held: Sequence[TopicLoad]) -> list[_Traffic]:
 
 
 def _by_position(measured: Sequence[_Traffic]) -> list[_Traffic]:
-    """Add up the traffic of topics at one position."""
+    """Sum the traffic of topics at the same position."""
     sums: dict[int, tuple[float, float]] = {}
     for position, msgs, size in measured:
         msgs_before, size_before = sums.get(position, (0.0, 0.0))
