@@ -1,1 +1,1 @@
-"""The leader's side: election, term, task controller, rounds, placement, reconciliation."""
+"""The leader: election, term, task controller, rounds, placement and reconciliation."""

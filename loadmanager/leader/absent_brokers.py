@@ -1,4 +1,4 @@
-"""The bundles that wait for their absent broker, as the leader sees them."""
+"""Bundles that wait for the return of their absent brokers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class AbsentBrokers:
-    """The brokers that should own bundles and are not registered, for one term."""
+    """Brokers that should own bundles but are not registered, during one term."""
 
     context: Context
     tasks: TaskController
@@ -31,10 +31,10 @@ class AbsentBrokers:
         return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
 
     def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
-        """Return which of these wait for their broker's return, and for how many seconds yet."""
+        """Return which of these wait for their broker's return, with the remaining seconds."""
         now_s, state = self.context.clock.monotonic_s(), self.context.cluster_state
         if not state.current:
-            return {}  # No broker can be missed, nor seen to be back.
+            return {}  # Neither departures nor returns can be observed.
         new = self._absences.observe(now_s, set(orphans.values()), state.brokers, self._rules())
         if new:
             wait_s = round(max(new.values()), 3)
@@ -54,7 +54,7 @@ class AbsentBrokers:
             return_wait_s=settings.rhythm.return_wait_s,
             max_lost_fraction=settings.planner.settings.max_lost_fraction,
             session_s=session_s,
-            # A broker that crashes is missed a session timeout later: a leader that was
-            # connected for as long has watched it.
+            # A crashed broker is missed one session timeout later: a leader connected for that
+            # long has watched it.
             connected_s=self.context.cluster_state.connected_at_s + session_s,
         )

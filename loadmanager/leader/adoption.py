@@ -1,7 +1,7 @@
-"""What became of splits and merges: bundles are replaced by their parts, or by their whole.
+"""Adopts splits and merges: replaces bundles in the orders by their parts or by the merged bundle.
 
-The owner of a bundle splits or merges it, and the boundaries of its namespace show it; the
-standing orders follow here.
+The owner of a bundle splits or merges it in the boundaries of its namespace; here the standing
+orders are updated accordingly.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Found:
-    """What the boundaries of some namespaces say of the standing orders."""
+    """The comparison of the standing orders with the boundaries of some namespaces."""
 
     boundaries: Mapping[Namespace, Boundaries]
     parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
@@ -36,24 +36,24 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class Adoption:
-    """Enters splits and merges that were made in the orders, for one term."""
+    """Updates the orders after splits and merges, during one term."""
 
     context: Context
     tasks: TaskController
     tracker: LoadTracker
     recorder: HistoryRecorder
-    # Not their versions: those of a namespace that is made again begin at 0 again.
+    # Not versions: those of a recreated namespace start at 0 again.
     _checked: dict[Namespace, Boundaries] = field(default_factory=dict, init=False)
     _settled: dict[Namespace, frozenset[BundleId]] = field(default_factory=dict, init=False)
 
     async def adopt(self) -> tuple[tuple[BundleId, ...], ...]:
-        """Replace what was split by its parts, in the orders; return the parts of each whole.
+        """Replace split bundles in the orders by their parts; return the parts of each.
 
-        The parts stay where the whole was: that is where their locks are. What was merged
-        is replaced by its whole.
+        The parts stay on the broker of the split bundle, which holds their locks. Merged bundles
+        are replaced by the bundle that they became.
 
         Raises:
-            CoordinationError: boundaries cannot be read, or the orders not be written.
+            CoordinationError: boundaries cannot be read, or the orders cannot be written.
         """
         known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
         if not known:
@@ -63,7 +63,7 @@ class Adoption:
         return tuple(found.parts.values())
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the boundaries of a namespace, None if it has none that can be read."""
+        """Return the boundaries of a namespace, None if it has no readable ones."""
         try:
             return await self.context.cluster_state.boundaries(namespace)
         except MalformedContent as error:
@@ -71,13 +71,13 @@ class Adoption:
             return None
 
     def is_foreign(self, bundle: BundleId, boundaries: Boundaries) -> bool:
-        """Return whether it is none of these, and was not found split or merged to some."""
+        """Return whether the bundle is outside the boundaries, without a known split or merge."""
         namespace = boundaries.namespace
         compared = self._checked.get(namespace) == boundaries and bundle in self._settled[namespace]
         return compared and bundle not in boundaries
 
     def _changed_namespaces(self) -> set[Namespace]:
-        """Return the namespaces of bundles that were not compared with the boundaries yet."""
+        """Return the namespaces of bundles not yet compared with the current boundaries."""
         found: set[Namespace] = set()
         for bundle in self.tasks.assigned:
             namespace = namespace_of(bundle)
@@ -88,7 +88,7 @@ class Adoption:
         return found
 
     def _changes(self, found: _Found) -> OrderChanges:
-        """Compare the standing orders with the boundaries; return what is to be written."""
+        """Compare the standing orders with the boundaries; return the changes to write."""
         assigned = self.tasks.assigned
         bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
         for bundle in assigned:
@@ -102,7 +102,7 @@ class Adoption:
             if part not in assigned
         }
         for half, whole in found.whole.items():
-            # Where its lock is, else where it was ordered to be made.
+            # The holder of its lock, else the broker ordered to make the merge.
             holding = self.context.cluster_state.live_owner(whole)
             if whole not in assigned:
                 placed[whole] = holding.broker if holding else assigned[half]
@@ -119,14 +119,14 @@ class Adoption:
                 found.parts[bundle] = parts_of(bundle, boundaries)
             except LoadManagerError as error:
                 log.warning("bundle.range.unknown", bundle=bundle, error=str(error))
-        # What an order brings back that was decided before the split is looked at again;
-        # what is unknown, only when the boundaries change.
+        # A bundle that reappears by an order decided before the split is compared again; an
+        # unknown range only when the boundaries change.
         found.settled[boundaries.namespace] = frozenset(
             now | (bundles - found.parts.keys() - found.whole.keys())
         )
 
     def _adopted(self, found: _Found) -> None:
-        """Take note of what stands in the orders now."""
+        """Record the changes once they stand in the orders."""
         self._checked |= found.boundaries
         self._settled |= found.settled
         if found.parts or found.whole:
@@ -141,10 +141,10 @@ class Adoption:
             self.recorder.cut("merge", one, halves)
 
     def _whole_of(self, half: BundleId, boundaries: Boundaries) -> BundleId | None:
-        """Return the bundle that ``half``, which is none any more, was merged into.
+        """Return the bundle into which ``half``, which no longer exists, was merged.
 
-        That is the one around it, if it was ordered or its lock is held: the
-        boundaries alone may be those of another namespace of the same name.
+        It is the bundle that contains ``half``, if the merge was ordered or its lock is held:
+        the boundaries alone may belong to another namespace with the same name.
         """
         whole = merged_by_order(half, self.tasks.splits, boundaries)
         if whole is not None:
@@ -155,9 +155,9 @@ class Adoption:
         return around if wider and self.context.cluster_state.live_owner(around) else None
 
     def _seed_averages(self, found: _Found) -> None:
-        """Give each part its share of the whole's traffic, by width, until it is measured.
+        """Assign each part its share of the split bundle's traffic, by width, until measured.
 
-        A whole has the sum of its halves.
+        A merged bundle has the sum of its halves.
         """
         known = self.tracker.averages()
         for whole, parts in found.parts.items():

@@ -1,4 +1,4 @@
-"""The leader's view of the cluster: what was reported, and what is ordered."""
+"""The leader's view of the cluster, from reports and orders."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ from loadmanager.leader.untaken_orders import UntakenOrders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What the leader of ``epoch`` sees and remembers at one moment, by its own clock.
+    """The view and memory of the leader of ``epoch`` at one time, on its own clock.
 
-    ``unowned`` are the bundles it is about to place, ``left_out`` the brokers that it decides
-    without, with the error that their report caused. ``planner`` is what it decides
-    with, as far as ``balancing`` lets it. ``costs`` is the cost model that is published.
+    ``unowned`` are the bundles about to be placed, ``left_out`` the brokers excluded from
+    decisions, with the error that their report caused. ``planner`` makes the decisions, as far
+    as ``balancing`` permits. ``costs`` is the published cost model.
     """
 
     epoch: int
@@ -44,13 +44,13 @@ class Look:
 
     @property
     def steered(self) -> Planner:
-        """The planner as far as it may go by itself now."""
+        """The planner, restricted by the balancing mode."""
         return steered(self.planner, self.balancing.mode)
 
 
 @dataclass(slots=True, eq=False)
 class ViewBuilder:
-    """Keeps the tally of one term up to date with the reports in the picture."""
+    """Keeps the load tracker of one term up to date with the reports in the cluster state."""
 
     context: Context
     tasks: TaskController
@@ -62,7 +62,7 @@ class ViewBuilder:
     _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
 
     def take_reports(self) -> None:
-        """Count what was reported since the last time; forget brokers that left or are left out."""
+        """Add reports received since the last call; forget brokers that left or are left out."""
         left_out = self.harmful.current()
         known_reports = self.context.cluster_state.loads.reports
         reports = {name: known for name, known in known_reports.items() if name not in left_out}
@@ -78,11 +78,11 @@ class ViewBuilder:
 
     @property
     def policies(self) -> Policies:
-        """What operators configured, as far as it was read."""
+        """The policies set by operators, as far as they have been read."""
         return self.constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:
-        """Return the cluster now; what is to be placed ``afresh`` counts as unowned."""
+        """Return the current view; bundles to be placed ``afresh`` count as unowned."""
         sight = self.sight()
         ordered = sight.assigned
         if afresh:
@@ -90,7 +90,7 @@ class ViewBuilder:
         return replace(sight, assigned=ordered).view()
 
     def sight(self) -> Sight:
-        """Return what a view of now is made of."""
+        """Return the input of a current view."""
         self.take_reports()
         return Sight(
             now_s=self.context.clock.monotonic_s(),
@@ -101,9 +101,9 @@ class ViewBuilder:
         )
 
     def outdated(self, sight: Sight, moves: Iterable[Move]) -> Mapping[BundleId, str]:
-        """Return which moves decided on ``sight`` their target cannot be given any more, and why.
+        """Return the moves decided on ``sight`` whose target can no longer take them, and why.
 
-        What became of the bundles themselves the task controller finds.
+        Changes of the bundles themselves are detected by the task controller.
         """
         brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
         given_nothing = {*self.untaken.passed_over, *self.harmful.brokers}

@@ -1,4 +1,4 @@
-"""What a leader remembers of its own decisions, within bounds."""
+"""A bounded log of a leader's own decisions."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +25,11 @@ _Kept = tuple[Decision | None, Decision | None]
 
 
 class DecisionLog:
-    """The decisions of one term: the last ones, and the last of each bundle and broker.
+    """The decisions of one term: the latest overall, and the latest about each bundle and broker.
 
-    Of each subject the last move and the last time it was left alone are kept; the
-    subjects that were decided on least lately are forgotten first. ``task_of`` returns the
-    number of a bundle's live task, 0 for none.
+    For each subject the last move and the last refusal are kept; the subjects with the oldest
+    decisions are dropped first. ``task_of`` returns the number of a bundle's live task, 0 for
+    none.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class DecisionLog:
         self.last_round_at_ms = 0
 
     def round_done(self, plan: Plan, brokers: Iterable[BrokerId]) -> None:
-        """Remember what a round left alone or only observed, with ``brokers`` all it looked at.
+        """Record the refusals and observed moves of a round on all ``brokers``.
 
-        Its moves follow once they are ordered: `moved`.
+        Its moves are recorded by `moved` once they are ordered.
         """
         self.rounds += 1
         self.last_round_at_ms = self._clock.wall_ms()
@@ -70,16 +70,16 @@ class DecisionLog:
             number=self.rounds,
         ):
             decision = self._entered(made)
-            # A round has an entry for every broker, which would displace the moves.
+            # A round has an entry for every broker; these would displace the moves.
             if decision.subject not in known:
                 self._recent.append(decision)
 
     def moved(self, moves: Iterable[Move]) -> None:
-        """Remember moves of the last round that were ordered."""
+        """Record the moves of the last round that were ordered."""
         self._order(moves, Outcome.MOVED, at_ms=self.last_round_at_ms, number=self.rounds)
 
     def placed(self, moves: Iterable[Move]) -> None:
-        """Remember bundles that were given to a broker between two rounds."""
+        """Record bundles assigned to a broker between two rounds."""
         self._order(moves, Outcome.PLACED, at_ms=self._clock.wall_ms(), number=0)
 
     def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
@@ -89,13 +89,13 @@ class DecisionLog:
             self._recent.append(self._entered(decision))
 
     def unplaced(self, refusals: Iterable[Refusal]) -> None:
-        """Remember why bundles that no broker owns found no place; they are tried again soon."""
+        """Record why unowned bundles were not placed; they are tried again soon."""
         at_ms = self._clock.wall_ms()
         for one in refusals:
             self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
 
     def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
-        """Return the last decisions that are wanted, newest first."""
+        """Return the last matching decisions, newest first."""
         known = {one.number: one for one in self._recent}
         if wish.subject:
             known |= {one.number: one for one in self.about(wish.subject)}
@@ -108,7 +108,7 @@ class DecisionLog:
         return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
 
     def _entered(self, decision: Decision) -> Decision:
-        """Number a decision, and keep it as the last one about its parties."""
+        """Number a decision, and store it as the last one about its parties."""
         self._entries += 1
         decision = replace(decision, number=self._entries)
         self._keep(decision)

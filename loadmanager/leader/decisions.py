@@ -1,4 +1,4 @@
-"""What one leader decides by: the planner, and what it remembers from decision to decision."""
+"""The decisions of one leader: the planner, and its memory between decisions."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,9 +36,9 @@ _NOBODY: Mapping[BundleId, BrokerId] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The move of each bundle to its next owner, and why the others have none.
+    """The moves of bundles to their next owners, and why other bundles have none.
 
-    ``assigned`` are the orders that stood.
+    ``assigned`` are the orders at the time of the decision.
     """
 
     moves: tuple[Move, ...]
@@ -49,7 +49,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What a round decided, by what, and on what."""
+    """The plan of a round, with its planner and input."""
 
     planner: Planner
     sight: Sight
@@ -59,7 +59,7 @@ class Decided:
 
 @dataclass(slots=True, eq=False)
 class Decider:
-    """The planner of one term, on the view and with the memory of that term."""
+    """Runs the planner of one term on its view and memory."""
 
     cost_model: CostModelWatch
     view_builder: ViewBuilder
@@ -71,15 +71,15 @@ class Decider:
     computing: Computing
     memory: RoundMemory = field(default_factory=RoundMemory, init=False)
     round_rng: np.random.Generator = field(init=False)
-    """For rounds alone: placements draw from the other meanwhile."""
+    """Only for rounds: placements use the other generator at the same time."""
 
     def __post_init__(self) -> None:
-        """Make the generator of the rounds."""
+        """Create the generator for rounds."""
         (self.round_rng,) = self.rng.spawn(1)
 
     @property
     def planner(self) -> Planner:
-        """The planner as it is configured now, with the costs that are published."""
+        """The currently configured planner, with the published costs."""
         return self.cost_model.planner
 
     @property
@@ -88,10 +88,10 @@ class Decider:
         return steered(self.planner, self.steering.balancing.mode)
 
     async def round(self, *, session_doubtful: bool) -> Decided:
-        """Return what one round would do; its moves are remembered by `order_round`.
+        """Return the decisions of one round; `order_round` orders and records its moves.
 
-        It is computed beside the event loop, from values: whatever comes meanwhile is found by
-        `order_round`.
+        It is computed outside the event loop from immutable values: `order_round` detects
+        changes made meanwhile.
         """
         sight, former, planner = self.view_builder.sight(), self.memory, self.steered
         self.recorder.began_round(
@@ -111,10 +111,10 @@ class Decider:
         return Decided(planner=planner, sight=sight, view=view, plan=plan)
 
     async def order_round(self, decided: Decided, rider: SetData) -> Dispatched:
-        """Have the moves of a round ordered; raises as `TaskController.dispatch`.
+        """Order the moves of a round; raises as `TaskController.dispatch`.
 
-        Not those that would not be decided any more. What was ordered is remembered as soon as it
-        is known, which may be after a lost reply.
+        Outdated moves are left out. Orders are recorded as soon as their outcome is known, which
+        may be later if the reply was lost.
         """
         plan, outdated = decided.plan, self._outdated(decided)
         for bundle, why in outdated.items():
@@ -133,9 +133,9 @@ class Decider:
     async def order(
         self, choices: Choices, asked_by: AskedBy, rider: SetData | None = None
     ) -> Dispatched:
-        """Have what was chosen between two rounds ordered; raises and remembers as `order_round`.
+        """Order choices made between two rounds; raises and records as `order_round`.
 
-        What people ask for rests afterwards, as what a round moves.
+        Bundles moved by request have a cool-down afterwards, as those moved by a round.
         """
 
         def known(found: Dispatched) -> None:
@@ -149,7 +149,7 @@ class Decider:
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
 
     def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
-        """Return which moves are not to be ordered any more, and why."""
+        """Return the moves that are outdated, and why."""
         why = ""
         if decided.planner != self.steered:
             why = "settings, costs or the balancing mode changed meanwhile"
@@ -167,7 +167,7 @@ class Decider:
     ) -> Choices:
         """Return a next owner for each bundle, or why there is none.
 
-        None goes to the broker that it is ``leaving`` for ``cause``.
+        A bundle is never assigned to the broker that it is ``leaving`` for ``cause``.
         """
         view = seen = self.view_builder.view(afresh=bundles)
         assigned = self.tasks.assigned
@@ -193,9 +193,9 @@ class Decider:
     def barred(
         self, bundles: Collection[BundleId], brokers: Collection[BrokerId]
     ) -> Mapping[BrokerId, str]:
-        """Return which of these brokers may not have all of the bundles, and why.
+        """Return which of these brokers may not own all of the bundles, and why.
 
-        Only what must be counts: which broker has which for the sake of evenness does not.
+        Only mandatory rules apply, not those for even distribution.
         """
         view = self.view_builder.view(afresh=bundles)
         return {
@@ -206,7 +206,7 @@ class Decider:
         }
 
     def rested(self, bundles: Collection[BundleId], now_s: float) -> RoundMemory:
-        """Return the memory with these left alone from ``now_s`` on, as after a round."""
+        """Return the memory with a cool-down for these bundles from ``now_s``, as after a round."""
         moved_at_s = {**self.memory.moved_at_s, **dict.fromkeys(bundles, now_s)}
         return replace(self.memory, moved_at_s=moved_at_s)
 
@@ -218,7 +218,7 @@ def decide_round(
     rng: np.random.Generator,
     session_doubtful: bool,
 ) -> tuple[ClusterView, Plan]:
-    """Return the view of a round, and its plan; draining brokers are emptied between the rounds."""
+    """Return the view of a round, and its plan; draining brokers are emptied between rounds."""
     view = sight.view()
     return view, planner.round(view, memory, rng, session_doubtful=session_doubtful, draining=False)
 
@@ -229,7 +229,7 @@ def _proposals(
     assigned: Mapping[BundleId, BrokerId],
     asked_by: AskedBy,
 ) -> list[BundleTask]:
-    """Return moves as proposals to the task controller, decided on the orders ``assigned``."""
+    """Return moves as proposals to the task controller, based on the orders ``assigned``."""
     return [
         BundleTask(
             kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,

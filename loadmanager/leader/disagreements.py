@@ -1,4 +1,4 @@
-"""What was found not to agree: reported to the log, the metrics and the decision log."""
+"""Reports inconsistencies to the log, the metrics and the decision log."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,33 +16,33 @@ log = structlog.get_logger()
 
 
 class Kind(StrEnum):
-    """In which way orders, locks, lists, reports and boundaries do not agree."""
+    """Kind of inconsistency between orders, locks, lists, reports and boundaries."""
 
     STRAY_LOCK = "stray_lock"
-    """A lock that no broker lists: none will drop it."""
+    """A lock that is in no owned list: no broker will drop it."""
 
     LOCKS_UNTAKEN = "locks_untaken"
-    """A broker that takes no lock of what it is ordered to own: it gets nothing for a while."""
+    """A broker that takes none of its ordered locks: it is assigned no bundles for a while."""
 
     STUCK_HAND_OVER = "stuck_hand_over"
-    """A bundle that its planned owner has not got for too long."""
+    """A bundle that its planned owner has not acquired in time."""
 
     ORDERS_CHANGED = "orders_changed"
-    """Orders that are not those which the leader wrote."""
+    """Orders that differ from those written by the leader."""
 
     UNKNOWN_RANGE = "unknown_range"
-    """An ordered bundle that its namespace's boundaries do not have."""
+    """An ordered bundle that is not in its namespace's boundaries."""
 
     VANISHED_NAMESPACE = "vanished_namespace"
     """A bundle of a deleted namespace."""
 
     SERVED_UNLOCKED = "served_unlocked"
-    """A bundle that a broker reports to serve after another broker took the lock."""
+    """A bundle that a broker reports as served after another broker took the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One disagreement; ``repaired`` is True if the leader repaired it."""
+    """One inconsistency; ``repaired`` is True if the leader repaired it."""
 
     kind: Kind
     subject: BundleId | BrokerId
@@ -51,7 +51,7 @@ class Disagreement:
 
 
 def report(found: Iterable[Disagreement], metrics: Metrics, decision_log: DecisionLog) -> None:
-    """Report everything that one look found, and nothing that is over."""
+    """Report all inconsistencies of one check; resolved ones are cleared from the metrics."""
     found = list(found)
     for one in found:
         event = "cluster.state.repaired" if one.repaired else "cluster.state.doubted"

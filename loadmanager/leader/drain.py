@@ -1,4 +1,4 @@
-"""The bundles that are to leave draining brokers, as the leader sees them."""
+"""Selects the bundles to leave draining brokers."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from loadmanager.leader.task_controller import TaskController
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """The bundles that are to leave draining brokers, for one term."""
+    """Selects the bundles to leave draining brokers, during one term."""
 
     context: Context
     owners: OwnerView
@@ -22,7 +22,7 @@ class Drain:
     _drains: Drains = field(default_factory=Drains, init=False)
 
     def due(self) -> Mapping[BundleId, BrokerId]:
-        """Return what is to leave draining brokers now, each with the broker it leaves."""
+        """Return the bundles to leave draining brokers now, each with its broker."""
         state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
         left = {
             broker: most - self.tasks.tasks.under_way(broker)
@@ -32,11 +32,11 @@ class Drain:
         return self._drains.due(self._staying(left), left, self.context.clock.monotonic_s())
 
     def refused(self, bundles: Iterable[BundleId]) -> None:
-        """Leave these alone for a moment: nothing can take them now."""
+        """Delay these bundles, which no broker can take now."""
         self._drains.refused(bundles, self.context.clock.monotonic_s())
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:
-        """Yield what draining brokers should own as ordered, or own without an order."""
+        """Yield the bundles that draining brokers should own by order, or own without an order."""
         if not draining:
             return
         assigned = self.tasks.assigned

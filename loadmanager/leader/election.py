@@ -1,4 +1,4 @@
-"""Standing for election, and noticing when the term is over."""
+"""Takes part in the election of the leader, and detects the end of a term."""
 
 import asyncio
 import math
@@ -40,7 +40,7 @@ _HEAD_START_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One leadership: its epoch, and the session that holds the election node.
+    """A term of leadership: its epoch, and the session that holds the election node.
 
     ``epoch`` is the version of ``/loadbalance/epoch``; every write of the term is
     committed under a check of it.
@@ -51,15 +51,15 @@ class Term:
 
 
 class Deposed(LoadManagerError):
-    """The epoch has moved on: another sidecar leads."""
+    """The epoch has changed: another sidecar leads."""
 
 
 class TermGivenUp(LoadManagerError):
-    """This leader cannot do its work, and another may be able to."""
+    """This leader cannot work, but another may be able to."""
 
 
 class Elector(Protocol):
-    """What the election needs of a candidate: a sidecar's `Context` has it."""
+    """A candidate's part of the election, implemented by a sidecar's `Context`."""
 
     @property
     def identity(self) -> Identity:
@@ -71,7 +71,7 @@ class Elector(Protocol):
 
     @property
     def cluster_state(self) -> ClusterState:
-        """What it sees of the election node and of other brokers."""
+        """Its state of the election node and of other brokers."""
 
     @property
     def clock(self) -> Clock:
@@ -79,16 +79,16 @@ class Elector(Protocol):
 
     @property
     def unexpected(self) -> UnexpectedErrors:
-        """Where errors that no code expected are counted."""
+        """The counter of unexpected errors."""
 
 
 class Election:
     """Takes part in the election for as long as it runs.
 
-    ``eligible`` is True while this agent may lead: one whose broker is not
-    registered leaves it to others. ``lead`` runs for the length of a term and is
-    cancelled at its end. ``barred`` is True if it has to give up the lead, if it has it,
-    because the others could not reach it.
+    ``eligible`` returns whether this agent may lead: an agent whose broker is not registered
+    does not campaign. ``lead`` runs during a term and is cancelled at its end. ``barred``
+    returns whether this agent must not lead, or must give up its term, because other sidecars
+    cannot reach it.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Election:
                 await self._clock.sleep(_AFTER_ERROR_S)
 
     async def resign(self) -> None:
-        """Give up the election node, so that others need not wait for the session to end."""
+        """Delete the election node, so that others need not wait for the session to expire."""
         self._eligible = lambda: False
         if self._won is not None and self._standing() is Standing.LEAD:
             await self._vacate(self._won)
@@ -138,7 +138,7 @@ class Election:
         return standing
 
     def _is_ahead_of(self, epoch: int) -> bool:
-        """Return whether the election node has a later epoch: it was written by another client."""
+        """Return whether the election node has a later epoch, written by another client."""
         leader = self._cluster_state.leader
         return leader is not None and leader.epoch > epoch
 
@@ -150,7 +150,7 @@ class Election:
         elif standing is Standing.CAMPAIGN and self._eligible() and not self._barred():
             first = self._cluster_state.successors
             if first and self._identity.broker not in first:
-                # Others have read the loads already, and can decide at once.
+                # The successors have already read the loads, and can decide at once.
                 await self._clock.sleep(_HEAD_START_S)
             if self._standing() is Standing.CAMPAIGN and self._eligible():
                 await self._campaign()
@@ -164,7 +164,7 @@ class Election:
         elif standing is Standing.LEAD and self._won is not None:
             await self._lead_while_elected(self._won)
         elif not await self._cluster_state.changes.wait(_RECHECK_S):
-            # A watch that never fired would leave a cluster without a leader for ever.
+            # A watch that never fires would leave the cluster without a leader forever.
             self._cluster_state.leader_read(await self._coordination.get(znodes.LEADER))
 
     async def _campaign(self) -> None:
@@ -197,7 +197,7 @@ class Election:
             await self._clear()
 
     async def _vacate(self, term: Term) -> None:
-        # Not the node of another sidecar that may have been elected meanwhile.
+        # Do not delete the node of another sidecar that was elected meanwhile.
         check = Check(znodes.EPOCH, term.epoch)
         await self._coordination.commit([check, Delete(znodes.LEADER)])
 
@@ -210,12 +210,12 @@ class Election:
         await self._cluster_state.changes.wait(_RETRY_S)
 
     async def _clear(self) -> None:
-        # Whose node is judged to be ours: the picture may show another's before it is read.
+        # The incumbent judged to be ours: the cluster state may change before the nodes are read.
         incumbent = self._cluster_state.incumbent
         epoch = await self._coordination.get(znodes.EPOCH)
         node = await self._coordination.get(znodes.LEADER)
         if epoch and node and incumbent and node.stat.ephemeral_owner == incumbent.session_id:
-            # A node that was recreated has the same version; another epoch it has not.
+            # A recreated node has the same version, so the epoch is checked instead.
             check = Check(znodes.EPOCH, epoch.stat.version)
             try:
                 await self._coordination.commit([check, Delete(znodes.LEADER)])
@@ -227,8 +227,8 @@ class Election:
     async def _until_seen(self) -> None:
         """Wait until the cluster state shows an election node, of this sidecar or another.
 
-        A node that vanishes before it is read changes nothing that a watch would report: so
-        it is read here, too, and if it is gone there is another turn.
+        If the node vanishes before it is read, no watch reports a change. So it is also read
+        here, and if it is gone, the election is repeated.
         """
         while self._standing() is Standing.CAMPAIGN:
             if not await self._cluster_state.changes.wait(_RETRY_S):
@@ -239,10 +239,10 @@ class Election:
                     return
 
     async def _lead_while_elected(self, term: Term) -> None:
-        """Lead until the node is not ours any more; a suspended session only pauses.
+        """Lead until the node is no longer ours; a suspended session does not end the term.
 
-        Each writer for the term checks the connection and the epoch at each write,
-        so a term that ended without our knowing does no harm until we notice.
+        Every write of the term checks the connection and the epoch, so a term that has already
+        ended does no harm until this is detected.
         """
         log.info("leadership.term.begun", epoch=term.epoch)
         leading = asyncio.ensure_future(self._lead(term))
@@ -266,9 +266,9 @@ class Election:
             await self._clock.sleep(_RETRY_S)
 
     def _tell_end(self, error: BaseException | None) -> None:
-        """Log why a term ended early; a leader that cannot do its work stands back for a while.
+        """Log why a term ended early; a leader that cannot work does not campaign for a while.
 
-        The next turn deletes its election node, so that others may campaign at once.
+        The next turn deletes its election node, so that others can campaign at once.
         """
         if error is None:
             return

@@ -1,4 +1,4 @@
-"""Explanations: the leader's view, decisions and settings, for users."""
+"""Answers queries about the leader's view, decisions and settings."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,12 +45,12 @@ class Explainer:
         self._cluster = cluster
 
     async def snapshot(self) -> bytes:
-        """Return the cluster as the leader sees it now, as a snapshot in JSON."""
+        """Return the leader's current view as a snapshot in JSON."""
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         snapshot = self._snapshot_of(look)
-        # A large cluster takes seconds to write down; everything in it stands still.
+        # Encoding a large cluster takes seconds; the snapshot is immutable.
         return await asyncio.to_thread(_written, snapshot)
 
     def explain(self, subject: str) -> Account:
@@ -80,11 +80,11 @@ class Explainer:
         )
 
     def assessment(self) -> Assessment | None:
-        """Return how far the cluster was from the best possible lately."""
+        """Return the latest distance of the cluster from the best possible."""
         return self._leading.require_term().optimality_watch.last
 
     def shadows(self) -> ShadowList:
-        """Return what strategies beside the active one would have had."""
+        """Return the results of the shadow strategies."""
         leader_term = self._leading.require_term()
         return ShadowList(
             active=type(leader_term.look().planner.shedder).__name__,
@@ -96,7 +96,7 @@ class Explainer:
         return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
     def tasks(self, wish: TaskWish) -> TaskList:
-        """Return the matching tasks: live ones, oldest first, then those that ended last."""
+        """Return the matching tasks: live ones first, then ended ones, latest first."""
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if wish.wants(task)]
@@ -110,13 +110,13 @@ class Explainer:
         )
 
     def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
-        """Return decisions with the present states of their tasks."""
+        """Return decisions with the current states of their tasks."""
         controller = self._leading.require_term().tasks
         states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
         return [replace(one, task_state=states.get(one.task)) for one in decisions]
 
     def _tasks_of(self, bundle: str) -> TaskList:
-        """Return the live task of a bundle, and the last that ended."""
+        """Return the live task of a bundle, if any, and its last ended task."""
         listed = self.tasks(TaskWish(limit=2, bundle=bundle))
         none_live = bool(listed.tasks) and listed.tasks[0].state.ended
         return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
@@ -125,7 +125,7 @@ class Explainer:
         view, cluster_state = look.view, self._context.cluster_state
         wall_ms = self._context.clock.wall_ms()
         names = view.brokers.names
-        # A view and the picture differ only by what was read since the view was made.
+        # The view and the cluster state differ only by reads since the view was made.
         reports = {name: cluster_state.loads.reports[name].report for name in names}
         owners = {
             bundle: holding.broker
@@ -157,7 +157,7 @@ class Explainer:
         )
 
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:
-        """Return the boundaries of all these bundles, nothing if some are not known here."""
+        """Return the boundaries of all these bundles; empty if any is unknown."""
         namespaces = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
         found = {name: self._context.cluster_state.known_boundaries(name) for name in namespaces}
         known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}
@@ -165,7 +165,7 @@ class Explainer:
 
 
 def _written(snapshot: Snapshot) -> bytes:
-    # While a bundle is being cut, owners and boundaries may disagree for a moment.
+    # During a split, owners and boundaries may briefly be inconsistent.
     return encode_snapshot(agreed("the live picture", snapshot, [], lenient=True))
 
 

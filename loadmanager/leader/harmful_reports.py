@@ -1,9 +1,9 @@
-"""Finding the load reports that make a decision fail, and leaving their brokers out.
+"""Finds load reports that make decisions fail, and excludes their brokers.
 
-A report that passes every check of its figures and still makes a sample, a view or a
-decision raise would stop balancing for the whole cluster, under this leader and the next.
-The leader tries decisions on parts of the reports, finds those that fail, and decides
-without their brokers until they report something else.
+A report that passes all checks of its figures but makes a sample, a view or a decision raise an
+exception would stop balancing for the whole cluster, under this leader and the next. The leader
+tries decisions on subsets of the reports, finds the harmful ones, and decides without their
+brokers until they publish another report.
 """
 
 import math
@@ -32,7 +32,7 @@ SEARCH_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a decision is tried with, besides the reports."""
+    """The input of a trial decision besides the reports."""
 
     planner: Planner
     memory: RoundMemory
@@ -48,7 +48,7 @@ class _LeftOut:
 
 @dataclass(slots=True)
 class HarmfulReports:
-    """The brokers of one term that are left out of decisions, and why."""
+    """The brokers left out of decisions in one term, with reasons."""
 
     context: Context
     _left_out: dict[BrokerId, _LeftOut] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class HarmfulReports:
 
     @property
     def brokers(self) -> Mapping[BrokerId, str]:
-        """Each broker that is left out, with the error that its report caused."""
+        """The brokers left out, each with the error that its report caused."""
         return {broker: one.why for broker, one in self._left_out.items()}
 
     def current(self) -> frozenset[BrokerId]:
-        """Return the brokers left out now: not those that reported again, or are gone."""
+        """Return the brokers still left out: those that have neither reported again nor left."""
         known = self.context.cluster_state.loads.reports
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
@@ -70,7 +70,7 @@ class HarmfulReports:
         return frozenset(self._left_out)
 
     def leave_out(self, broker: BrokerId, error: Exception) -> None:
-        """Leave a broker out until it reports something else."""
+        """Leave a broker out until it publishes another report."""
         why = f"{type(error).__name__}: {error}"
         self._left_out[broker] = _LeftOut(
             self.context.cluster_state.loads.reports[broker].mzxid, why
@@ -79,7 +79,7 @@ class HarmfulReports:
         self._show()
 
     def end(self) -> None:
-        """Show nothing any more: the term is over."""
+        """Clear the metric at the end of the term."""
         self._left_out.clear()
         self._show()
 
@@ -87,15 +87,16 @@ class HarmfulReports:
         self.context.metrics.brokers_left_out.set(len(self._left_out))
 
     async def search(self, trial: Trial) -> bool:
-        """Leave out the brokers whose reports make a decision fail; return whether any was found.
+        """Leave out brokers whose reports make a decision fail; return whether any was found.
 
-        A failure without any report is no report's fault. Where more than a quarter of the
-        brokers would have to be left out the program is at fault, and none is.
+        If the decision fails without any report, no report is at fault. If more than a quarter
+        of the brokers (or more than `MOST_LEFT_OUT`) would have to be left out, the program is
+        at fault, and none is left out.
         """
         now_s = self.context.clock.monotonic_s()
         if now_s < self._not_before_s:
             return False
-        self._not_before_s = now_s + SEARCH_EVERY_S  # Unless this search finds something.
+        self._not_before_s = now_s + SEARCH_EVERY_S  # Reset below if this search finds a report.
         left_out = self.current()
         brokers = sorted(
             broker for broker in self.context.cluster_state.loads.reports if broker not in left_out
@@ -123,7 +124,7 @@ class HarmfulReports:
     async def _last_of_shortest(
         self, trial: Trial, brokers: Sequence[BrokerId], trials: Iterator[int]
     ) -> BrokerId | None:
-        """Return the broker that completes the shortest failing beginning of ``brokers``."""
+        """Return the last broker of the shortest failing prefix of ``brokers``."""
         sound, failing = 0, len(brokers)
         while failing - sound > 1:
             if next(trials, None) is None:
@@ -136,7 +137,7 @@ class HarmfulReports:
         return brokers[failing - 1]
 
     async def _fails(self, trial: Trial, brokers: Sequence[BrokerId]) -> Exception | None:
-        """Return what a decision on the reports of these brokers raises."""
+        """Return the error of a decision on the reports of these brokers, None if it succeeds."""
         known, now_s = self.context.cluster_state.loads.reports, self.context.clock.monotonic_s()
         reports = [known[broker] for broker in brokers if broker in known]
         try:
@@ -152,7 +153,7 @@ def _raised(trial: Trial, reports: Sequence[KnownLoads], now_s: float) -> Except
             tracker.report(known.report, known.seen_at_s)
         tracker.sample()
         view = tracker.view(now_s, in_flight=trial.assigned, policies=trial.policies)
-        # All brokers are new to this tally, which would close the gate before the shedder.
+        # All brokers are new to this tracker, which would otherwise prevent shedding.
         view = replace(view, membership_changed_s=-math.inf, departures_s=())
         plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
         encode_standby(Standby(plan.memory, tracker.averages(), tracker.running()))

@@ -1,4 +1,4 @@
-"""What one leader writes to history of its term: what it saw, decided, and what came of it."""
+"""Records the term of one leader in history: its input, its decisions and their outcome."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from loadmanager.leader.sight import Sight
 
 @dataclass(slots=True)
 class _Decided:
-    """A round: ``ordered`` are its moves that stand as orders, None while that is not known."""
+    """A round: ``ordered`` are its moves that stand as orders, None while unknown."""
 
     facts: RoundFacts
     view: ClusterView
@@ -43,10 +43,10 @@ class _Decided:
 
 
 class HistoryRecorder:
-    """Offers the records of one term to the sink; does nothing where no history is kept.
+    """Passes the records of one term to the sink; does nothing if history is disabled.
 
-    Every `base_every_rounds`-th round is a base, and so is the first one, and one after
-    settings, constraints or bundle ranges changed.
+    Base rounds are the first round, every `base_every_rounds`-th round, and the first one after
+    a change of settings, constraints or bundle ranges.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class HistoryRecorder:
         self._based_on: tuple[Planner, Policies] | None = None
 
     def began(self) -> None:
-        """Record that the term begins."""
+        """Record the beginning of the term."""
         if self.on:
             self._began = True
             self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
 
     def ended(self) -> None:
-        """Record that it is over, and a round of which it is not known what was ordered."""
+        """Record the end of the term, and a pending round whose orders are unknown."""
         if self._began:
             self._began = False
             self._write_round()
@@ -83,12 +83,12 @@ class HistoryRecorder:
     # --- reports and samples -----------------------------------------------------------
 
     def took(self, broker: BrokerId, reported_at_ms: int) -> None:
-        """Take note that a report counts from now on."""
+        """Note that a report is in use from now on."""
         if self.on:
             self._taken[broker] = reported_at_ms
 
     def forgot(self, broker: BrokerId) -> None:
-        """Take note that a broker left."""
+        """Note that a broker left."""
         if self.on:
             self._left.add(broker)
 
@@ -127,15 +127,16 @@ class HistoryRecorder:
         steering: str,
         doubtful: bool,
     ) -> None:
-        """Take note of what a round is decided on, and with which ``memory``.
+        """Note the input of a round, and its ``memory``.
 
-        Before it is decided: ticks that come meanwhile count on top of these averages.
+        Call it before the round is decided: ticks in the meantime apply on top of these
+        averages.
         """
         if not self.on:
             return
         self._write_round()
         if self._facts is not None:
-            # The round before was never decided, so that nothing can be replayed from it.
+            # The previous round was never decided, so nothing can be replayed from it.
             self._based_on = None
         if self._taken or self._left:
             self._tell_taken(sampled=False)
@@ -156,7 +157,7 @@ class HistoryRecorder:
             offset_s = facts.at_ms / 1000 - sight.now_s
             memory = shifted(memory, offset_s)
             facts = replace(facts, memory=memory, averages=self._tracker.averages())
-            # Recorded at once: ticks before the end of the round count on top of these.
+            # Recorded at once: ticks before the end of the round apply on top of these.
             bundles = facts
             self._context.history.offer(
                 Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, sight.view())
@@ -164,13 +165,13 @@ class HistoryRecorder:
         self._facts = facts
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
-        """Take note of the plan of the round that began; `round_over` records it."""
+        """Note the plan of the round that began; `round_over` records it."""
         facts, self._facts = self._facts, None
         if facts is not None:
             self._decided = _Decided(facts, view, plan)
 
     def orders_known(self, ordered: Collection[BundleId]) -> None:
-        """Take note of which moves of the round that was decided last stand as orders."""
+        """Note which moves of the last decided round stand as orders."""
         decided = self._decided
         if decided is not None:
             decided.ordered = frozenset(ordered)
@@ -185,9 +186,9 @@ class HistoryRecorder:
         tick_interval_s: float,
         unowned: Callable[[], Sequence[BundleId]],
     ) -> None:
-        """Record the round that was decided last, and how it ended.
+        """Record the last decided round and its outcome.
 
-        If the reply to its orders was lost, it is recorded once `orders_known`.
+        If the reply to its orders was lost, it is recorded by `orders_known`.
         """
         decided = self._decided
         if decided is None:
@@ -220,19 +221,19 @@ class HistoryRecorder:
         )
 
     def assessed(self, found: Optimality) -> None:
-        """Record how far the cluster was from the best possible at the round decided last."""
+        """Record the distance of the cluster from the best possible at the last decided round."""
         if self.on:
             epoch, number = self._epoch, self._rounds
             self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
     def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
-        """Record what a strategy beside the active one would have had at that round."""
+        """Record the result of a shadow strategy at that round."""
         if self.on:
             epoch, number = self._epoch, self._rounds
             self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
-        """Record moves that were decided on this view between two rounds, and ordered."""
+        """Record moves that were decided on this view between two rounds and ordered."""
         if not self.on or not moves:
             return
         first_move = self._moves + 1
@@ -254,17 +255,17 @@ class HistoryRecorder:
         )
 
     def task_changed(self, task: BundleTask) -> None:
-        """Record a task in its new state, and how it ended if it moved a bundle."""
+        """Record a task in its new state, and its hand-over if it has ended."""
         if not self._began:
             return
         now_s = self._context.clock.monotonic_s()
         self._record(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
-        """Record that a bundle was split into parts, or made of them."""
+        """Record a split of ``whole`` into ``parts``, or their merge."""
         if not self.on:
             return
-        # Averages were shared out or added up: a replay has to start over.
+        # Averages were divided or summed: a replay has to restart from a new base.
         self._based_on = None
         self._record(
             lambda at_ms: [

@@ -1,9 +1,9 @@
-"""What a leader leaves to the next one, in ``/loadbalance/state``.
+"""The leader's state for its successor, in ``/loadbalance/state``.
 
-The leader's times are on its own monotonic clock, which means nothing to another
-process. They are stored by the wall clock and turned back on reading: good to a
-second or so between hosts that keep time, and the planner forgets what a clock set
-back shows in the future.
+The leader's times are on its own monotonic clock, which has no meaning in another process. They
+are stored in wall-clock time and converted back on reading. This is accurate to about a second
+between hosts with synchronized clocks; the planner drops times in the future after a clock was
+set back.
 """
 
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ _LARGEST_BYTES = 900_000
 _KEPT_BUNDLES: Final = 5000
 _KEPT_BUNDLES_AT_LEAST: Final = 500
 _MOST_POINTS: Final = 120
-"""Of the course of the balance: one in half a minute."""
+"""Points stored of the last hour's balance: one every half minute."""
 
 
 @dataclass(slots=True, eq=False)
 class LeaderState:
-    """Reads the former leader's state, and keeps this one's for the next."""
+    """Reads the former leader's state, and stores this leader's state for the next."""
 
     context: Context
     term: Term
@@ -45,17 +45,17 @@ class LeaderState:
     optimality_watch: OptimalityWatch
 
     async def take(self) -> RoundMemory:
-        """Carry on from what the former leader left, and return what it remembered.
+        """Restore the state of the former leader, and return its memory.
 
-        Without anything that can be used the memory is empty.
+        Without usable state the memory is empty.
 
         Raises:
-            Disconnected: it cannot be read now.
+            Disconnected: the state cannot be read now.
         """
         standby = await self._stored()
         now_s = self.context.clock.monotonic_s()
         departed_at_s = dict(standby.departed_at_s)
-        # A broker that was there and is missing now left while no leader watched.
+        # A broker that was present before and is missing now left while there was no leader.
         brokers = self.context.cluster_state.brokers
         for broker in standby.memory.started_at_ms.keys() - brokers.keys():
             departed_at_s.setdefault(broker, now_s)
@@ -70,7 +70,7 @@ class LeaderState:
 
         Raises:
             Deposed: another sidecar leads.
-            Disconnected: it may or may not be stored.
+            Disconnected: the state may or may not have been stored.
         """
         epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
@@ -80,11 +80,11 @@ class LeaderState:
         except CommitRejected as rejected:
             if rejected.index == 0:
                 raise Deposed(f"epoch {self.term.epoch} is over") from rejected
-            # It was deleted by hand: the next round stores again.
+            # The node was deleted manually: the next round stores the state again.
             await self.context.coordination.ensure(znodes.STATE)
 
     async def write(self, memory: RoundMemory) -> SetData:
-        """Return the operation that stores this leader's state, with ``memory`` in it."""
+        """Return the operation that stores this leader's state with ``memory``."""
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
@@ -120,7 +120,7 @@ class LeaderState:
         )
 
     def _with_joint(self, standby: Standby, now_s: float) -> RoundMemory:
-        """Return the memory with what the joint strategy learned, if that can be read."""
+        """Return the memory with the joint strategy's learned state, if readable."""
         memory = standby.memory
         if not standby.joint:
             return memory
@@ -133,12 +133,12 @@ class LeaderState:
         return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
-        """Return what turns a time on this leader's clock into one by the wall clock."""
+        """Return the offset from this leader's clock to the wall clock."""
         return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()
 
 
 def _encoded(standby: Standby, averages: TableAverages) -> bytes:
-    """Return the state with what its memory's joint strategy learned, and the averages."""
+    """Return the encoded state, with the joint strategy's learned state and the averages."""
     joint = standby.memory.shedder.joint
     learned = b"" if joint is None else encode_joint(joint)
 

@@ -1,4 +1,4 @@
-"""Leading for as long as elected, and saying so when asked at another time."""
+"""Runs the leader's terms, and refuses leader requests at other times."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _LOOK_S = 0.2
 
 
 class Leadership:
-    """Opens a `LeaderTerm` for each term that this agent wins."""
+    """Opens a `LeaderTerm` for each term to which this agent is elected."""
 
     def __init__(self, open_term: Callable[[Term], LeaderTerm], context: Context) -> None:
         self._open_term = open_term
@@ -28,16 +28,16 @@ class Leadership:
         self._metrics = context.metrics
         self._leader_term: LeaderTerm | None = None
         self.elected = False
-        """Whether a term is under way, be it ready for work or not."""
+        """Whether a term is under way, whether or not it is ready."""
 
     @property
     def leader_term(self) -> LeaderTerm | None:
-        """The present term, None while this agent does not lead or the term is being opened."""
+        """The current term, None if this agent does not lead or the term is still being opened."""
         term = self._leader_term
         return term if term is not None and term.is_open else None
 
     def require_term(self) -> LeaderTerm:
-        """Return the present term, for what only the leader can answer.
+        """Return the current term, for requests that only the leader can serve.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
@@ -69,9 +69,9 @@ class Leadership:
             self._metrics.leader_changes.labels("lost").inc()
 
     async def _read_cluster(self) -> None:
-        """Wait until all loads and owned lists were read: nothing is decided without them.
+        """Wait until all loads and owned lists have been read, which decisions require.
 
-        Not for ever: with some of them, a leader can place what no broker serves.
+        The wait is limited: with some of them, a leader can already place unserved bundles.
         """
         loads, lists = self._cluster_state.loads, self._cluster_state.lists
         loads.open()
@@ -97,7 +97,7 @@ class Leadership:
 
 @contextmanager
 def unavailable(what: str) -> Iterator[None]:
-    """Say ``what`` failed, as `Unavailable`, where orders are neither read nor written now."""
+    """Raise `Unavailable` with ``what`` if orders can be neither read nor written now."""
     try:
         yield
     except (CoordinationError, Deposed) as error:

@@ -1,6 +1,6 @@
-"""How far the cluster is from the best possible: computed after each round of the leader.
+"""Computes the distance of the cluster from the best possible after each round.
 
-And how far it would be with the strategies that decide beside the active one.
+It also runs the shadow strategies.
 """
 
 from collections import deque
@@ -21,18 +21,18 @@ from loadmanager.leader.shadows import Shadows
 from loadmanager.ports import Assessment
 
 _SHARE_OF_TIME: Final = 0.05
-"""So much of a leader's time this may take; what follows too soon is left out."""
+"""Maximum fraction of a leader's time for this; rounds that follow too soon are skipped."""
 
 _MOST_KEPT: Final = 720
-"""Of rounds: an hour at one round in five seconds."""
+"""Number of rounds kept: one hour at one round every five seconds."""
 
 
 @dataclass(slots=True)
 class OptimalityWatch:
-    """Computes it once the orders of a round are written, so that no move waits for it.
+    """Computes the optimality after the orders of a round are written, so that it delays no move.
 
-    Shown as metrics, recorded in history, and kept: the one of this term's last round as ``last``,
-    and as ``course`` those of the last hour, which the next leader inherits.
+    The results are exported as metrics, recorded in history and kept: ``last`` is that of this
+    term's last round, ``course`` those of the last hour, which the next leader inherits.
     """
 
     context: Context
@@ -45,15 +45,15 @@ class OptimalityWatch:
     _not_before_s: float = float("-inf")
 
     def inherit(self, course: Iterable[BalancePoint]) -> None:
-        """Go on with the course that former leaders left."""
+        """Continue the course of former leaders."""
         self.course.extend(course)
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
-        """Keep the view and the plan of a round until that is over."""
+        """Keep the view and the plan of a round until the round is over."""
         self._round = (view, plan)
 
     async def round_over(self) -> None:
-        """Compute it for the round, unless that is too soon."""
+        """Compute the optimality of the round, unless it is too soon."""
         done, self._round = self._round, None
         began_s = self.context.clock.monotonic_s()
         if done is None or began_s < self._not_before_s:
@@ -94,7 +94,7 @@ class OptimalityWatch:
             self.recorder.assessed(found)
 
     def end(self) -> None:
-        """Show nothing: the term is over."""
+        """Clear the metrics at the end of the term."""
         self.shadows.end()
         self.context.metrics.optimality.found(None)
 

@@ -1,10 +1,10 @@
-"""The orders of one term as they stand in ZooKeeper: which broker is to own which bundle.
+"""The standing orders of one term in ZooKeeper: which broker is to own which bundle.
 
-The book is the contents of ``/loadbalance/orders/*``, kept in memory. The task controller
-alone reads and writes it, one call at a time. Orders are written in full per broker and
-always under a check of the epoch, so that a leader that was replaced changes nothing.
-Additions go before removals: if the writing is cut in two, a bundle stands in two brokers'
-orders for a moment, and the one that holds the lock keeps it; it never stands in none.
+The order book keeps the contents of ``/loadbalance/orders/*`` in memory. Only the task
+controller reads and writes it, one call at a time. Orders are written in full per broker and
+always under a check of the epoch, so that a replaced leader changes nothing. Additions are
+written before removals: if a write is interrupted between commits, a bundle is briefly in the
+orders of two brokers, and the broker that holds the lock keeps it; it is never in none.
 """
 
 import asyncio
@@ -65,35 +65,37 @@ class OrderBook:
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """Which broker should own each bundle that was ever placed."""
+        """The broker that should own each placed bundle."""
         return self._assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """Which bundles are ordered to be cut, and how."""
+        """The bundles that are ordered to be split or merged, and how."""
         return self._splits
 
     @property
     def known(self) -> bool:
-        """Whether the standing orders are known: not at first, nor after a lost reply."""
+        """Whether the standing orders are known; False initially and after a lost reply."""
         return self._read
 
     def follow(self, reported: Reported) -> None:
-        """Report nothing: what becomes of these orders, the lists of owners show."""
+        """Do nothing: the owned lists show the outcome of these orders."""
 
     def close(self) -> None:
         """Do nothing: each commit checks the epoch."""
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None) -> bool:
-        """Order several things at once; the standing orders must be `known`.
+        """Write several changes of orders; the standing orders must be `known`.
 
-        Returns whether the ``rider`` was written with them, in the last commit if there are
-        several: not if that has no room for it, or its node is not there.
+        Return whether the ``rider`` was written with them, in the last commit if there are
+        several. It is not written if that commit has no room for it, or if its node does not
+        exist.
 
         Raises:
             Deposed: another sidecar leads; nothing was changed.
-            Disconnected: the reply was lost; nothing is known until `read`.
-            TooLarge: orders of a broker do not fit its node; those that fit are written.
+            Disconnected: the reply was lost; the orders are unknown until `read`.
+            TooLarge: the orders of a broker do not fit into its node; those that fit are
+                written.
         """
         if not changes and not self._spoilt:
             return False
@@ -118,25 +120,25 @@ class OrderBook:
         return rode
 
     def _touched(self, changes: OrderChanges) -> list[BrokerId]:
-        """Return the brokers whose orders change, those that get something first."""
+        """Return the brokers whose orders change, those with additions first."""
         additions = set(changes.assigned.values())
         touched = {*changes.assigned, *changes.splits, *changes.gone}
         others = {self._assigned[bundle] for bundle in touched if bundle in self._assigned}
-        # The broker that still holds a lock learns which one comes after it.
+        # The orders of the broker that still holds a lock name the next owner.
         holders = {self._cluster_state.listed_owner(bundle) for bundle in changes.assigned}
         others |= {broker for broker in holders if broker and broker in self._cluster_state.brokers}
         others |= self._spoilt
         return [*sorted(additions), *sorted(others - additions)]
 
     def _too_large(self, sizes_bytes: Mapping[BrokerId, int], most_bytes: int) -> TooLarge:
-        """Count the brokers whose orders do not fit, and return the error of the last one."""
+        """Count the brokers whose orders do not fit; return the error of the last one."""
         errors = {b: TooLarge(znodes.orders(b), n, most_bytes) for b, n in sizes_bytes.items()}
         for broker, error in sorted(errors.items()):
             self._oversized.refused("orders", broker, error)
         return errors[max(errors)]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Write orders again that are not as they were written here; return whose they were.
+        """Rewrite orders that differ from what was written here; return their brokers.
 
         Raises as `write`.
         """
@@ -150,14 +152,14 @@ class OrderBook:
             if orders is None
             or orders.bundles != bundles[broker]
             or orders.splits != {b: self._splits[b] for b in self._splits.keys() & bundles[broker]}
-            or orders.epoch > self._term.epoch  # No agent obeys one of an epoch to come.
+            or orders.epoch > self._term.epoch  # No agent obeys an order of a future epoch.
         )
         self._spoilt.update(changed)
         await self.write(OrderChanges())
         return changed
 
     async def _stored(self, brokers: Collection[BrokerId]) -> dict[BrokerId, Orders | None]:
-        """Read the orders of brokers: without bundles if there are none, None if not legible."""
+        """Read the orders of brokers: empty ones if there is no node, None if not readable."""
         found: dict[BrokerId, Orders | None] = {}
         every = sorted(brokers)
         for first in range(0, len(every), _READ_TOGETHER):
@@ -187,7 +189,7 @@ class OrderBook:
                 await self._coordination.commit(operations)
             except CommitRejected as rejected:
                 if rejected.index > len(chunk):
-                    rider, rode = None, False  # Its node was deleted by hand.
+                    rider, rode = None, False  # Its node was deleted manually.
                 else:
                     await self._give_way(rejected, chunk)
                 continue
@@ -237,14 +239,14 @@ class OrderBook:
     def _encoded(self, orders: Orders) -> bytes:
         content = encode_orders(orders)
         if len(content) > largest_orders_bytes(self._coordination.max_request_bytes):
-            # Clients can do without being sent on.
+            # Clients can manage without redirects to next owners.
             content = encode_orders(replace(orders, handovers=_NOTHING))
         return content
 
     async def read(self) -> None:
-        """Read what is ordered, by this leader or the ones before; raises `Disconnected`."""
+        """Read the orders of this leader and of former leaders; raises `Disconnected`."""
         await self._coordination.ensure(znodes.ORDERS)
-        # What was written before must be seen, by any sidecar, to any server.
+        # Earlier writes of any sidecar through any server must be visible.
         await self._coordination.heartbeat()
         names = await self._coordination.children(znodes.ORDERS)
         claims: dict[BundleId, set[BrokerId]] = defaultdict(set)
@@ -265,7 +267,7 @@ class OrderBook:
             for bundle in sorted(orders.bundles):
                 claims[bundle].add(broker)
         self._assigned = {bundle: self._preferred(bundle, claims[bundle]) for bundle in claims}
-        # Writing that was cut in two left a bundle in two brokers' orders.
+        # An interrupted write left a bundle in the orders of two brokers.
         for bundle, claiming in claims.items():
             self._spoilt |= claiming - {self._assigned[bundle]}
         self._splits = {bundle: one for bundle, one in splits.items() if bundle in claims}
@@ -281,10 +283,10 @@ class OrderBook:
             return None
 
     def _kept(self, broker: BrokerId) -> Orders:
-        """Return what a broker owns, as its orders, which are not legible.
+        """Return a broker's owned bundles in place of its orders, which are not readable.
 
-        Its agent keeps to the orders it read before; taking the garbage for "nothing" would
-        recall everything.
+        Its agent keeps following the orders it read before; to treat unreadable orders as empty
+        would recall everything.
         """
         self._spoilt.add(broker)
         owned = (b for b, at in self._cluster_state.owners.items() if at.broker == broker)

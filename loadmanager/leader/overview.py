@@ -1,4 +1,4 @@
-"""The overview of a cluster, from what its leader keeps anyway: no view is made for it."""
+"""The overview of a cluster, from state that its leader keeps anyway, without a view."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -35,7 +35,7 @@ _SPLIT: Final = "split"
 
 
 class OverviewRequests:
-    """Implements `OverviewService`; ``splits`` where bundles can be split."""
+    """Implements `OverviewService`; ``splits`` is whether bundles can be split."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class OverviewRequests:
             yield MissingBroker(broker=broker, why=_why_unreported(broker, term))
 
     def _refusals(self, term: LeaderTerm, epoch: int) -> Sequence[RefusalCount]:
-        """Count those of the last round once, however many look."""
+        """Count the refusals of the last round, once for all requests."""
         log = term.decision_log
         if self._refused[0] != (epoch, log.rounds):
             every = (one for refusals in (log.refusals or {}).values() for one in refusals)

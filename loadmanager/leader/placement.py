@@ -1,4 +1,4 @@
-"""Placing what no broker owns and what has to leave, between the rounds."""
+"""Places unowned bundles and empties draining brokers, between the rounds."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -33,9 +33,10 @@ _LONGEST_REST_S: Final = 0.5
 
 @dataclass(slots=True, eq=False)
 class PlacementWorker:
-    """Finds owners for bundles as soon as they need one, for one term.
+    """Places bundles as soon as they need an owner, during one term.
 
-    Where ``brokers_own`` bundles by themselves, only draining brokers are emptied.
+    If ``brokers_own`` is set, brokers acquire bundles themselves, and only draining brokers are
+    emptied.
     """
 
     context: Context
@@ -50,7 +51,7 @@ class PlacementWorker:
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        """What is to be placed, now or when its broker was waited for long enough."""
+        """The bundles to place, now or after the wait for their brokers."""
         return tuple(dict.fromkeys([*self.wanted, *self.absences.orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
@@ -69,7 +70,7 @@ class PlacementWorker:
         return await asyncio.shield(answer)
 
     async def run(self) -> None:
-        """Place what lookups ask for, and what the brokers that left have left behind.
+        """Place bundles requested by lookups, and bundles of departed brokers.
 
         Raises:
             Deposed: another sidecar leads.
@@ -89,15 +90,16 @@ class PlacementWorker:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)
 
     def end(self, epoch: int) -> None:
-        """Refuse all that wait: this term is over."""
+        """Refuse all waiting lookups at the end of the term."""
         self.wanted.end(epoch)
 
     async def _turn(self) -> None:
-        """Place what there is, rest, and wait for more unless some came meanwhile.
+        """Place pending bundles, rest, and wait for more unless some arrived meanwhile.
 
-        A turn looks through all bundles, however few it places, and waits for its write. So with
-        many brokers the next one gathers the longer, the longer it takes: turns leave most of the
-        event loop to leases and lookups, and where writes are late they are fewer and larger.
+        A turn iterates over all bundles, however few it places, and waits for its write. So with
+        many brokers the rest after a turn is proportional to its duration: most of the event
+        loop remains for leases and lookups, and when writes are slow, turns are fewer and
+        larger.
         """
         clock, came = self.context.clock, self._work.version
         began_s = clock.monotonic_s()
@@ -109,7 +111,7 @@ class PlacementWorker:
             await self._work.wait(wait_s)
 
     async def _empty(self) -> float:
-        """Empty draining brokers; return how long to wait for a change, 0 for not at all."""
+        """Empty draining brokers; return how long to wait for a change, 0 for no wait."""
         try:
             return 0.0 if await self._empty_draining() else _POLL_S
         except CoordinationError as error:
@@ -118,12 +120,12 @@ class PlacementWorker:
             return 0.0
 
     async def _place(self) -> float:
-        """Place what can be placed; return as `_empty`."""
+        """Place all bundles that can be placed; return as `_empty`."""
         self.wanted.answer_planned(self.planned)
         orphans = self.absences.orphans()
         awaited = self.absences.awaited(orphans)
-        # What has a plan goes to no other broker, unless its own is surely gone: while
-        # the cluster state is incomplete that is not known.
+        # A bundle with a planned owner is placed elsewhere only if that broker has certainly
+        # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
         try:
             await self.untaken.look()
@@ -143,7 +145,7 @@ class PlacementWorker:
         return _RETRY_S if len(found.ordered) < len(bundles) else 0.0
 
     async def _empty_draining(self) -> bool:
-        """Move some of what is on draining brokers; return whether there was anything to try."""
+        """Move some bundles off draining brokers; return whether any were due."""
         leaving = self.drain.due()
         if not leaving:
             return False

@@ -1,4 +1,4 @@
-"""The bundles that lookups wait for, and the answers they get."""
+"""The bundles that lookups wait for, and the answers to these lookups."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,25 +16,25 @@ Refusals = Mapping[BundleId, tuple[Refusal, ...]]
 
 
 class PlacementQueue:
-    """Bundles to be placed because lookups wait for them, for one term."""
+    """Bundles to place because lookups wait for them, during one term."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the bundles that are waited for, the first asked for first."""
+        """Yield the awaited bundles in the order of the first requests."""
         return iter(self._answers)
 
     def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
-        """Return the answer to come, and whether this is the first request for it."""
+        """Return the future answer, and whether this is the first request for it."""
         new = bundle not in self._answers
         if new:
             self._answers[bundle] = asyncio.get_running_loop().create_future()
         return self._answers[bundle], new
 
     def answer_planned(self, planned: Callable[[BundleId], BrokerId | None]) -> None:
-        """Answer for what has a plan by now: a former leader's, or one just repaired."""
+        """Answer for bundles that have a planned owner by now: by a former leader or a repair."""
         for bundle in list(self._answers):
             broker = planned(bundle)
             if broker is not None:
@@ -46,7 +46,7 @@ class PlacementQueue:
         refusals: Refusals,
         not_ordered: Mapping[BundleId, str],
     ) -> None:
-        """Answer where bundles go, why others go nowhere, and why a choice was not ordered."""
+        """Answer with the placed brokers, refusals, and reasons why choices were not ordered."""
         for bundle, broker in placed.items():
             self._metrics.assignments.labels("placed").inc()
             log.info("bundle.assignment.decided", bundle=bundle, target=broker)
@@ -60,12 +60,12 @@ class PlacementQueue:
             self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
 
     def refuse_all(self, reason: str) -> None:
-        """Refuse all that wait, for the time being."""
+        """Refuse all waiting lookups for now."""
         for bundle in list(self._answers):
             self._refuse(bundle, Unavailable(reason))
 
     def end(self, epoch: int) -> None:
-        """Refuse all that wait: this term is over."""
+        """Refuse all waiting lookups at the end of the term."""
         for bundle in list(self._answers):
             self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
 
@@ -73,9 +73,9 @@ class PlacementQueue:
         future = self._answers.pop(bundle, None)
         if future and not future.done():
             future.set_exception(error)
-            future.exception()  # The requester may have gone away, and the error is no bug.
+            future.exception()  # The requester may be gone; the error is then no fault.
 
 
 def why(reasons: Iterable[Refusal]) -> str:
-    """Return reasons in one line, with their numbers where they have some."""
+    """Return reasons in one line, with their figures if any."""
     return ", ".join(reason.detail or reason.reason.value for reason in reasons)

@@ -1,4 +1,4 @@
-"""What a round would do now, by the leader's own strategies or by others, without doing it."""
+"""Previews of rounds with the leader's own strategies or others, which change nothing."""
 
 import asyncio
 
@@ -15,24 +15,24 @@ from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
 
 
 class PreviewRequests:
-    """Rounds that are not carried out."""
+    """Computes rounds that are not carried out."""
 
     def __init__(self, leading: Leadership) -> None:
         self._leading = leading
 
     async def plan(self, wish: PreviewWish) -> Preview:
-        """Return what a round of the leader would do now.
+        """Return the result of a round of the leader at this time.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
             Unavailable: no sidecar leads, or no broker has reported yet.
-            Unfit: a strategy or a setting is none, or has a value it cannot have.
+            Unfit: a strategy or setting is unknown, or a value is invalid.
         """
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
         planner = _wanted(look.planner, look.costs, wish)
-        # View and memory are values, and the leader's own generator is not touched.
+        # View and memory are immutable, and the leader's own generator is not used.
         rng = np.random.default_rng(wish.seed)
         return await asyncio.to_thread(_previewed, planner, look, rng)
 

@@ -1,9 +1,8 @@
-"""Comparing, round by round, what was ordered with what is: nothing is left behind.
+"""Reconciles orders with the actual state in every round.
 
-Orders, boundaries, locks, lists and reports have one writer each and agree in the end;
-what does not agree is repaired or reported here, within one round, so that an
-unforeseen fault shows in a log, a metric and the accounts, and not as a bundle that is served
-nowhere.
+Orders, boundaries, locks, lists and reports have one writer each and are eventually consistent.
+Inconsistencies are repaired or reported here within one round, so that an unforeseen fault shows
+in the log, a metric and explanations, and not as a bundle that no broker serves.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -30,7 +29,7 @@ _LOOK_AGAIN_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Reconciler:
-    """Looks once a round, for one term."""
+    """Checks once per round, during one term."""
 
     context: Context
     tasks: TaskController
@@ -40,10 +39,10 @@ class Reconciler:
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def look(self) -> None:
-        """Repair or report what does not agree.
+        """Repair or report inconsistencies.
 
         Raises:
-            CoordinationError: it cannot be read, or the orders not be written, now.
+            CoordinationError: the state cannot be read, or the orders cannot be written, now.
         """
         found = [
             Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", repaired=True)
@@ -64,7 +63,7 @@ class Reconciler:
         report(found, self.context.metrics, self.decision_log)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
-        """Recall bundles of deleted namespaces, and ranges that their namespace has not got."""
+        """Recall bundles of deleted namespaces, and ranges that are not in their namespace."""
         found: list[Disagreement] = []
         ordered: dict[Namespace, list[BundleId]] = {}
         for bundle in self.tasks.assigned:
@@ -83,8 +82,7 @@ class Reconciler:
         try:
             boundaries = await cluster_state.boundaries(namespace)
             if boundaries is None:
-                # To recall a whole namespace, what one server has not yet received will
-                # not do.
+                # Before a whole namespace is recalled, the server must be up to date.
                 await self.context.coordination.sync(znodes.local_policies(namespace))
                 boundaries = await cluster_state.reread_boundaries(namespace)
         except MalformedContent:
@@ -99,10 +97,10 @@ class Reconciler:
         return [Disagreement(kind, bundle, detail, repaired=True) for bundle in bundles]
 
     async def _strays(self) -> set[BundleId]:
-        """Return the locks that no broker lists, at two looks: no broker would ever drop them.
+        """Return the locks that are in no owned list at two checks: no broker would drop them.
 
-        Lock and list change in one commit and reach the picture by two watches, so at a
-        first look they may differ for a moment.
+        Lock and list change in one commit but are observed by two watches, so at the first check
+        they may briefly differ.
         """
         suspects = {bundle async for bundle in self._unlisted_locks()}
         if suspects:
@@ -129,7 +127,7 @@ class Reconciler:
                         yield bundle
 
     def _served_unlocked(self) -> list[Disagreement]:
-        """Return what brokers report to serve, twice, since others have the lock."""
+        """Return bundles that brokers reported twice as served since others took the lock."""
         cluster_state = self.context.cluster_state
         suspects = {
             (bundle, broker)

@@ -1,4 +1,4 @@
-"""The leader's rhythm: samples at every tick, and a look at everything at every round."""
+"""The leader's ticks, which add samples, and rounds, which decide on moves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
-    """Report each move, and each thing that was left alone with its reason."""
+    """Report each move, and each refusal with its reason."""
     for move in (*plan.moves, *plan.observed):
         metrics.moves.labels(strategy, move.cause.value).inc()
         log.info(
@@ -58,8 +58,8 @@ MOST_FAILED_ROUNDS: Final = 3
 class Rounds:
     """The ticks and rounds of one term.
 
-    ``brokers_own`` is for brokers that own bundles by themselves: the results of splits are seen by
-    what they list, and nothing of them is repaired.
+    ``brokers_own`` is for brokers that acquire bundles themselves: the results of splits are
+    observed in their lists, and nothing is repaired.
     """
 
     context: Context
@@ -79,7 +79,7 @@ class Rounds:
     brokers_own: bool = False
 
     async def tick(self) -> None:
-        """Sample for ever; raises `Deposed`."""
+        """Add samples until cancelled; raises `Deposed`."""
         while True:
             await self._pause(lambda: self.settings.now.rhythm.tick_interval_s)
             try:
@@ -101,7 +101,7 @@ class Rounds:
             await self.splits.adopt_parts()
 
     async def run(self) -> None:
-        """Look for moves, and for what does not agree, for ever.
+        """Run rounds until cancelled.
 
         Raises:
             Deposed: another sidecar leads.
@@ -140,7 +140,7 @@ class Rounds:
         await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
 
     async def _round_without_harmful(self) -> str:
-        """Do one round, and if reports make it fail once more without them."""
+        """Run one round; if reports make it fail, run it once more without them."""
         try:
             return await self._round()
         except (CoordinationError, Deposed):
@@ -151,7 +151,7 @@ class Rounds:
         return await self._round()
 
     async def _search(self, place: str, error: Exception) -> bool:
-        """Count an unexpected error, and return whether reports were found that cause it."""
+        """Count an unexpected error; return whether reports that cause it were found."""
         trial = Trial(
             planner=self.decider.planner,
             memory=self.decider.memory,

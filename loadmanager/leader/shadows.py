@@ -17,7 +17,7 @@ from loadmanager.leader.history_recorder import HistoryRecorder
 class Shadows:
     """The shadows of one term, by the classes of their strategies.
 
-    Each begins with what the leader sees when it is configured or the term begins.
+    Each starts from the leader's view when it is configured or the term begins.
     """
 
     context: Context
@@ -30,7 +30,7 @@ class Shadows:
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     async def round_over(self, seen: Seen) -> None:
-        """Have each strategy decide on the round that was done, one at a time."""
+        """Let each shadow strategy decide on the completed round, one at a time."""
         self._follow_configuration()
         for strategy, planner in self._planners.items():
             try:
@@ -62,6 +62,6 @@ class Shadows:
         self.context.metrics.shadows.forget(strategy)
 
     def end(self) -> None:
-        """Show nothing: the term is over."""
+        """Clear the metrics at the end of the term."""
         for strategy in list(self._planners):
             self._forget(strategy)

@@ -1,4 +1,4 @@
-"""What the leader sees at one moment, as a value that its rounds may take to another thread."""
+"""The input of a view at one time, as a value that may be used in another thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from loadmanager.core.policies import Policies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a view of the cluster at one moment is made of; nothing in it changes any more.
+    """The input of a view of the cluster at one time; immutable.
 
-    ``assigned`` are the orders as they stood, and ``passed_over`` brokers that take no lock, which
-    are given none, as draining ones.
+    ``assigned`` are the orders at that time; ``passed_over`` are brokers that take no locks,
+    which are treated as draining.
     """
 
     now_s: float

@@ -1,4 +1,4 @@
-"""Which bundles are to be split or merged: proposals, and why others stay as they are."""
+"""Proposes splits and merges of bundles, and adopts their results."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ _REST_S = 600.0
 class Splits:
     """Proposes splits and merges, and follows their results, for one term.
 
-    ``uncut`` are bundles that are left whole, because they could not be split.
+    ``uncut`` are bundles not to be split, because a split was impossible.
     """
 
     context: Context
@@ -41,21 +41,20 @@ class Splits:
 
     @property
     def rests_s(self) -> Mapping[BundleId, float]:
-        """Until when bundles that could not be split are left whole, on this leader's clock."""
+        """When bundles that could not be split may be tried again, on this leader's clock."""
         now_s = self.context.clock.monotonic_s()
         return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
 
     def inherit(self, rests_s: Mapping[BundleId, float]) -> None:
-        """Leave whole what the former leader gave up splitting, for as long as it would have."""
+        """Continue the former leader's delays for bundles that could not be split."""
         latest_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s = {b: min(until_s, latest_s) for b, until_s in rests_s.items()}
 
     async def adopt_parts(self) -> None:
-        """Take up the parts of what was split, give all but the first a new place.
+        """Adopt the parts of split bundles, and place all except the first anew.
 
-        The whole was too much for its bundle, if not for its broker; the first part
-        stays, so that at least its clients need not move. What was not made in time is
-        taken back.
+        The first part stays, so that at least its clients need not reconnect. Splits and merges
+        that were not made in time are withdrawn.
 
         Raises:
             CoordinationError: boundaries cannot be read, or the orders not be written.
@@ -71,7 +70,7 @@ class Splits:
             await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def look(self) -> None:
-        """Have bundles that are too large split, as many as one round may.
+        """Order splits of bundles that are too large, as many as one round allows.
 
         Raises:
             CoordinationError: boundaries cannot be read, or the orders not be written.
@@ -98,7 +97,7 @@ class Splits:
                 self._rest(done.refused)
 
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
-        """Have one bundle split by its owner, on request.
+        """Order the split of one bundle by its owner, on request.
 
         Raises:
             SplitRefused: no broker owns it, or it is about to be merged with another.
@@ -112,13 +111,13 @@ class Splits:
         await self._dispatch(proposal)
 
     async def merge(self, both: Merge, hotter: BundleId) -> None:
-        """Order two bundles to the owner of the hotter, or if that may not have both the other.
+        """Order a merge on the owner of the hotter bundle, or else on the other owner.
 
-        Rounds leave them alone for the cool-down, as what was moved. Raises as `order`.
+        Rounds exclude both bundles for the cool-down, as after a move. Raises as `order`.
 
         Raises:
-            Conflict: something else is under way with one of them.
-            MergeRefused: no broker owns one of them, or neither owner may have both.
+            Conflict: another task is under way for one of them.
+            MergeRefused: one of them has no owner, or neither owner may own both.
         """
         await self.adopt_parts()
         owner_of = self._owners(both)
@@ -151,7 +150,7 @@ class Splits:
             raise Unavailable(f"{order} was withdrawn{why} ({note})")
 
     def _owners(self, both: Merge) -> dict[BundleId, BrokerId]:
-        """Return the owner of each half, with which nothing is under way; raises as `merge`."""
+        """Return the owner of each half if no task is under way; raises as `merge`."""
         owners: dict[BundleId, BrokerId] = {}
         for half in both.halves:
             order = self.tasks.splits.get(half)
@@ -198,7 +197,7 @@ class Splits:
         return {bundle: assigned[bundle] for bundle in bundles if bundle in assigned}
 
     def _may_split(self, bundle: BundleId) -> bool:
-        """Return whether nothing else is under way with it, and it may be tried (again)."""
+        """Return whether no task is under way for the bundle, and a split may be tried (again)."""
         holding = self.context.cluster_state.owners.get(bundle)
         settled = holding is not None and holding.broker == self.tasks.assigned.get(bundle)
         rested = self.context.clock.monotonic_s() >= self._resting_until_s.get(bundle, 0.0)

@@ -1,4 +1,4 @@
-"""Reading ahead: loads where the next leader probably is, and owned lists in their turn."""
+"""Reads ahead: loads on the likely next leaders, and owned lists one after the other."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ _LOOK_S: Final = 1.0
 
 
 class SuccessorReading:
-    """Watches the loads while this sidecar leads or would be among the first to succeed.
+    """Watches the loads while this sidecar leads or is one of the likely successors.
 
-    And reads the owned lists that have changed and that no lookup here has needed yet.
+    It also reads changed owned lists that no lookup here has needed yet.
     """
 
     def __init__(self, context: Context, leading: Leadership) -> None:

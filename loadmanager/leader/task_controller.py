@@ -1,12 +1,12 @@
 """The task controller of one term: all orders are written here, and followed to their ends.
 
-Deciders only propose. Proposals that arrive while a write is under way wait and go together
-into the next one, in the order of their right (`AskedBy`); what they are checked against is
-what stands at that instant, never what stood when they were decided. A lost reply leaves
-tasks unconfirmed, and the standing orders are read again before anything else is written.
+Deciders only propose. Proposals that arrive during a write wait and are written together in the
+next one, in the order of precedence (`AskedBy`). They are checked against the orders at that
+time, not at the time of the decision. A lost reply leaves tasks unconfirmed, and the standing
+orders are read again before anything else is written.
 
-A bundle whose standing order is not carried out always has a task: what no decider of this
-term proposed (orders of former leaders, a lock that was lost) is opened by `TaskFollower`.
+A bundle whose standing order is not carried out always has a task: `TaskFollower` opens tasks
+that no decider of this term proposed (for orders of former leaders, or after a lost lock).
 """
 
 import asyncio
@@ -52,13 +52,13 @@ class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
     Args:
-        epoch: of the term.
+        epoch: the epoch of the term.
         orders: where orders are kept, and how they are carried out.
-        owners: where it is seen what brokers do.
-        clock: of the tasks.
-        bounds: returns the bounds as they are now.
-        listener: is called with each task in its new state: history and metrics.
-        caught: is called with the place and the error where a fault of this program shows.
+        owners: the view of the owners of bundles.
+        clock: the clock of the tasks.
+        bounds: returns the current bounds.
+        listener: called with each task in its new state, for history and metrics.
+        caught: called with the place and the error of a fault of this program.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class TaskController:
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """Which broker is ordered to own each bundle."""
+        """The broker ordered to own each bundle."""
         return self._orders.assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """Which bundles are ordered to be split or merged, and how."""
+        """The bundles that are ordered to be split or merged, and how."""
         return self._orders.splits
 
     @property
@@ -107,7 +107,7 @@ class TaskController:
         return self._clock.monotonic_s()
 
     async def open(self) -> None:
-        """Read the orders of the former leaders, and follow what is not carried out yet.
+        """Read the orders of former leaders, and follow those not carried out yet.
 
         Raises:
             Disconnected: they cannot be read now.
@@ -118,8 +118,8 @@ class TaskController:
     def close(self) -> None:
         """End all tasks with the term; their orders stand, for the next leader to follow.
 
-        What is being written when the term ends, a request of people, is refused: no task
-        would follow it.
+        A request by people that is being written when the term ends is refused: no task would
+        follow it.
         """
         self._closed = True
         self._orders.close()
@@ -133,11 +133,11 @@ class TaskController:
         rider: SetData | None = None,
         known: Callable[[Dispatched], None] | None = None,
     ) -> Dispatched:
-        """Order what is proposed, as far as nothing with more right is in the way.
+        """Order the proposals, except where a task of higher precedence prevents it.
 
         Args:
-            proposals: any kinds, at most one for each bundle.
-            rider: what is to be written in the same commit, if there is room for it.
+            proposals: of any kind, at most one per bundle.
+            rider: an operation for the same commit, if there is room for it.
             known: called once when it is known what was ordered: before this returns, or
                 after a lost reply once the standing orders were read again.
 
@@ -155,10 +155,10 @@ class TaskController:
     async def change(
         self, compute: Callable[[], OrderChanges], then: Callable[[], None] | None = None
     ) -> None:
-        """Write what is no task of its own: parts in the place of a whole, bundles that are gone.
+        """Write changes without tasks: parts in place of split bundles, removed bundles.
 
         ``compute`` is called when nothing else is being written, ``then`` once its changes
-        stand. Raises as `dispatch`, and `TooLarge` if not all of it fits.
+        stand. Raises as `dispatch`, and `TooLarge` if not all changes fit.
         """
         async with self._writing:
             await self._confirm()
@@ -170,12 +170,12 @@ class TaskController:
             self._follower.observe()
 
     def withdraw(self, proposal: BundleTask, why: str) -> None:
-        """Report a proposal as ended that is not to be ordered now."""
+        """Report a proposal as withdrawn instead of ordering it."""
         task = self.tasks.admit(proposal, self._now_s)
         self._advance(task, TaskEvent.WITHDRAWN, why)
 
     async def confirm(self) -> None:
-        """Return once the standing orders are known; raises `Disconnected`."""
+        """Wait until the standing orders are known; raises `Disconnected`."""
         async with self._writing:
             await self._confirm()
 
@@ -184,7 +184,7 @@ class TaskController:
         self._follower.observe()
 
     async def tend(self, event: TaskEvent) -> Sequence[BundleTask]:
-        """Repeat the orders, or take back the splits and merges, for which ``event`` is due.
+        """Repeat the orders, or withdraw the splits and merges, for which ``event`` is due.
 
         Returns their tasks. Raises as `change`.
         """
@@ -221,7 +221,7 @@ class TaskController:
         ]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Write orders again that are not as this leader left them; return whose they were.
+        """Rewrite orders that differ from what this leader wrote; return their brokers.
 
         Raises as `change`.
         """
@@ -230,7 +230,7 @@ class TaskController:
             return await self._orders.rewrite_changed()
 
     async def _write_waiting(self) -> None:
-        """Write everything that waits in one go."""
+        """Write all waiting proposals together."""
         batch, self._waiting = self._waiting, []
         batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
         try:
@@ -251,10 +251,10 @@ class TaskController:
         for request in batch:
             if not request.answer.done():
                 request.answer.set_exception(error)
-                request.answer.exception()  # The one that proposed it may be gone.
+                request.answer.exception()  # The proposer may be gone.
 
     async def _write(self, batch: Sequence[_Request]) -> CoordinationError | None:
-        """Write what may be; return why not all of it stands, if that is known already."""
+        """Write the admitted proposals; return why not all of them stand, if already known."""
         arbitration = Arbitration(
             tasks=self.tasks,
             assigned=self._orders.assigned,
@@ -287,9 +287,9 @@ class TaskController:
     def _resolve(
         self, request: _Request, why: str, refusal: CoordinationError | None = None
     ) -> None:
-        """Find out from the standing orders what was ordered, and answer the decider.
+        """Determine from the standing orders what was ordered, and answer the decider.
 
-        ``why`` is the reason of what does not stand.
+        ``why`` is the reason for orders that do not stand.
         """
         found = request.found
         for task in found.tasks:

@@ -1,4 +1,4 @@
-"""Following the tasks of one term to their ends, by what owners and orders show."""
+"""Follows the tasks of one term to their ends, from owners and orders."""
 
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _ENDED_KEPT: Final = 200
 
 
 class TaskFollower:
-    """Advances live tasks; ``ended`` holds those that ended last, the latest last."""
+    """Advances live tasks; ``ended`` holds the last ended tasks, latest last."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class TaskFollower:
             self.advance(task, TaskEvent.TERM_ENDED, "the term ended")
 
     def observe(self) -> None:
-        """Compare the live tasks with the owners, and open tasks for what has none.
+        """Compare the live tasks with owners and orders, and open missing tasks.
 
-        Costs a look at each bundle; a change of owners costs a look at each task.
+        It iterates over all bundles; a change of owners iterates over all tasks.
         """
         self._follow()
         if not self._orders.known:
-            return  # Something is being written.
+            return  # A write is under way.
         assigned, splits = self._orders.assigned, self._orders.splits
         for task in self._tasks:
             ended = ended_by(task, assigned, splits)
@@ -68,7 +68,7 @@ class TaskFollower:
         try:
             changed = self._tasks.advance(task, event, self._clock.monotonic_s(), note)
         except LoadManagerError as error:
-            # A fault of this program. What is under way is opened again by `observe`.
+            # A fault of this program. `observe` opens the task again if its order stands.
             self._caught("tasks", error)
             self._tasks.drop(task)
             return task

@@ -1,4 +1,4 @@
-"""What is reported of bundle tasks: metrics, history, and what moves brought their sources."""
+"""Reports bundle tasks: metrics, history, and the effect of moves on their sources."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,10 +15,10 @@ from loadmanager.telemetry.metrics import Metrics
 
 
 class TaskReports:
-    """Counts the tasks of one term by state, and hands each change on to history.
+    """Counts the tasks of one term by state, and passes each change on to history.
 
-    The age of the oldest is computed when metrics are read: 0 once all have ended, as they
-    do with the term.
+    The age of the oldest task is computed when metrics are read; it is 0 once all have ended, as
+    they do with the term.
     """
 
     def __init__(self, metrics: Metrics, recorder: HistoryRecorder, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class TaskReports:
 
 
 _SETTLED_S: Final = 10.0
-"""A report seen so long after a move is about a time after it."""
+"""Delay after a move from which a report covers only the time after it."""
 
 _MOST_KEPT: Final = 256
 
@@ -79,7 +79,7 @@ class TaskGains:
             self._ended[task.number] = task
 
     def look(self) -> Mapping[int, TaskGain]:
-        """Return the gains by the numbers of the tasks, with all that is known by now."""
+        """Return the gains by task number, as far as they are known."""
         loads = self._tracker.loads
         for number, task in list(self._ended.items()):
             load = None if task.source is None else loads.get(task.source)
@@ -92,7 +92,7 @@ class TaskGains:
 
 
 def _expected(load: BrokerLoad, influence: Rates) -> TaskGain:
-    """Return what is expected by the share of the source's traffic that goes."""
+    """Return the expected gain, from the moved share of the source's traffic."""
     before, totals = _largest(load), load.totals
     share = (
         _share(influence.msgs_per_s, totals.msgs_per_s)

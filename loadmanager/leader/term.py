@@ -1,4 +1,4 @@
-"""One term of a leader: what others may ask of it, and its parts at work."""
+"""One term of a leader: its components, and the requests that it serves."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -47,27 +47,27 @@ log = structlog.get_logger()
 
 
 class ForeignTerm(Protocol):
-    """What a term needs over brokers that own bundles by themselves, and obey no agent."""
+    """The parts of a term over brokers that acquire bundles themselves, without agents."""
 
     @property
     def orders(self) -> StandingOrders:
-        """Keeps the orders of the term, and has them carried out."""
+        """The orders of the term, and their execution."""
 
     @property
     def owners(self) -> OwnerView:
-        """Which brokers are seen to own bundles."""
+        """The view of the owners of bundles."""
 
     @property
     def uncut(self) -> Collection[BundleId]:
-        """The bundles that were not split when that was ordered, and are left whole."""
+        """The bundles whose ordered split failed, and which are not to be split."""
 
     def held(self) -> str:
-        """Return why nothing may move now, "" if it may."""
+        """Return why no bundle may move now, "" if bundles may move."""
 
     async def run(self, wanted: Callable[[], bool]) -> None:
-        """Do what has to be done beside the rounds, until cancelled.
+        """Run the work besides the rounds, until cancelled.
 
-        ``wanted`` returns whether moves are wanted now for the sake of balance.
+        ``wanted`` returns whether balancing may move bundles now.
         """
 
     def close(self) -> None:
@@ -75,9 +75,9 @@ class ForeignTerm(Protocol):
 
 
 class LeaderTerm:
-    """One term of leadership at work.
+    """A running term of leadership.
 
-    With a ``foreign`` term nothing is placed or repaired here: brokers do that themselves.
+    With a ``foreign`` term no bundles are placed or repaired here: the brokers do so themselves.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LeaderTerm:
         )
         self.began_at_ms = context.clock.wall_ms()
         self.is_open = False
-        """Whether what it decides on was read; requests are refused until then."""
+        """Whether the input of decisions has been read; requests are refused until then."""
         self.gains = TaskGains(self._tracker)
         self.tasks = self._new_task_controller()
         self.decision_log = DecisionLog(
@@ -209,12 +209,12 @@ class LeaderTerm:
 
     @property
     def brokers(self) -> LoadTracker:
-        """What brokers reported, and when others left."""
+        """The reports of brokers, and when brokers left."""
         return self._tracker
 
     @property
     def balancing(self) -> Balancing:
-        """How far this leader goes by itself now."""
+        """The current balancing mode."""
         return self._steering.balancing
 
     @property
@@ -224,11 +224,11 @@ class LeaderTerm:
 
     @property
     def left_out(self) -> Mapping[BrokerId, str]:
-        """The brokers that are decided without, with the error that their report caused."""
+        """The brokers left out of decisions, with the error that their report caused."""
         return self._harmful.brokers
 
     def look(self) -> Look:
-        """Return what this leader sees and remembers now."""
+        """Return the current view and memory of this leader."""
         return Look(
             epoch=self._term.epoch,
             view=self._view_builder.view(),
@@ -301,10 +301,10 @@ class LeaderTerm:
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None
     ) -> Mapping[BundleId, str]:
-        """Order bundles away from the brokers that own them; return why the others stay.
+        """Order moves of bundles off their owners; return why the other bundles stay.
 
-        They go to ``destination``, or to the best place but the one they leave. What
-        was moved rests, as it does after a round. Raises as `TaskController.dispatch`.
+        They move to ``destination``, or to the best other broker. Moved bundles have a
+        cool-down, as after a round. Raises as `TaskController.dispatch`.
         """
         leaving = await self._still_whole(leaving)
         if destination is None:
@@ -313,7 +313,7 @@ class LeaderTerm:
             moves = [Move(b, source, destination, Cause.REQUESTED) for b, source in leaving.items()]
             assigned = self.tasks.assigned
             choices = Choices(tuple(moves), {}, self._view_builder.view(), assigned)
-        # Under any leader: what will be remembered is written with the orders.
+        # The cool-downs are written with the orders, so that they apply under any leader.
         rested = self._decider.rested([move.bundle for move in choices.moves], choices.view.now_s)
         state = await self._leader_state.write(rested)
         found = await self._decider.order(choices, AskedBy.PEOPLE, state)
@@ -334,7 +334,7 @@ class LeaderTerm:
         }
 
     async def recall(self, namespace: Namespace) -> None:
-        """Take back all orders of a namespace; raises as `TaskController.change`."""
+        """Withdraw all orders of a namespace; raises as `TaskController.change`."""
 
         def gone() -> OrderChanges:
             assigned = self.tasks.assigned
@@ -345,7 +345,7 @@ class LeaderTerm:
     async def _still_whole(
         self, bundles: Mapping[BundleId, BrokerId]
     ) -> Mapping[BundleId, BrokerId]:
-        """Return those that were not cut meanwhile: an order would bring the whole back."""
+        """Return the bundles that were not split meanwhile: an order would restore a split one."""
         if self._foreign is not None:
             return bundles
         booked = bundles.keys() & self.tasks.assigned.keys()

@@ -1,10 +1,10 @@
-"""Brokers that are registered, and do not take the locks of what they are ordered to own.
+"""Detects registered brokers that do not take the locks of their ordered bundles.
 
-A lock that is free is taken within moments. A broker that has taken none of those that it
-could take for half a session timeout is passed over for a while, as if it were draining:
-it gets nothing, and what it did not take goes to others. Then it gets another chance,
-each time later, until it takes a lock. A lock that stands is no fault of the broker
-that waits for it, and neither is a range that its namespace does not have.
+A free lock is normally taken at once. A broker that takes none of its free locks for half a
+session timeout is passed over for a while, as if it were draining: it is assigned no bundles,
+and the bundles that it did not take are placed on others. Then it is tried again, after
+increasing delays, until it takes a lock. Locks held by others, and ranges that are not in their
+namespace, do not count against a broker.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -29,7 +29,7 @@ MOST_REST_S: Final = 600.0
 
 
 class _Taker(NamedTuple):
-    """A broker that is to take a lock, as one registration of it."""
+    """A broker that is to take a lock, in one registration."""
 
     broker: BrokerId
     registered_as: int
@@ -37,7 +37,7 @@ class _Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Until when a broker is passed over, as which registration, and for how long."""
+    """Until when a broker is passed over, in which registration, and for how long."""
 
     until_s: float
     registered_as: int
@@ -45,7 +45,7 @@ class _Rest:
 
 
 class UntakenOrders:
-    """The free locks that brokers were ordered to take, for one term."""
+    """The free locks that brokers were ordered to take, during one term."""
 
     def __init__(self, context: Context, tasks: TaskController) -> None:
         self._context = context
@@ -56,7 +56,7 @@ class UntakenOrders:
 
     @property
     def passed_over(self) -> frozenset[BrokerId]:
-        """The brokers that are to get nothing now; none if no other could take anything."""
+        """The brokers passed over now; none if no other broker could take bundles."""
         now_s, brokers = self._context.clock.monotonic_s(), self._context.cluster_state.brokers
         resting = frozenset(
             broker
@@ -73,7 +73,7 @@ class UntakenOrders:
         return bool(self._since_s)
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
-        """Return what is to go to others, with the broker that did not take it."""
+        """Return the bundles to place elsewhere, each with the broker that did not take it."""
         passed_over, owners = self.passed_over, self._context.cluster_state.owners
         if not passed_over or not self._context.cluster_state.current:
             return {}
@@ -81,7 +81,7 @@ class UntakenOrders:
         return {b: to for b, to in assigned if to in passed_over and b not in owners}
 
     def disagreements(self) -> list[Disagreement]:
-        """Return the brokers that are passed over, for the round's account."""
+        """Return the brokers passed over as inconsistencies to report."""
         now_s = self._context.clock.monotonic_s()
         return [
             Disagreement(
@@ -94,7 +94,7 @@ class UntakenOrders:
         ]
 
     async def look(self) -> None:
-        """Compare orders and owners, and pass over brokers that let too much time go by.
+        """Compare orders and owners, and pass over brokers that are too late.
 
         Raises:
             CoordinationError: a lock cannot be read now.
@@ -131,11 +131,11 @@ class UntakenOrders:
             self._since_s[bundle] = (taker, since_s if former == taker else now_s)
 
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
-        """Yield each bundle that no broker lists, with the registered broker that is to own it."""
+        """Yield each unlisted bundle with the registered broker that is to own it."""
         cluster_state, passed_over = self._context.cluster_state, self.passed_over
         owners = cluster_state.owners
         for bundle, planned in self._tasks.assigned.items():
-            if bundle in owners:  # Nearly all of them.
+            if bundle in owners:  # The usual case.
                 continue
             if planned in cluster_state.brokers and planned not in passed_over:
                 boundaries = cluster_state.known_boundaries(namespace_of(bundle))

@@ -1,4 +1,4 @@
-"""What a leader that inherited too little supposes of bundles, from the seed of a rollup."""
+"""Assumed averages for a leader that inherited too few, from the seed of a rollup."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,18 +19,18 @@ from loadmanager.ports import CoordinationError, SeedUnreadable
 log = structlog.get_logger()
 
 WITHIN_S: Final = 10.0
-"""A leader waits no longer: bundles that no broker owns wait with it."""
+"""The limit of a leader's wait for the seed, during which unowned bundles wait too."""
 
 _AT_ONCE: Final = 100
 
 
 class WarmStart:
-    """Fills the load tracker of a new term from history, where nothing better is known.
+    """Fills the load tracker of a new term from history where averages are missing.
 
     Args:
-        parts: the sidecar's, with the source of seeds.
-        tally: that of the term.
-        cluster: whose history a seed has to be made of.
+        context: the sidecar's, with the source of seeds.
+        tracker: that of the term.
+        cluster: the cluster whose history a seed must cover.
         max_age_days: an older seed is not used.
     """
 
@@ -45,8 +45,8 @@ class WarmStart:
     async def seed(self) -> None:
         """Read the seed and use its averages for bundles without a sample.
 
-        Nothing is read where the former leader left the averages of half of the reported
-        bundles or more. Failures are logged, and the leader continues without it.
+        The seed is not read if the former leader left the averages of at least half of the
+        reported bundles. Failures are logged, and the leader continues without it.
         """
         if not self._is_cold():
             return
@@ -82,7 +82,7 @@ class WarmStart:
         log.info("leadership.averages.seeded", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
-        """Return the present bundles of those namespaces that exist."""
+        """Return the current boundaries of the namespaces that exist."""
         cluster_state = self._context.cluster_state
         names = sorted(namespaces)
         found: dict[Namespace, Boundaries] = {}
