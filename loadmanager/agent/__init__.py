@@ -1,1 +1,1 @@
-"""This broker's side: membership, lease, ownership and locks, load reports, shutdown."""
+"""The agent: membership, lease, ownership and locks, load reports, and shutdown."""

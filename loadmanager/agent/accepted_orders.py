@@ -1,12 +1,12 @@
-"""Which orders this agent obeys: those of a leader that the service has elected.
+"""Decides which orders this agent obeys: those of an elected leader.
 
-The version of ``/loadbalance/epoch`` is the epoch of the last leader that was elected. A
-leader writes under a check of it, so no order is ahead of it. An agent that sees one above
-what it knows reads that version, after a ``sync``, and obeys nothing above it. Orders
-below the newest that it has obeyed are of a former leader and not obeyed either, unless
-the service's epochs themselves went back: then its data were replaced, and it is the
-newest epoch there is that counts. While orders are in doubt or refused, this broker keeps
-what it owns and takes no lock. Whatever is ordered, locks keep a second broker from serving.
+The version of ``/loadbalance/epoch`` is the epoch of the last elected leader. A leader writes
+under a check of it, so no valid order has a higher epoch. An agent that reads an order with an
+epoch above the known one reads that version, after a ``sync``, and obeys no order above it.
+Orders below the latest obeyed epoch are from a former leader and are not obeyed either, unless
+ZooKeeper's epochs themselves went back: then its data were replaced, and its current epoch
+applies. While orders are in doubt or refused, this broker keeps its bundles and takes no lock.
+Whatever the orders, locks prevent a second broker from serving.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _RETRY_S = 0.5
 
 
 class AcceptedOrders:
-    """Reads the orders of this broker, and hands on those that are to be obeyed."""
+    """Reads the orders of this broker, and passes on those to obey."""
 
     def __init__(
         self, context: Context, obey: Callable[[Orders], None], doubt: Callable[[], None]
@@ -43,23 +43,23 @@ class AcceptedOrders:
         self._work = asyncio.Event()
         self._tell_again_s = -math.inf
         self.refused = ""
-        """Why the orders that stand are not obeyed, "" if they are."""
+        """Why the standing orders are not obeyed, "" if they are."""
 
     async def learn(self) -> None:
-        """Read which epoch there is, perhaps of a while ago, so that no order has to wait for it.
+        """Read the epoch, possibly an outdated one, so that orders need not wait for it.
 
         Raises:
-            CoordinationError: it cannot be read now.
+            CoordinationError: the epoch cannot be read now.
         """
         node = await self._context.coordination.get(znodes.EPOCH)
         if node is not None:
             self._elected_epoch = max(self._elected_epoch, node.stat.version)
 
     async def read(self) -> None:
-        """Read the orders that stand, and obey them if they are to be obeyed.
+        """Read the standing orders, and obey them if they are valid.
 
-        If none stand, those of a former session are void: the leader deleted them, or
-        the service's data were replaced.
+        If there are none, those of a former session are void: the leader deleted them, or
+        ZooKeeper's data were replaced.
 
         Raises:
             CoordinationError: they cannot be read now.
@@ -71,14 +71,15 @@ class AcceptedOrders:
         await self._settle()
 
     def seen(self, node: Node | None) -> None:
-        """Take up the orders as just read."""
+        """Process the orders as just read."""
         self._doubtful = None
         if node is None:
             return
         try:
             orders = decode_orders(self._path, node.data)
         except MalformedContent as error:
-            # The former orders stand: to own nothing would be the worst reading of garbage.
+            # The former orders stay in force: to release everything would be the worst
+            # interpretation of unreadable orders.
             log.warning("znode.content.refused", path=self._path, error=str(error))
             self._context.metrics.malformed("orders")
             self._refuse(str(error))
@@ -91,7 +92,7 @@ class AcceptedOrders:
             self._work.set()
 
     async def run(self) -> None:
-        """Find out about the epochs of doubtful orders, until cancelled."""
+        """Resolve the epochs of doubtful orders, until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -111,7 +112,7 @@ class AcceptedOrders:
         node = await coordination.get(znodes.EPOCH)
         self._elected(0 if node is None else node.stat.version)
         if orders is not self._doubtful:
-            return  # Others were read meanwhile, and are looked at next.
+            return  # Newer orders were read meanwhile, and are processed next.
         self._doubtful = None
         if self._obeyed.epoch <= orders.epoch <= self._elected_epoch:
             self._take(orders)
@@ -136,7 +137,7 @@ class AcceptedOrders:
         self._obey(orders)
 
     def _refuse_epoch(self, orders: Orders) -> None:
-        # ZooKeeper's check keeps leaders from writing such; what wrote it is no leader.
+        # ZooKeeper's check prevents leaders from writing such orders, so another client wrote them.
         epoch, newest = orders.epoch, self._obeyed.epoch
         if epoch < newest:
             self._context.metrics.stale_orders.inc()

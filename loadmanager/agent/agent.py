@@ -1,4 +1,4 @@
-"""The agent of a broker: keeps it registered in the cluster, whatever its kind."""
+"""The interface of a broker's agent, which keeps the broker registered in the cluster."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -9,7 +9,7 @@ class Agent(Protocol):
 
     @property
     def registered(self) -> bool:
-        """Whether the broker is in the cluster now, so that this sidecar may lead."""
+        """Whether the broker is registered now, so that this sidecar may lead."""
 
     def unready(self) -> Iterator[str]:
         """Yield the reasons why no client should be sent to the broker."""
@@ -22,10 +22,10 @@ class Agent(Protocol):
         """
 
     async def drain(self) -> None:
-        """Return once the broker's bundles are handed over, if they are to be."""
+        """Wait until the broker's bundles are handed over, if required."""
 
     async def leave(self, within_s: float) -> None:
         """Deregister the broker."""
 
     async def serving_ended(self) -> None:
-        """Return once the broker serves nothing that this session's locks protect."""
+        """Wait until the broker serves no bundle protected by this session's locks."""

@@ -1,8 +1,7 @@
 """Health checks of the broker, and the drain of an unhealthy one.
 
-The lease covers a broker that does not answer at all. This is for one that answers
-but cannot do its work: it is drained, and takes part
-again once it has been healthy for a while.
+The lease covers a broker that does not answer at all. A broker that answers but cannot work is
+drained here, and readmitted once it has been healthy for a while.
 """
 
 import math
@@ -49,7 +48,7 @@ class HealthWatch:
         try:
             await self._context.broker.health(self._rules.timeout_s)
         except BrokerError as error:
-            # The membership shows that, and there is no process to be unhealthy.
+            # The membership shows a missing process, which cannot be unhealthy.
             self._log = log.debug if isinstance(error, NotTheContract) else log.warning
             self._context.metrics.broker_probed(
                 "failed", self._context.clock.monotonic_s() - begun_s

@@ -11,8 +11,8 @@ log = structlog.get_logger()
 class DrainIntent:
     """Draining because the broker is marked, its sidecar stops, or it is unhealthy.
 
-    The mark's content is for people: its existence is enough, so a mark with invalid
-    content drains too.
+    The mark's content is only for display: its existence is enough, so a mark with invalid
+    content also causes a drain.
     """
 
     def __init__(self) -> None:

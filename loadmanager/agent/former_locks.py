@@ -1,10 +1,10 @@
-"""The locks of this broker that memberships before left, and what it serves under them.
+"""Clears the locks that earlier memberships of this broker left.
 
-They are deleted, once the broker serves nothing under them, except those of bundles that it
-is to own: the lock worker replaces these in one commit, so that no other broker comes
-between and the broker serves them all the time. One that it does not replace after all,
-because its order or its namespace went meanwhile, is deleted as soon as that is seen: its
-session may live for ever.
+They are deleted once the broker serves nothing under them, except those of bundles that it is to
+own: the lock worker replaces these in one commit, so that no other broker can take them in
+between and the broker serves them without interruption. A lock that is not replaced after all,
+because its order or its namespace was deleted meanwhile, is deleted as soon as this is detected:
+its session may never expire.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class FormerLocks:
         self._tokens: dict[BundleId, int] = {}
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether any are left."""
         return bool(self._tokens)
 
     def add(self, tokens: Mapping[BundleId, int]) -> None:
@@ -60,16 +60,17 @@ class FormerLocks:
             self._tokens[bundle] = max(token, self._tokens.get(bundle, 0))
 
     async def release(self, leased_until_s: float) -> None:
-        """Delete those of this session once nothing is served under them.
+        """Delete the locks of this session once nothing is served under them.
 
-        A broker that takes no command of this agent does not say so: the end of its lease does.
+        A broker that accepts no command of this agent cannot confirm this; the end of its lease
+        does.
 
         Raises:
-            CoordinationError: some may stand; to release them again is safe.
+            CoordinationError: some may remain; it is safe to release them again.
         """
         coordination = self._coordination
-        # Also what a commit took that was under way when that membership ended. It is applied
-        # when the heartbeat is, or never.
+        # This includes locks taken by a commit that was under way when that membership ended: it
+        # is applied before the heartbeat, or never.
         await coordination.heartbeat()
         node = await coordination.get(znodes.owned(self._broker))
         if node is not None and node.stat.ephemeral_owner == coordination.session.session_id:
@@ -80,10 +81,10 @@ class FormerLocks:
             self._ownerships.broker_lost()
 
     async def clear(self, membership: Membership, serving: Mapping[BundleId, int]) -> None:
-        """Stop what the broker serves without a lock, and delete the locks that are not wanted.
+        """Unload bundles served without a lock, and delete the locks that are not wanted.
 
-        The broker obeys this membership's epoch by now, so no earlier agent can have it
-        load them again; it stops serving each one before its lock goes.
+        The broker already obeys this membership's epoch, so no earlier agent can make it load
+        them again; it stops serving each one before its lock is deleted.
 
         Raises, alone or in a group:
             BrokerError: the broker did not confirm that it stopped.
@@ -91,13 +92,12 @@ class FormerLocks:
         """
         for bundle, token in serving.items():
             if bundle not in self._tokens:
-                # Such as one that was split: the locks of its parts protect it, so it has to
-                # stop before one of them is given away.
+                # For example a split bundle: the locks of its parts protect it, so it must be
+                # unloaded before one of them is released.
                 await self._unload(membership, bundle, token)
         orders = self._ownerships.orders
         wanted = orders.bundles if orders else frozenset()
-        # All at once: one after the other, they would wait for the service as often as there
-        # are locks.
+        # In parallel: in sequence, each lock would wait for ZooKeeper in turn.
         parallel = asyncio.Semaphore(PARALLEL)
         clearing = [
             self._clear(membership, bundle, token, parallel)
@@ -113,7 +113,7 @@ class FormerLocks:
         self._tokens = {b: token for b, token in self._tokens.items() if b in wanted}
 
     async def run(self, membership: Membership) -> None:
-        """Delete those that were wanted and are not taken over after all, until cancelled."""
+        """Delete wanted locks that are not taken over after all, until cancelled."""
         parallel = asyncio.Semaphore(PARALLEL)
         while True:
             await self._clock.sleep(_LOOK_S)
@@ -122,7 +122,7 @@ class FormerLocks:
             await asyncio.gather(*clearing)
 
     def _untaken(self) -> dict[BundleId, int]:
-        """Forget those that were taken over, and return those that are not about to be."""
+        """Forget locks that were taken over; return those that are not about to be."""
         untaken: dict[BundleId, int] = {}
         for bundle, token in tuple(self._tokens.items()):
             phase = self._ownerships.records.phase(bundle)
@@ -143,7 +143,7 @@ class FormerLocks:
                 log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
 
     async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
-        """Delete a lock unless it is being taken over, and return whether it is gone."""
+        """Delete a lock unless it is being taken over; return whether it is gone."""
         folder = await self._coordination.get(znodes.lock_folder(bundle))
         # Read before: the lock worker may begin to take it over at any time from here on, and
         # that changes the folder.
@@ -174,12 +174,12 @@ class FormerLocks:
             log.warning("bundle.lock.left", bundle=bundle, why=why)
 
     async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
-        """Delete a lock if it is still one of this broker.
+        """Delete a lock if it still belongs to this broker.
 
         ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
 
         Raises:
-            CommitRejected: it may be that of another broker, or have been taken over, by now.
+            CommitRejected: it may now belong to another broker, or have been taken over.
         """
         path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
         folder = beside or await self._coordination.get(folder_path)
@@ -196,17 +196,18 @@ class FormerLocks:
             # Only another agent of this broker, which deletes our mark, would replace it.
             unchanged = Check(znodes.agent(membership.broker, membership.session_id), 0)
         else:
-            # A lock that another broker has taken since has the same version, and every
-            # taking changes the folder: so that one is not deleted.
+            # A lock taken since by another broker has the same version, but taking any lock
+            # changes the folder: so that lock is not deleted.
             unchanged = Check(folder_path, folder.stat.version)
         await self._coordination.commit([unchanged, Delete(path, node.stat.version)])
         log.info("bundle.lock.cleared", bundle=bundle)
 
     async def _release_all(self) -> None:
-        """Delete those locks that this session holds, and empty its list.
+        """Delete the locks that this session holds, and empty its list.
 
-        The lease that this agent gave is over, and the broker takes no command of it. Its
-        registration goes with the first locks: lookups name a registered broker by its list.
+        The lease from this agent has ended, and the broker accepts no command from it. Its
+        registration is deleted with the first locks: lookups return registered brokers by their
+        lists.
         """
         coordination, broker = self._coordination, self._broker
         session_id = coordination.session.session_id
@@ -220,7 +221,7 @@ class FormerLocks:
             unlisted, deletes, emptied = await asyncio.gather(
                 self._deletes_of(session_id, listing),
                 self._deletes_of(session_id, list(map(znodes.lock, batch))),
-                # Only with the last: no agent deletes a lock that no list names.
+                # Only with the last batch: no agent deletes a lock that is in no list.
                 self._emptied_list(session_id, last=batch[-1] == ordered[-1]),
             )
             if unlisted or deletes or emptied:
@@ -229,9 +230,9 @@ class FormerLocks:
         log.info("bundle.locks.released", broker=broker, bundles=released)
 
     async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
-        """Return what empties the list of this session, if this is the last commit.
+        """Return the operation that empties this session's list, if this is the last commit.
 
-        The others take no lock of a bundle that it names.
+        Other brokers take no lock of a bundle in this list.
         """
         path = znodes.owned(self._broker)
         node = await self._coordination.get(path) if last else None
@@ -240,10 +241,9 @@ class FormerLocks:
         return [SetData(path, encode_owned({}), node.stat.version)]
 
     async def _folders_unchanged(self, bundles: Collection[BundleId]) -> list[Operation]:
-        """Return what fails if one of these locks, which are read next, was replaced by then.
+        """Return checks that fail if one of these locks, which are read next, is replaced.
 
-        Another agent of this broker, which alone replaces them, deleted our mark when it
-        registered.
+        Only another agent of this broker replaces them; it deleted our mark when it registered.
         """
         paths = sorted({znodes.lock_folder(bundle) for bundle in bundles})
         folders = await asyncio.gather(*map(self._coordination.get, paths))
@@ -254,7 +254,7 @@ class FormerLocks:
         ]
 
     async def _deletes_of(self, session_id: int, paths: Sequence[str]) -> list[Operation]:
-        """Return what deletes those of the nodes that the session holds."""
+        """Return the deletes of those nodes that the session holds."""
         nodes = await asyncio.gather(*map(self._coordination.get, paths))
         return [
             Delete(path, node.stat.version)

@@ -1,18 +1,16 @@
-"""The lease that lets the broker serve: never longer than the session surely lives.
+"""The lease of the broker, which never outlasts the guaranteed life of the session.
 
-A session lives at least its timeout from the time at which the ensemble's leader last recorded
-that a
-heartbeat had been sent, and that may be an earlier one than the last that was committed
-(`loadmanager.core.lease`). So after a heartbeat sent at ``t`` the broker may serve until ``t``
-plus a part of the timeout (two thirds unless configured, and never more than is safe for the
-timeout that the servers granted), or less after heartbeats that came irregularly. Whatever
-becomes of this process, the network or ZooKeeper: before anyone else can get the lock, the
-lease has run out.
+A session lives for at least its timeout after the last heartbeat recorded by the ensemble's
+leader, which may be an earlier one than the last committed (`loadmanager.core.lease`). So after
+a heartbeat sent at ``t`` the broker may serve until ``t`` plus a part of the timeout (two thirds
+unless configured, and never more than is safe for the timeout that the servers granted), or less
+after irregular heartbeats. Whatever happens to this process, the network or ZooKeeper, the lease
+expires before any other broker can acquire the lock.
 
 The lease's end is given on the broker's own clock. That clock was read before its
 last answer arrived here, so adding the remaining time to that reading can only name a
-moment that is too early, however long a renewal is under way. The renewal names the
-process whose clock was read: another one, after a restart, may count from elsewhere.
+time that is too early, however long a renewal takes. The renewal names the process whose clock
+was read: after a restart, the clock of the new process may have another origin.
 """
 
 import math
@@ -44,18 +42,18 @@ from loadmanager.ports import BrokerError, BrokerRefused, BrokerState, Disconnec
 log = structlog.get_logger()
 
 MOST_RESTARTS: Final = 3
-"""How often a broker may turn out to have restarted while one lease is renewed."""
+"""How many restarts of the broker are tolerated during one renewal."""
 
 _LEAST_PAUSE_FRACTION: Final = 2 / 3
-"""Of the interval between heartbeats: the least from an answer to the next heartbeat."""
+"""Least pause from an answer to the next heartbeat, as a fraction of their interval."""
 
 
 class LeaseKeeper:
     """Renews the broker's lease for one membership, and compares what the broker serves.
 
-    ``earlier_end_s`` is when the lease of this agent's membership before has run out;
-    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` is True if
-    another broker could take this one's bundles.
+    ``earlier_end_s`` is when the lease of this agent's previous membership has expired;
+    ``heartbeats`` are those of this process in all its memberships. ``has_heirs`` returns
+    whether another broker could take this broker's bundles.
     """
 
     def __init__(
@@ -93,16 +91,16 @@ class LeaseKeeper:
 
     @property
     def leased_until_s(self) -> float:
-        """When the broker surely has stopped, on our clock, if no renewal follows.
+        """When the broker has certainly stopped, on our clock, if no renewal follows.
 
-        That is a little later than its lease ends by its own clock, which may be slower.
+        This is slightly later than the end of its lease, since its own clock may be slower.
         """
         return self._over_at_s
 
     async def begin(self) -> Mapping[BundleId, int]:
-        """Take command of the broker, lease it, and return what it serves, with tokens.
+        """Take command of the broker, lease it, and return its served bundles with tokens.
 
-        What an earlier agent loaded runs on, but under that agent's lease.
+        Bundles loaded by an earlier agent stay served, but under that agent's lease.
 
         Raises:
             Displaced: the broker obeys a newer agent.
@@ -112,8 +110,8 @@ class LeaseKeeper:
         self._heard_since_s = self._clock.monotonic_s()
         state = await self._renew(until_s=None)
         if not await self._extend():
-            # The leader has the beginning of a new session, which is not known here. The
-            # heartbeat that was just answered counts once it surely was reported.
+            # Only ZooKeeper's leader knows when a new session began. The heartbeat just answered
+            # counts once it must have been reported.
             timeout_s = self._coordination.session.timeout_s
             await self._clock.sleep(report_interval_s(timeout_s, self._terms.tick_s))
             await self._extend()
@@ -123,10 +121,10 @@ class LeaseKeeper:
         """Renew until cancelled.
 
         Raises:
-            BrokerLost: the broker took no renewal until its lease had run out.
+            BrokerLost: the broker accepted no renewal until its lease had expired.
             Displaced: another agent commands the broker.
-            LeaseLapsed: for a session timeout each heartbeat was answered too late for a lease.
-            MembershipEnded: the session is another one now.
+            LeaseLapsed: for a session timeout every heartbeat was answered too late for a lease.
+            MembershipEnded: the session was replaced.
         """
         while True:
             await self._pause()
@@ -150,9 +148,9 @@ class LeaseKeeper:
                     raise BrokerLost(str(error)) from error
 
     async def provable(self) -> None:
-        """Return once each heartbeat would have extended a lease, for as long as one lasts.
+        """Wait until heartbeats would have extended a lease for the duration of one.
 
-        At once while no other broker could take the bundles of this one.
+        Return at once if no other broker could take the bundles of this one.
         """
         began_s = self._clock.monotonic_s()
         while self._has_heirs():
@@ -167,15 +165,16 @@ class LeaseKeeper:
     async def _pause(self) -> None:
         """Wait until the next heartbeat is due: an interval after the last one was sent.
 
-        And a part of it after its answer, so that late answers do not cause more requests. With a
-        whole one a lease would have gaps sooner where ZooKeeper is slow.
+        The pause after its answer is at least a part of the interval, so that late answers do
+        not cause more requests. With a whole interval a lease would sooner have gaps when
+        ZooKeeper is slow.
         """
         interval_s = self._terms.interval_fraction * self._coordination.session.timeout_s
         left_s = self._sent_at_s + interval_s - self._clock.monotonic_s()
         await self._clock.sleep(max(left_s, _LEAST_PAUSE_FRACTION * interval_s))
 
     async def _heartbeat(self) -> float:
-        """Return when the heartbeat was sent that has been answered now."""
+        """Send a heartbeat, wait for its answer, and return when it was sent."""
         self._sent_at_s = sent_at_s = self._clock.monotonic_s()
         await self._coordination.heartbeat()
         return sent_at_s
@@ -189,13 +188,14 @@ class LeaseKeeper:
         until_s = self._end_s(sent_at_s, session.timeout_s)
         self._let_go_if_late(until_s, session.timeout_s)
         if not self._answering:
-            # A broker that did not answer may have got the renewal all the same, and
-            # a frozen one gets it when it wakes. So nothing is added to its lease until
-            # it answers: else its end would move on for ever, and never be certain.
+            # A broker that did not answer may have received the renewal nevertheless, and a
+            # frozen broker receives it when it resumes. So its lease is not extended until it
+            # answers: otherwise its end would keep moving and never be certain.
             await self._renew(until_s=None)
         if self._refusing:
-            # Likewise one that answers and takes no renewal, on a full disk say: it is asked
-            # again for what may be leased already, and for more once it has taken that.
+            # The same applies to a broker that answers but accepts no renewal, for example with
+            # a full disk: the lease that it may already have is renewed first, and extended once
+            # it has accepted that.
             await self._lease_until(self._leased_until_s)
         if until_s > self._clock.monotonic_s():
             await self._lease_until(until_s)
@@ -203,9 +203,9 @@ class LeaseKeeper:
         return until_s - sent_at_s >= self._terms.shortest_s(session.timeout_s)
 
     def _let_go_if_late(self, until_s: float, timeout_s: float) -> None:
-        """End the membership if no heartbeat was answered in time to give a lease for too long.
+        """End the membership if heartbeats have been answered too late for a lease for too long.
 
-        The broker has stopped by then, and the locks would stand for as long as the session lives.
+        The broker has stopped by then, and the locks would remain as long as the session lives.
         """
         now_s = self._clock.monotonic_s()
         since_s = max(self._over_at_s, self._heard_since_s)
@@ -216,7 +216,7 @@ class LeaseKeeper:
             )
 
     def _end_s(self, sent_at_s: float, timeout_s: float) -> float:
-        """Return until when the heartbeat that was just answered lets the broker serve."""
+        """Return the end of the lease that the heartbeat just answered permits."""
         known_since_s = self._heartbeats.known_since_s(
             sent_at_s, self._clock.monotonic_s(), report_interval_s(timeout_s, self._terms.tick_s)
         )
@@ -224,7 +224,7 @@ class LeaseKeeper:
         return min(end_s, latest_end_s(known_since_s, timeout_s))
 
     def _fraction(self, timeout_s: float) -> float:
-        """Return what to lease of a session, and log once that it is less than configured."""
+        """Return the fraction of a session to lease; log once if it is less than configured."""
         fraction = self._terms.safe_fraction(timeout_s)
         if fraction < self._terms.fraction and not self._shortened:
             self._shortened = True
@@ -238,12 +238,12 @@ class LeaseKeeper:
         return fraction
 
     async def _lease_until(self, until_s: float) -> None:
-        """Have the broker serve until ``until_s`` on our clock; never shorten its lease.
+        """Lease the broker until ``until_s`` on our clock; never shorten its lease.
 
         Raises:
             BrokerRefused: each answer comes from another process.
-            Displaced: it restarted, and another agent has registered it.
-            MembershipEnded: it restarted, and its registration was deleted.
+            Displaced: the broker restarted, and another agent has registered it.
+            MembershipEnded: the broker restarted, and its registration was deleted.
         """
         self._refusing = True
         longest = (0.0, 0.0)
@@ -251,8 +251,8 @@ class LeaseKeeper:
             if self._restarted:
                 await self._check_registered()
                 self._restarted = False
-            # Once, unless the broker turns out to have restarted: the new process does
-            # not take a time on the clock of the former one.
+            # Repeated only if the broker has restarted: the new process does not accept a time
+            # on the clock of the former one.
             named = self._incarnation
             self._leased_until_s = max(self._leased_until_s, until_s)
             left_s = until_s - self._broker_clock_read_at_s
@@ -263,7 +263,7 @@ class LeaseKeeper:
             if named == self._incarnation:
                 self._refusing = False
                 return
-        # Not believed: the one process that it may be serves on until the lease is over.
+        # Not credible: if it is a single process, it serves until the lease expires.
         self._leased_until_s, self._over_at_s, self._refusing = *longest, True
         raise BrokerRefused(
             f"PUT lease: its incarnation changed with each of {1 + MOST_RESTARTS} answers; "
@@ -271,17 +271,17 @@ class LeaseKeeper:
         )
 
     async def _check_registered(self) -> None:
-        """Return if no other agent has registered the broker by now.
+        """Raise if another agent has registered the broker meanwhile.
 
-        The former process of the broker would refuse this agent then. Its new one remembers
-        neither agents nor tokens, and would serve what the other agent has given away.
+        The former process of the broker would then refuse this agent. The new process remembers
+        neither agents nor tokens, and would serve bundles that the other agent has released.
 
         Raises:
             Displaced: another agent has.
             MembershipEnded: the registration was deleted.
         """
         me, path = self._membership, znodes.registration(self._membership.broker)
-        await self._coordination.heartbeat()  # What was committed before is read after it.
+        await self._coordination.heartbeat()  # Reads after it see all earlier commits.
         node = await self._coordination.get(path)
         if node is None:
             raise MembershipEnded("the registration was deleted")
@@ -299,18 +299,17 @@ class LeaseKeeper:
         except StaleAgent as error:
             raise Displaced(f"the broker obeys a newer agent: {error}") from error
         self._answering = True
-        # A process that has just begun has no lease to load anything under; it is asked
-        # again at once.
+        # A new process has no lease under which to load bundles; the renewal is repeated at once.
         if not self._read_clock(state):
             self._ownerships.broker_serves(state.serving, asked_at)
         return state
 
     def _read_clock(self, state: BrokerState) -> bool:
-        """Take up the broker's clock, and return whether its process is another one."""
+        """Record the broker's clock; return whether its process has changed."""
         restarted = self._incarnation not in {"", state.incarnation}
         if restarted:
             log.warning("broker.process.restarted", incarnation=state.incarnation)
-            # Another process, another clock: what was leased on the old one is void.
+            # Another process has another clock: the lease of the former one is void.
             self._leased_until_s = self._over_at_s = self._clock.monotonic_s()
             self._refusing, self._restarted = False, True
         self._incarnation = state.incarnation

@@ -7,15 +7,15 @@ from loadmanager.core.lease import longest_lease_fraction
 
 
 class MembershipEnded(LoadManagerError):
-    """This registration is over; the agent registers again when it can."""
+    """This membership has ended; the agent registers again when it can."""
 
 
 class BrokerLost(MembershipEnded):
-    """The broker took no renewal until its lease had run out: it serves nothing."""
+    """The broker accepted no renewal until its lease had expired: it serves nothing."""
 
 
 class LeaseLapsed(MembershipEnded):
-    """ZooKeeper answers too late to hold a lease, and the session lives on: others are to serve."""
+    """ZooKeeper answers too late for a lease while the session lives: others should serve."""
 
 
 class Displaced(LoadManagerError):
@@ -34,10 +34,10 @@ class LeaseTerms:
     tick_s: float = 0.0
 
     def safe_fraction(self, timeout_s: float) -> float:
-        """Return what may be leased of a session with this timeout, at most ``fraction``.
+        """Return the fraction of a session timeout that may be leased, at most ``fraction``.
 
         Raises:
-            MembershipEnded: so little that one lost renewal would stop the broker.
+            MembershipEnded: it is so small that one lost renewal would stop the broker.
         """
         longest = longest_lease_fraction(timeout_s, self.tick_s)
         if longest * timeout_s < self.shortest_s(timeout_s):
@@ -49,5 +49,5 @@ class LeaseTerms:
         return min(self.fraction, longest)
 
     def shortest_s(self, timeout_s: float) -> float:
-        """Return what a lease needs: two heartbeats."""
+        """Return the shortest acceptable lease: two heartbeat intervals."""
         return 2 * self.interval_fraction * timeout_s

@@ -1,4 +1,4 @@
-"""From samples to the broker's registration and loads in ZooKeeper."""
+"""Samples loads, and publishes the broker's registration and loads in ZooKeeper."""
 
 import math
 from collections.abc import Callable
@@ -33,14 +33,14 @@ log = structlog.get_logger()
 _RETRY_S = 0.2
 _MOST_LOGGED = 5
 _LARGEST_BYTES = 900_000
-"""ZooKeeper takes a megabyte at once, and the first loads go with the registration."""
+"""ZooKeeper accepts 1 MB per request, and the first loads go with the registration."""
 _HEADERS_BYTES = 500
 _TELL_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Makes a load report from the probe's and the broker's present figures.
+    """Makes load reports from the current figures of the probe and the broker.
 
     ``broker_class`` names the class of brokers like this one. ``window_s`` is the window
     of the last sample's mean rates.
@@ -74,7 +74,7 @@ class Sampler:
         return self._report(stats, self._samples.last())
 
     def _tell_left_out(self, left_out: tuple[str, ...]) -> None:
-        """Count figures that are outside their bounds at each sample, log them when they change."""
+        """Count figures outside their bounds at each sample; log them when they change."""
         for _ in left_out:
             self.context.metrics.malformed("stats")
         if left_out and left_out != self._left_out:
@@ -126,13 +126,13 @@ class Publisher:
         self._tell_again_s = -math.inf
 
     def fitting(self, report: LoadReport) -> LoadReport:
-        """Return the report a broker may register with: without its bundles if they do not fit."""
+        """Return the report for the registration, without its bundles if they do not fit."""
         if self._encoded(report) is not None:
             return report
         return replace(report, bundles=NO_BUNDLES)
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
-        """Sample and publish until cancelled; ``registered`` is what the nodes hold.
+        """Sample and publish until cancelled; ``registered`` is the report in the nodes.
 
         Raises:
             SessionLost: the session is gone, and the registration with it.
@@ -148,7 +148,8 @@ class Publisher:
                 log.warning("broker.stats.missing", error=str(error))
                 continue
             except Exception as error:  # noqa: BLE001 - the next sample may be sound
-                # Without any, the report grows old, and the leader gives the bundles away.
+                # Without further samples the report becomes stale, and its broker takes no part
+                # in balancing.
                 self.sampler.context.unexpected.caught("report", error)
                 await self._clock.sleep(_RETRY_S)
                 continue
@@ -167,7 +168,7 @@ class Publisher:
                     behind = True
                 written = await self._publish_loads(membership, report)
             except (Disconnected, NodeMissing) as error:
-                # That the registration is missing is for its guard to deal with.
+                # A missing registration is handled by its guard.
                 self._metrics.report_failures.labels("not_written").inc()
                 log.warning("report.publish.failed", error=str(error))
                 await self._clock.sleep(_RETRY_S)
@@ -178,11 +179,11 @@ class Publisher:
                 last, jitter, behind = Published(report, now_s), self._draw(), False
 
     async def _publish_loads(self, membership: Membership, report: LoadReport) -> bool:
-        """Write the loads; return whether they were not too large to be written.
+        """Write the loads; return False if they are too large.
 
         Raises:
             Disconnected: they may or may not be written.
-            NodeMissing: the node was deleted, and could not be made again.
+            NodeMissing: the node was deleted and could not be recreated.
         """
         content = self._encoded(report)
         if content is None:
@@ -191,7 +192,7 @@ class Publisher:
         try:
             await self._coordination.set(path, content)
         except NodeMissing as missing:
-            # Not beside a newer agent of this broker, which deletes our mark.
+            # Not if a newer agent of this broker has deleted our mark.
             mark = Check(znodes.agent(membership.broker, membership.session_id), 0)
             try:
                 await self._coordination.commit([mark, Create(path, content, ephemeral=True)])
@@ -201,7 +202,7 @@ class Publisher:
         return True
 
     def _encoded(self, report: LoadReport) -> bytes | None:
-        """Return the content of the loads node, None if ZooKeeper would not take it."""
+        """Return the content of the loads node, None if it is too large for ZooKeeper."""
         content = encode_loads(report)
         limit_bytes = min(_LARGEST_BYTES, self._coordination.max_request_bytes - _HEADERS_BYTES)
         if len(content) <= limit_bytes:
@@ -230,7 +231,7 @@ class Publisher:
         )
 
     async def _next(self, before: LoadReport) -> LoadReport:
-        """Return the next sample, or at once the last one with a new intention.
+        """Return the next sample, or at once the last one with a changed drain intent.
 
         Raises:
             BrokerError: the broker gave no stats.

@@ -1,8 +1,8 @@
-"""Which locks are taken and dropped in one commit.
+"""Selects the locks to take and drop in one commit.
 
-Each commit rewrites the owned list, so larger batches cost less of it. They grow while
-there is work for them, and shrink where a commit is more than ZooKeeper takes at once. A
-lock that does not fit by itself is refused: its bundle is for another broker.
+Each commit rewrites the owned list, so larger batches reduce that cost. They grow while there is
+enough work, and shrink if a commit exceeds ZooKeeper's limit. A lock that does not fit even
+alone is refused: its bundle must go to another broker.
 """
 
 import math
@@ -30,12 +30,12 @@ class LockBatch:
 
 
 class LockBatches:
-    """Cuts the queues of one membership into batches that can be written."""
+    """Divides the queues of one membership into batches that can be written."""
 
     def __init__(self) -> None:
         self._size = _BATCH
         self._drops_first = False
-        # Takes that did not fit: tried after all others.
+        # Takes that did not fit, tried after all others.
         self._unfit: dict[BundleId, None] = {}
         self._takes_rest_until_s = self._drops_rest_until_s = -math.inf
 
@@ -61,7 +61,7 @@ class LockBatches:
         return LockBatch(taken, dropped, refused)
 
     def is_full(self, batch: LockBatch) -> bool:
-        """Return whether no more would be written together if there were more."""
+        """Return whether the batch has its maximum size."""
         return self._fills(batch.takes, batch.drops)
 
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:
@@ -80,7 +80,7 @@ class LockBatches:
     ) -> BundleId | None:
         """Shrink the batches; return the bundle of a lock that does not fit by itself.
 
-        Then none is taken or dropped for a while, as that one was to be.
+        In that case no lock is taken (or dropped, respectively) for a while.
         """
         count = len(takes) + len(drops)
         if takes and drops:

@@ -1,6 +1,6 @@
-"""Writing ownership locks: batches of creates and deletes, each with the owned list.
+"""Writes ownership locks: batches of creates and deletes, each with the owned list.
 
-The result of each lock is returned, and nothing of the bundles is changed here.
+The result of each lock is returned; the state of bundles is not changed here.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ log = structlog.get_logger()
 
 
 class LockResult(StrEnum):
-    """What became of one lock that was to be taken or dropped."""
+    """The result for one lock that was to be taken or dropped."""
 
     TAKEN = "taken"
     DROPPED = "dropped"
     HELD_BY_ANOTHER = "held_by_another"
     NOT_A_BUNDLE = "not_a_bundle"
-    """Its namespace does not have such a bundle (any more)."""
+    """Its namespace does not (or no longer) contain such a bundle."""
     ORDERS_IN_DOUBT = "orders_in_doubt"
     NOT_APPLIED = "not_applied"
     """The connection was lost, and the commit was not applied."""
@@ -53,9 +53,9 @@ class LockResult(StrEnum):
 
 @dataclass(slots=True)
 class LockOutcomes:
-    """What became of the locks that were to be taken and dropped, of each one thing.
+    """The results for the locks that were to be taken and dropped.
 
-    ``token`` is the fencing token of those that were taken, ``error`` why some did not fit.
+    ``token`` is the fencing token of the taken locks, ``error`` why some did not fit.
     """
 
     results: dict[BundleId, LockResult] = field(default_factory=dict)
@@ -73,16 +73,16 @@ class LockOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
-    """A lock of ours that is to be replaced, as it was read, and its folder before that."""
+    """The versions of a lock of ours to be replaced, and of its folder read before it."""
 
     version: int
     folder_version: int
 
 
 class LockCommits:
-    """The one writer of this broker's locks, for one membership.
+    """The only writer of this broker's locks, during one membership.
 
-    ``orders`` returns the orders that are obeyed, None while it is in doubt which are.
+    ``orders`` returns the obeyed orders, None while orders are in doubt.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class LockCommits:
         self._missing: set[BundleId] = set()
 
     async def change(self, takes: Sequence[BundleId], drops: Sequence[BundleId]) -> LockOutcomes:
-        """Take and drop the locks that can be, in one commit; return what became of each.
+        """Take and drop locks as far as possible; return the result of each.
 
         Raises:
             SessionLost: the owned list is gone or another's: so is the session.
@@ -124,7 +124,7 @@ class LockCommits:
         return found
 
     async def replace(self, change: RangeChange) -> int | None:
-        """Replace bundles by others of the same range: boundaries, locks and list at once.
+        """Replace bundles by others of the same range: boundaries, locks and list in one commit.
 
         Return the fencing token of the new locks, None if nothing was changed.
 
@@ -143,7 +143,7 @@ class LockCommits:
                 operations, gone=change.gone, made=change.made, served=not change.is_merge
             )
         except CommitRejected as rejected:
-            # The order stands, so it is looked at again as things are by then.
+            # The order stands, so it is evaluated again later.
             event = "bundle.merge.rejected" if change.is_merge else "bundle.split.rejected"
             log.warning(event, bundles=change.gone, why=str(rejected))
             return None
@@ -156,10 +156,10 @@ class LockCommits:
     async def _attempt(
         self, takes: Sequence[BundleId], drops: Sequence[BundleId], found: LockOutcomes
     ) -> None:
-        """Commit once; add what became of all locks, or of those that stand in the way.
+        """Commit once; add the results of all locks, or of those that prevented the commit.
 
         Raises:
-            TooLarge: it is more than ZooKeeper takes at once.
+            TooLarge: the commit exceeds ZooKeeper's limit.
             Disconnected: nothing was sent.
         """
         versions, strange = await self._boundary_versions(takes)
@@ -191,9 +191,9 @@ class LockCommits:
     async def _boundary_versions(
         self, takes: Sequence[BundleId]
     ) -> tuple[Mapping[Namespace, int], Sequence[BundleId]]:
-        """Return the versions of the boundaries that ``takes`` are bundles of, and which are not.
+        """Return the versions of the boundaries of ``takes``, and the bundles not in them.
 
-        An order from before a split must not bring the whole back beside its parts.
+        An order from before a split must not restore the split bundle beside its parts.
         """
         versions: dict[Namespace, int] = {}
         strange: list[BundleId] = []
@@ -217,7 +217,7 @@ class LockCommits:
         drops: Sequence[BundleId],
         versions: Mapping[Namespace, int],
     ) -> list[tuple[BundleId | None, Operation]]:
-        """Return the commit, each operation with the bundle whose lock it is about."""
+        """Return the operations of the commit, each with the bundle of its lock."""
         lock_content = self._lock_content()
         operations: list[tuple[BundleId | None, Operation]] = [
             (None, Check(znodes.local_policies(namespace), version))
@@ -226,7 +226,7 @@ class LockCommits:
         operations += [
             (bundle, Delete(znodes.lock(bundle))) for bundle in drops if bundle not in self._missing
         ]
-        # Checked before they are set: every taking changes its folder, see `_examine`.
+        # Checked before they are set: taking a lock changes its folder, see `_examine`.
         operations += [
             (bundle, Check(znodes.lock_folder(bundle), self._replace[bundle].folder_version))
             for bundle in takes
@@ -253,9 +253,9 @@ class LockCommits:
         takes: Sequence[BundleId],
         drops: Collection[BundleId],
     ) -> list[BundleId]:
-        """Find out what stands in the way, for the next attempt; return what cannot be taken."""
+        """Resolve a rejection for the next attempt; return the bundles held by others."""
         if isinstance(operation, Check) and bundle is not None:
-            # A lock was taken there since, perhaps the one that was to be replaced.
+            # A lock in that folder was taken since, perhaps the one to be replaced.
             self._replace.clear()
         elif isinstance(operation, Check):
             # The boundaries changed, and the watch has not fired yet.
@@ -264,7 +264,7 @@ class LockCommits:
         elif bundle is not None and isinstance(operation, Delete):
             self._replace.pop(bundle, None)
             if bundle in drops:
-                # Gone before we dropped it: it is free once the list does not name it.
+                # Deleted before we dropped it: it is free once it is not in the list.
                 log.warning("bundle.lock.missing", bundle=bundle, error=str(rejected.cause))
                 self._missing.add(bundle)
         elif bundle is not None and isinstance(rejected.cause, NodeMissing):
@@ -276,11 +276,11 @@ class LockCommits:
         return []
 
     async def _examine(self, takes: Sequence[BundleId]) -> list[BundleId]:
-        """Find out whose locks are in the way; return those of others, and replace our own.
+        """Determine the holders of existing locks; return those of others, and replace our own.
 
-        A lock of this session is one whose commit lost its reply; one of an earlier
-        session of this same broker is from before a restart. The broker has confirmed
-        the new agent epoch and so serves nothing under either.
+        A lock of this session is from a commit whose reply was lost; a lock of an earlier
+        session of this broker is from before a restart. The broker has confirmed the new agent
+        epoch and so serves nothing under either.
 
         That session may end, and another broker take the lock, before ours is replaced:
         a new node, with the same version. So every taking sets the folder as well, and
@@ -314,6 +314,6 @@ class LockCommits:
             log.warning("znode.content.refused", path=error.where, error=str(error))
             return False
         if holder is not None and holder != self._identity.broker:
-            # It is taken as soon as that broker's list, watched from now on, no longer has it.
+            # It is taken as soon as that broker's list, watched from now on, no longer contains it.
             self._cluster_state.lists.read_list(holder)
         return holder == self._identity.broker

@@ -1,4 +1,4 @@
-"""Taking and dropping the locks that are to be, and replacing ranges, for one membership.
+"""Takes and drops locks, and replaces ranges, during one membership.
 
 `LockCommits` writes and returns the result of each lock; its consequences for the
 bundles are applied here.
@@ -26,7 +26,7 @@ _GATHER_S: Final = 0.01
 
 
 class LockWorker:
-    """Has the locks of one membership written as its bundles need them."""
+    """Takes and drops the locks of one membership as required by its bundles."""
 
     def __init__(
         self, context: Context, ownerships: OwnershipWorker, membership: Membership
@@ -39,7 +39,7 @@ class LockWorker:
         self._batches = LockBatches()
 
     async def run(self) -> None:
-        """Take and drop what is to be, until cancelled.
+        """Take and drop locks until cancelled.
 
         Raises:
             SessionLost: the owned list is gone or another's: so is the session.
@@ -85,7 +85,7 @@ class LockWorker:
         return own.range_changes.ready_merge(own.records.phase, ordered, self._clock.monotonic_s())
 
     def _apply(self, found: LockOutcomes) -> None:
-        """Apply the results of locks to their bundles: the one place where that is done."""
+        """Apply the results of locks to their bundles; nothing else does so."""
         own = self._ownerships
         for bundle in found.of(LockResult.HELD_BY_ANOTHER, LockResult.NOT_A_BUNDLE):
             own.lock_refused(bundle)
@@ -108,7 +108,7 @@ class LockWorker:
                 self._ownerships.lock_refused(alone)
 
     async def _write_list(self) -> None:
-        """Publish to lookups what the broker serves by now: the one write that nothing waits for.
+        """Publish the served bundles to lookups: the only write that nothing waits for.
 
         A commit of locks includes it; it is written alone only if there is none.
         """
@@ -134,7 +134,7 @@ class LockWorker:
                 own.was_split(change, token)
 
     async def _merge(self, change: RangeChange) -> None:
-        """Replace two bundles that have stopped by one."""
+        """Replace two unloaded bundles by one."""
         own = self._ownerships
         own.merging(change)
         token = await self._commits.replace(change)

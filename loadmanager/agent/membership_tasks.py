@@ -1,4 +1,4 @@
-"""What an agent does while its broker is registered and leased, until one of it ends."""
+"""The tasks of an agent while its broker is registered and leased."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ _DROP_POLL_S = 0.02
 
 
 class MembershipTasks:
-    """The tasks that run side by side, for one membership after another."""
+    """Runs the concurrent tasks of one membership after another."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class MembershipTasks:
         self._former_locks = former_locks
 
     async def run(self, membership: Membership, report: LoadReport, lease: LeaseKeeper) -> None:
-        """Own, publish, split and renew; ``report`` is what the broker is registered with.
+        """Own, publish, split and renew; ``report`` is the report of the registration.
 
         Raises, in a group:
             MembershipEnded: the registration, the lease or the session is gone.
             Displaced: another sidecar took over this broker.
-            CoordinationError: after this answer of ZooKeeper the agent has to start over.
+            CoordinationError: after this reply of ZooKeeper the agent must restart.
         """
         watch, broker = self._coordination.watch, membership.broker
         watches = (
@@ -83,7 +83,7 @@ class MembershipTasks:
                 one.close()
 
     async def _drop_everything(self) -> None:
-        """Drop all locks of a broker that cannot serve any more, by the lock worker."""
+        """Let the lock worker drop all locks of a broker that can no longer serve."""
         while self._ownerships.records.count:
             # Again each time: a lock whose taking was under way is taken only now, and no
             # renewal follows any more that would have a failed unload repeated.
@@ -96,23 +96,23 @@ class MembershipTasks:
             self._ownerships.retry_refused()
 
     async def _watch_registration(self, membership: Membership) -> None:
-        """Notice that the registration was deleted or taken over.
+        """Detect that the registration was deleted or taken over.
 
         Raises:
-            MembershipEnded: it is gone while the session lives.
+            MembershipEnded: the registration was deleted while the session lives.
             Displaced: another session registered the same broker after us.
         """
         await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
-        # The leader gives our bundles to others, so we give them back.
+        # The leader assigns our bundles to other brokers, so we release them.
         self._ownerships.recall_all()
         await self._leaving.let_go(math.inf)
         raise MembershipEnded("the registration was deleted")
 
     async def _watch_disobedience(self) -> None:
-        """Notice that the broker refuses a command of this agent because it obeys a newer one.
+        """Detect that the broker refuses a command because it obeys a newer agent.
 
         Raises:
-            Displaced: it does.
+            Displaced: the broker obeys a newer agent.
         """
         await self._ownerships.disobeyed.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")

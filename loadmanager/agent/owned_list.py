@@ -1,10 +1,10 @@
-"""This broker's list of the bundles that it owns: written with every change of its locks.
+"""The owned list of this broker, written with every change of its locks.
 
-Each commit sets the list under a check of its version. The list is an ephemeral of the
-same session and this its only writer, so a commit applied twice is refused whole, and
-after a lost reply the list's version shows whether it was applied. Each commit also checks
-the mark of this very agent, which another agent of the same broker deletes as it registers:
-what a former one still sends is refused.
+Each commit sets the list under a check of its version. The list is an ephemeral node of the same
+session with a single writer, so a repeated commit is refused as a whole, and after a lost reply
+the list's version shows whether the commit was applied. Each commit also checks the mark of this
+agent, which another agent of the same broker deletes when it registers: writes of a former agent
+are refused.
 """
 
 import math
@@ -41,9 +41,9 @@ _RECONNECT_POLL_S: Final = 0.1
 
 
 class OwnedList:
-    """The one writer of the list, for one membership.
+    """The only writer of the list, during one membership.
 
-    ``loading`` are its bundles that are not served yet.
+    ``loading`` are the listed bundles that are not served yet.
     """
 
     def __init__(self, context: Context, records: OwnershipRecords, membership: Membership) -> None:
@@ -51,8 +51,8 @@ class OwnedList:
         self._clock = context.clock
         self._records = records
         self._session_id = membership.session_id
-        # Another agent of this broker that registers deletes our mark: what this one still
-        # had on its way then, frozen perhaps, must not touch the locks of that one.
+        # Another agent of this broker deletes our mark when it registers: pending writes of this
+        # agent, which may have been frozen, must not affect the locks of that agent.
         self._still_ours = Check(znodes.agent(membership.broker, membership.session_id), 0)
         self._version = 0
         self.path = znodes.owned(membership.broker)
@@ -75,8 +75,8 @@ class OwnedList:
 
         Raises:
             CommitRejected: one of ``operations`` failed; its index is among these.
-            TooLarge: it is more than ZooKeeper takes at once.
-            SessionLost: the mark or the list is not this agent's any more.
+            TooLarge: the commit exceeds ZooKeeper's limit.
+            SessionLost: the mark or the list no longer belongs to this agent.
         """
         after: dict[BundleId, int | None] = {**self._records.tokens, **dict.fromkeys(made)}
         for bundle in gone:
@@ -102,7 +102,7 @@ class OwnedList:
         return stat
 
     def pause_s(self) -> float:
-        """Return how long a change of a few locks is to wait for others."""
+        """Return how long a change of a few locks should wait for further changes."""
         return max(0.0, self._paced_until_s - _REWRITTEN_AHEAD_S - self._clock.monotonic_s())
 
     def _pace(self, size_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""Feeding events to the ownership table, and carrying out the effects that it asks for.
+"""Feeds events to the ownership table, and carries out the resulting effects.
 
-Locks are left to the lock worker, which finds what to take and to drop in the records. The
-broker is commanded here: one command at a time for each bundle, a bounded number in all.
+Locks are left to the lock worker, which finds the locks to take and drop in the records.
+Commands to the broker are sent here: one at a time per bundle, and a bounded number in total.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ PARALLEL: Final = 32
 
 
 class OwnershipEffects:
-    """Moves the records of one agent from phase to phase.
+    """Changes the phases of the records of one agent.
 
     ``lock_work`` signals that a lock is to be taken or dropped or the owned list to be
     written, and ``serving_changes`` that the broker serves another set of bundles.
     ``commands_done`` counts the commands that ended. ``disobeyed`` is set when the broker
     refuses one because it obeys a newer agent. ``unloaded`` is called when the broker has
-    stopped a bundle.
+    unloaded a bundle.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class OwnershipEffects:
         self.lock_work.notify()
 
     def fire(self, record: Ownership, event: Event) -> None:
-        """Feed an event of one bundle, and carry out what follows.
+        """Feed an event of one bundle, and carry out its effects.
 
         Raises:
             IllegalTransition: ``event`` cannot happen in the bundle's phase.
@@ -95,12 +95,12 @@ class OwnershipEffects:
                 self.lock_work.notify()
 
     def unload(self, record: Ownership) -> None:
-        """Have the broker stop a bundle, after the loads of the parts that it was split into."""
+        """Unload a bundle from the broker, after the loads of the parts that it was split into."""
         parts = filter(None, map(self.records.get, record.made_into))
         self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
 
     def serving_begun(self, record: Ownership) -> None:
-        """Record that the broker serves a bundle under its present lock."""
+        """Record that the broker serves a bundle under its current lock."""
         if record.loading:
             record.loading = False
             self.records.file(record)
@@ -114,7 +114,7 @@ class OwnershipEffects:
         run: Callable[[Ownership], Awaitable[None]],
         after: Iterable[Ownership] = (),
     ) -> None:
-        """Run a command once those given before, for this bundle and ``after``, have ended."""
+        """Run a command after the earlier commands for this bundle and ``after`` have ended."""
         if self._leaving_alone:
             return
         earlier = [one.command for one in (record, *after) if one.command]
@@ -126,8 +126,8 @@ class OwnershipEffects:
                 try:
                     await run(record)
                 except BrokerError as error:
-                    # The next lease renewal shows what the broker serves, and the
-                    # comparison with that gives the command again.
+                    # The next lease renewal shows what the broker serves, and the comparison
+                    # with it repeats the command.
                     why, bundle = str(error), record.bundle
                     log.warning("broker.command.failed", command=effect, bundle=bundle, error=why)
 
@@ -142,7 +142,7 @@ class OwnershipEffects:
 
     @contextmanager
     def _as_newest_agent(self) -> Iterator[int]:
-        """Notice a refusal of the present epoch; one of an earlier epoch means nothing."""
+        """Record a refusal of the current epoch; refusals of earlier epochs are ignored."""
         epoch = self._agent_epoch
         try:
             yield epoch

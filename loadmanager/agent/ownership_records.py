@@ -1,8 +1,8 @@
 """An agent's state of each bundle: one record per bundle, and sets derived from them.
 
-A record begins when the orders or the broker name a bundle, and ends when neither does and
-nothing of it is under way. Each change of one files it again, which keeps the derived
-sets: a look at what there is to do costs what has changed, not what is owned.
+A record is created when the orders or the broker name a bundle, and removed when neither does
+and no operation is under way. Each change of a record updates the derived sets, so the cost of
+finding work depends on what has changed, not on what is owned.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Ownership:
     phase: Phase = Phase.FREE
     ordered: bool = False
     refused: bool = False
-    """The lock was refused, and is not to be tried before something changes."""
+    """The lock was refused, and is not tried again before something changes."""
     loading: bool = False
     """The lock is held, and the broker does not serve the bundle yet."""
     token: int = 0
@@ -41,11 +41,11 @@ class Ownership:
     command: asyncio.Task[None] | None = None
     command_ended: int = 0
     made_of: tuple[BundleId, ...] = ()
-    """The bundles that a split or merge of this broker replaced by this one, and others."""
+    """The bundles that a split or merge on this broker replaced by this one (and others)."""
     made_into: tuple[BundleId, ...] = ()
-    """The bundles that a split of this broker replaced this one by."""
+    """The bundles by which a split on this broker replaced this one."""
     replaced: bool = False
-    """Others own its range by a split or merge that the orders do not show yet."""
+    """Other bundles cover its range after a split or merge that the orders do not show yet."""
 
 
 class OwnershipRecords:
@@ -65,7 +65,7 @@ class OwnershipRecords:
         self.loading: dict[BundleId, Ownership] = {}
 
     def __iter__(self) -> Iterator[Ownership]:
-        """Iterate over all records as they are now."""
+        """Iterate over a snapshot of all records."""
         return iter(tuple(self._records.values()))
 
     def get(self, bundle: BundleId) -> Ownership | None:
@@ -73,7 +73,7 @@ class OwnershipRecords:
         return self._records.get(bundle)
 
     def of(self, bundle: BundleId) -> Ownership:
-        """Return the record of ``bundle``, begun if there was none."""
+        """Return the record of ``bundle``, created if there was none."""
         record = self._records.get(bundle)
         if record is None:
             record = self._records[bundle] = Ownership(bundle)
@@ -96,7 +96,7 @@ class OwnershipRecords:
 
     @property
     def count(self) -> int:
-        """How many bundles are not free."""
+        """The number of bundles that are not free."""
         return sum(self._counts[phase] for phase in Phase if phase is not Phase.FREE)
 
     @property
@@ -118,7 +118,7 @@ class OwnershipRecords:
         self.file(record)
 
     def file(self, record: Ownership) -> None:
-        """Keep the derived sets after a change of a record, and end one without a purpose."""
+        """Update the derived sets after a change of a record; remove it if no longer needed."""
         phase = record.phase
         unlike = _UNLIKE_ORDERED if record.ordered else _UNLIKE_UNORDERED
         _put(self.takes, record, phase in _TAKING)

@@ -1,7 +1,7 @@
-"""Which bundles this broker is to own, and what happens to those that it owns.
+"""Owns the bundles ordered to this broker.
 
-Orders, the lock worker, the broker's answers and the end of a session or lease come in
-here, and become events of the bundles that they concern (`loadmanager.core.ownership`).
+Orders, results of the lock worker, the broker's replies and the end of a session or lease become
+events of the affected bundles here (`loadmanager.core.ownership`).
 """
 
 import asyncio
@@ -25,8 +25,8 @@ log = structlog.get_logger()
 class OwnershipWorker:
     """The bundles of one agent, each in its phase.
 
-    ``lock_work`` signals the lock worker that there is something to do, and ``changes`` the
-    lookups that `serves` answers differently.
+    ``lock_work`` notifies the lock worker of work, and ``changes`` notifies lookups that the
+    result of `serves` has changed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OwnershipWorker:
         return self.orders.handovers if self.orders else {}
 
     def serves(self, bundle: BundleId) -> bool:
-        """Return whether the broker serves ``bundle`` and continues to: lookups may name it."""
+        """Return whether the broker serves ``bundle`` and will continue: lookups may name it."""
         record = self.records.get(bundle)
         return record is not None and record.phase is Phase.OWNED and not record.loading
 
@@ -75,7 +75,7 @@ class OwnershipWorker:
         self._effects.begin(membership.agent_epoch)
 
     def joined(self, membership: Membership) -> None:
-        """Take up work under a new registration; the former session's locks are gone."""
+        """Resume work under a new registration; the former session's locks are gone."""
         self.registered(membership)
         self._joined = True
         self.compare()
@@ -94,17 +94,17 @@ class OwnershipWorker:
         self.compare()
 
     def doubt(self) -> None:
-        """Take no lock until `obey`: other orders stand than those that were obeyed."""
+        """Take no lock until `obey`: the standing orders differ from the obeyed ones."""
         self.doubting = True
 
     def recall_all(self) -> None:
-        """Give back every bundle, whatever the orders say: this agent is leaving."""
+        """Release every bundle, regardless of the orders: this agent is leaving."""
         self._joined = False
         self.range_changes.give_up_merges()
         self._effects.fire_all(Event.RECALLED)
 
     def compare(self) -> None:
-        """Assign and recall what is not as the orders now say."""
+        """Assign and recall bundles that differ from the orders."""
         self._compare_some(tuple(self.records.unsettled.values()))
 
     def _compare_some(self, records: Iterable[Ownership]) -> None:
@@ -128,7 +128,8 @@ class OwnershipWorker:
     def _is_kept(self, record: Ownership) -> bool:
         """Return whether a bundle without an order stays until orders include it.
 
-        So does what a split or merge here made, while the orders name what it replaced.
+        The result of a split or merge stays as well, while the orders name the bundles it
+        replaced.
         """
         former = map(self.records.get, record.made_of)
         return record.bundle in self.range_changes.merges or any(
@@ -136,7 +137,7 @@ class OwnershipWorker:
         )
 
     def retry_refused(self) -> None:
-        """Let refused locks be tried again: something changed, or time passed."""
+        """Allow refused locks to be tried again: something changed, or time passed."""
         for record in tuple(self.records.unsettled.values()):
             if record.refused:
                 record.refused = False
@@ -154,22 +155,22 @@ class OwnershipWorker:
         self._effects.fire_all(Event.SESSION_LOST)
 
     def displaced(self) -> None:
-        """Leave the broker to another agent: what it serves is that one's to keep or stop."""
+        """Leave the broker to another agent, which decides about its served bundles."""
         self._effects.end()
 
     def broker_lost(self) -> None:
-        """The lease ran out unrenewed: the broker serves nothing and cannot be asked."""
+        """The lease expired without renewal: the broker serves nothing and cannot be commanded."""
         self._joined = False
         self.range_changes.give_up_merges()
         self._effects.fire_all(Event.BROKER_LOST)
 
     @property
     def commands_done(self) -> int:
-        """How many commands the broker has answered: a mark in time for `broker_serves`."""
+        """How many commands the broker has answered: a point in time for `broker_serves`."""
         return self._effects.commands_done
 
     def broker_serves(self, serving: Mapping[BundleId, int], asked_at: int) -> None:
-        """Compare with the bundles that the broker reported to serve.
+        """Compare with the bundles that the broker reported as served.
 
         ``asked_at`` is `commands_done` when it was asked. A bundle with a command under
         way, or answered since, is left to the next comparison: the broker's answer may
@@ -235,7 +236,7 @@ class OwnershipWorker:
     # --- splits and merges -----------------------------------------------------------
 
     def begin_split(self, change: RangeChange) -> None:
-        """Have the lock worker replace a bundle by its parts."""
+        """Let the lock worker replace a bundle by its parts."""
         self.range_changes.begin(change)
         self.lock_work.notify()
 
@@ -262,17 +263,17 @@ class OwnershipWorker:
                 self._effects.fire(part, Event.RECALLED)
 
     def begin_merge(self, change: RangeChange) -> None:
-        """Stop two bundles, and have the lock worker replace them by one."""
+        """Unload two bundles, and let the lock worker replace them by one."""
         self.range_changes.begin(change)
         for half in change.gone:
             self._effects.fire(self.records.of(half), Event.RECALLED)
 
     def merging(self, change: RangeChange) -> None:
-        """The commit that makes the whole is about to be sent: its lock may be taken."""
+        """The commit of the merge is about to be sent: the merged bundle's lock may be taken."""
         self._effects.fire(self.records.of(change.whole), Event.ASSIGNED)
 
     def not_merged(self, change: RangeChange) -> None:
-        """It was refused whole: the halves are dropped and taken again, each by itself."""
+        """The commit was refused: the halves are dropped and taken again separately."""
         self.range_changes.end(change)
         self.lock_refused(change.whole)
 

@@ -1,4 +1,4 @@
-"""The agent's life: register, lease, own, publish; and again after every lost session."""
+"""The life cycle of an agent: register, lease, own and publish, repeated after a lost session."""
 
 import asyncio
 import contextlib
@@ -88,11 +88,11 @@ class OwningAgent:
 
     @property
     def registered(self) -> bool:
-        """Whether the broker is registered and leased in the present session."""
+        """Whether the broker is registered and leased in the current session."""
         return self._membership is not None
 
     def unready(self) -> Iterator[str]:
-        """Yield the reasons why the broker cannot serve what it is ordered to."""
+        """Yield the reasons why the broker cannot serve its ordered bundles."""
         if self._membership is None or self._lease is None:
             yield f"the broker holds no lease: {self._unleased.why}"
         elif self._lease.leased_until_s <= self._context.clock.monotonic_s():
@@ -136,7 +136,7 @@ class OwningAgent:
             await self._context.clock.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Return how long to wait, not much beyond the moment when locks can be released."""
+        """Return how long to wait, at most slightly longer than until locks can be released."""
         pause_s = self._unleased.pause_s
         if not self._former_locks or self._lease is None:
             return pause_s
@@ -152,24 +152,24 @@ class OwningAgent:
             self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
-        """Report to the leader that this broker stops, and wait while it hands everything over."""
+        """Report to the leader that this broker stops, and wait for the hand-over of bundles."""
         self._intention.stop()
         if self._membership is not None:
             await self._leaving.drain()
 
     async def leave(self, within_s: float) -> None:
-        """Give everything back in order, so that no client waits for the session to expire."""
+        """Release everything in order, so that no client waits for the session to expire."""
         self._leaving.begun = True
         if self._membership is not None:
             await self._leaving.leave(self._membership, within_s)
 
     async def serving_ended(self) -> None:
-        """Return once the broker serves nothing that this session's locks protect."""
+        """Wait until the broker serves no bundle protected by this session's locks."""
         if self._lease:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
     async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
-        """End, unless the sidecar that took over is gone by now: then this agent registers again.
+        """End, unless the sidecar that took over is gone: then this agent registers again.
 
         Raises:
             Displaced: another sidecar, named in the message, has this broker.
@@ -234,7 +234,7 @@ class OwningAgent:
             raise
 
     async def _first_report(self) -> LoadReport:
-        """Return the report to register with, once the broker may be expected to take a lease."""
+        """Return the report to register with, once the broker can be expected to accept a lease."""
         try:
             report = await self._publisher.sampler.sample()
             if self._unleased.refused:
@@ -247,7 +247,7 @@ class OwningAgent:
         return report
 
     async def _stay_out(self, lease: LeaseKeeper) -> None:
-        """Register no broker whose lease lapsed before a lease could be held again."""
+        """After a lapsed lease, wait until a lease could be held before registering again."""
         if self._lapsed is not None:
             await self._registrar.give_up(self._lapsed)
             await lease.provable()

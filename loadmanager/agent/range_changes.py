@@ -1,9 +1,9 @@
-"""Splits and merges under way on one broker: bundles to be replaced by others of their range.
+"""The splits and merges under way on one broker.
 
-A split happens in one commit. The two bundles of a merge are recalled first, as any bundle
-is. Once the broker serves neither, their locks are dropped in the commit that makes the
-whole; if that cannot be, they are dropped as usual, and taken again because the orders
-still name them. So whatever fails, the two come back.
+A split is made in one commit. The two bundles of a merge are first recalled as any other bundle.
+Once the broker serves neither, their locks are dropped in the commit that creates the merged
+bundle; if that fails, they are dropped as usual, and taken again because the orders still name
+them. So both bundles are served again after any failure.
 """
 
 import math
@@ -60,7 +60,7 @@ class RangeChanges:
         (self.merges if change.is_merge else self.splits).pop(change.whole, None)
 
     def give_up_merges(self) -> None:
-        """Remove the merges: the broker is gone, or everything is given back."""
+        """Remove the merges: the broker is gone, or everything is being released."""
         self.merges.clear()
 
     def clear(self) -> None:
@@ -71,7 +71,7 @@ class RangeChanges:
     def ready_merge(
         self, phase: Callable[[BundleId], Phase], ordered: Collection[Merge], now_s: float
     ) -> RangeChange | None:
-        """Return one whose bundles have both stopped, and remove those that will never be made."""
+        """Return a merge whose bundles are both unloaded; remove those that will never be made."""
         wanted = {merge.halves for merge in ordered}
         for change in tuple(self.merges.values()):
             phases = [phase(half) for half in change.gone]

@@ -1,4 +1,4 @@
-"""Keeping one broker registered in each session, and deregistering it where it cannot serve."""
+"""Keeps one broker registered in each session, and deregisters it if it cannot serve."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _CONNECT_POLL_S = 0.1
 
 
 class Registrar:
-    """Registers and deregisters the broker of one sidecar, whatever replies are lost."""
+    """Registers and deregisters the broker of one sidecar, despite lost replies."""
 
     def __init__(self, context: Context, succession: Takeover) -> None:
         self._context = context
@@ -24,7 +24,7 @@ class Registrar:
         self._given_up: Membership | None = None
 
     async def ready(self) -> None:
-        """Return once a session stands and nothing is registered that was given up."""
+        """Wait until there is a session without an abandoned registration."""
         context = self._context
         while context.coordination.session.connection is not Connection.CONNECTED:
             await context.clock.sleep(_CONNECT_POLL_S)
@@ -62,7 +62,7 @@ class Registrar:
             watch.close()
 
     async def give_up(self, membership: Membership) -> None:
-        """Deregister a broker that cannot serve; again later, where the write is lost.
+        """Deregister a broker that cannot serve; retry later if the write is lost.
 
         The session lives on, and with it a registration that no other agent may delete.
         """

@@ -1,10 +1,10 @@
-"""Registering a broker in this session, and taking it out of the cluster again.
+"""Registers a broker in this session, and deregisters it.
 
-An ephemeral of an earlier session still stands until that session expires. It must
-not be trusted (it vanishes at any moment) nor waited for (a restarted broker would be
-away for a whole session timeout). So it is deleted and recreated in one commit:
-the folder's watchers never see a gap, and the czxid of the new node, the agent epoch,
-is higher than that of any earlier registration of this broker.
+An ephemeral node of an earlier session exists until that session expires. It can neither be
+relied upon (it may vanish at any time) nor waited for (a restarted broker would be absent for a
+whole session timeout). So it is deleted and recreated in one commit: watchers of the folder
+never observe a gap, and the czxid of the new node, the agent epoch, is higher than that of any
+earlier registration of this broker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,7 +101,7 @@ async def register(
 
 
 async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
-    """Return what fails if another agent of the broker registers first."""
+    """Return checks that fail if another agent of the broker registers first."""
     folder = znodes.agents(broker)
     node = await coordination.get(folder)
     return SetData(folder, b"", 0 if node is None else node.stat.version)
@@ -110,7 +110,7 @@ async def _turn(coordination: Coordination, broker: BrokerId) -> Operation:
 async def _replacing(
     coordination: Coordination, contents: Mapping[str, bytes], marks: Sequence[str]
 ) -> list[Operation]:
-    """Return what puts ``contents`` in the place of what stands, and deletes all ``marks``."""
+    """Return operations that replace existing nodes by ``contents`` and delete all ``marks``."""
     operations: list[Operation] = [Delete(mark) for mark in marks if mark not in contents]
     for path, content in contents.items():
         node = await coordination.get(path)
@@ -141,7 +141,7 @@ def listed_in(former: Node | None, broker: str) -> Mapping[BundleId, int]:
 
 
 async def deregister(coordination: Coordination, membership: Membership) -> None:
-    """Take the broker out of the cluster while the session lives on.
+    """Deregister the broker while the session lives on.
 
     Its owned list stays, for as long as locks are held it must name them.
     """

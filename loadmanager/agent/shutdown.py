@@ -31,10 +31,10 @@ class Shutdown:
         self.begun = False
 
     async def drain(self) -> None:
-        """Wait while the leader hands everything over, as the report asks it to.
+        """Wait while the leader hands over all bundles, as requested by the report.
 
-        That ends at once where no broker could take anything: without the service, and
-        where no other broker stays.
+        It ends at once if no broker could take bundles: without ZooKeeper, or without another
+        broker that stays.
         """
         if not self.has_heirs():
             return
@@ -54,7 +54,7 @@ class Shutdown:
         )
 
     async def leave(self, membership: Membership, within_s: float) -> None:
-        """Give everything back in order, so that no client waits for the session to expire.
+        """Release everything in order, so that no client waits for the session to expire.
 
         The registration goes first: the leader then plans new owners while this broker
         still serves, and recalls each bundle when it has. What is not recalled after
@@ -70,10 +70,10 @@ class Shutdown:
         await self.let_go(begun_s + within_s)
 
     async def serving_ended(self, leased_until_s: float) -> None:
-        """Return once the broker serves nothing that this session's locks protect.
+        """Wait until the broker serves no bundle protected by this session's locks.
 
-        To be awaited before the session is closed, which frees the locks at once: what
-        the broker was not seen to stop, it serves until its lease runs out.
+        Await it before the session is closed, which frees the locks at once: bundles whose
+        unload was not confirmed are served until the lease expires.
         """
         records = self._ownerships.records
         if records.may_be_served:

@@ -1,4 +1,4 @@
-"""Splitting and merging bundles of this broker where the leader ordered it.
+"""Splits and merges bundles of this broker as ordered by the leader.
 
 Boundaries, the locks of what is made and of what goes change in one commit, so at no
 moment does a lookup find a range without an owner or with two. Where to split is found
@@ -57,7 +57,7 @@ class Splitter:
         self._not_before_s: dict[BundleId, float] = {}
 
     async def run(self) -> None:
-        """Begin what is ordered and can be made now, until cancelled."""
+        """Start the ordered splits and merges that are possible now, until cancelled."""
         while True:
             orders = self._ownerships.orders
             ways = self._ways(orders.splits if orders else {})
@@ -158,7 +158,7 @@ class Splitter:
 
 
 def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
-    """Return what replaces boundaries as they were read."""
+    """Return the operation that replaces boundaries as read."""
     path = znodes.local_policies(before.namespace)
     return SetData(path, encode_boundaries(after, data), before.version)
 

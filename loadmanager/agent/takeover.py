@@ -1,4 +1,4 @@
-"""Other agents that command this broker, and whether this one may."""
+"""Decides whether this agent may command the broker, given other agents."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class StandingBy(MembershipEnded):
-    """Another sidecar has this broker, and is not to be taken over from while it lives."""
+    """Another sidecar has this broker, and must not be displaced while it lives."""
 
 
 class Takeover:
@@ -73,11 +73,11 @@ class Takeover:
         return before
 
     def untried(self, before: int | None) -> None:
-        """Note that it was surely not applied."""
+        """Record that the registration was certainly not applied."""
         self._own_epoch = before
 
     def registered(self, agent_epoch: int) -> None:
-        """Note the epoch that it got."""
+        """Record the epoch of the registration."""
         if agent_epoch < self._registered_epoch:
             log.error(
                 "zookeeper.data.replaced",
@@ -88,12 +88,12 @@ class Takeover:
         self._own_epoch = self._registered_epoch = agent_epoch
 
     async def insist(self) -> None:
-        """Return if no other agent commands the broker any more, so that this agent may again.
+        """Raise if another agent still commands the broker.
 
         Raises:
-            Displaced: one does that registered after this agent.
-            StandingBy: one does, and this agent never registered.
-            CoordinationError: it cannot be read now.
+            Displaced: an agent that registered after this one commands it.
+            StandingBy: another agent commands it, and this agent never registered.
+            CoordinationError: the marks cannot be read now.
         """
         _, rivals = await self.marks()
         self.record(rivals)

@@ -1,11 +1,11 @@
 """A broker without a lease: the reason, its report, and the agent's next attempt.
 
-The broker may refuse the agent: it obeys a higher agent epoch than this agent has, which
-a stranger may have sent it, or which comes from before the service's data were replaced.
-Registering it again would list it for a moment each time, and the leader would give
-it bundles. So the agent asks it first, under the newest transaction id of the service:
-the epoch of the registration that follows can only be higher. A broker that was
-restarted, or one whose newest epoch the service has passed meanwhile, takes it.
+The broker may refuse the agent because it obeys a higher agent epoch, which another client may
+have sent, or which dates from before ZooKeeper's data were replaced. Each new registration would
+briefly list the broker, and the leader would assign bundles to it. So the agent first asks for
+its state under ZooKeeper's latest transaction id: the epoch of the subsequent registration can
+only be higher. A broker that was restarted, or whose highest epoch ZooKeeper has passed
+meanwhile, accepts it.
 """
 
 import math
@@ -27,7 +27,7 @@ _MOST_DOUBLINGS: Final = 4
 
 
 class Unleased:
-    """Why the broker holds no lease now, and how often it refused one in a row."""
+    """Why the broker has no lease now, and how many consecutive refusals there were."""
 
     def __init__(self, context: Context, succession: Takeover) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class Unleased:
         return _RETRY_S * 2.0 ** min(max(self._refusals - 1, 0), _MOST_DOUBLINGS)
 
     def leased(self) -> None:
-        """Record that the broker took a lease."""
+        """Record that the broker accepted a lease."""
         self._refusals = 0
         self._reported_no_contract = False
         self._tell_again_s = -math.inf
@@ -63,8 +63,8 @@ class Unleased:
     def ended(self, why: str, *, no_contract: bool) -> None:
         """Report why the broker has no registration now: at once, then once a minute.
 
-        A missing contract is reported at once, whatever was reported before: a broker that
-        is being started answers nothing first.
+        A missing contract is always reported at once: a starting broker does not answer at
+        first.
         """
         self.why = why
         self._context.metrics.broker_leased.set(0)
@@ -90,11 +90,11 @@ class Unleased:
         self._tell_standing_by_s = -math.inf
 
     async def ask(self) -> None:
-        """Ask the broker for its state under the newest epoch there is, registering nothing.
+        """Ask the broker for its state under the latest epoch, without a registration.
 
         Raises:
-            StaleAgent: it obeys a higher one.
-            BrokerError: it does not answer as it should.
+            StaleAgent: the broker obeys a higher epoch.
+            BrokerError: the broker does not answer as expected.
             Displaced, StandingBy: another agent has the broker.
             CoordinationError: another agent registers now, or it cannot be read.
         """
