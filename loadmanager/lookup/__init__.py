@@ -1,1 +1,1 @@
-"""Which broker owns a topic: the owner resolver and the lookup service."""
+"""Lookups of the owners of topics: the owner resolver and the lookup service."""

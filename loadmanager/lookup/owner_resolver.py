@@ -1,4 +1,4 @@
-"""The broker that a lookup may name for a bundle: its owner, once that serves it.
+"""Resolves the broker that a lookup returns for a bundle: its owner, once it serves.
 
 The owned lists say which broker holds which lock, and which of those bundles the broker has not
 loaded yet. For its own broker a sidecar has better data: it controls it. But not one that
@@ -19,18 +19,18 @@ class OwnBundles(Protocol):
 
     @property
     def changes(self) -> Subscriptions:
-        """Is called when the set of bundles that the broker serves has changed."""
+        """Called when the set of bundles served by the broker has changed."""
 
     @property
     def handovers(self) -> Mapping[BundleId, BrokerId]:
         """The next owner of each bundle that the broker is to release."""
 
     def serves(self, bundle: BundleId) -> bool:
-        """Return whether the broker serves ``bundle`` and is to go on."""
+        """Return whether the broker serves ``bundle`` and will continue."""
 
 
 class OwnerResolver:
-    """Names owners from the picture and from what this sidecar does itself.
+    """Resolves owners from the cluster state and from this sidecar's own agent.
 
     ``changes`` notifies whenever an answer may have changed.
     """
@@ -45,7 +45,7 @@ class OwnerResolver:
 
     @property
     def version(self) -> int:
-        """Grows with every change that could change an answer."""
+        """Increases with every change that could change an answer."""
         return self._cluster_state.version + self._own.changes.version
 
     def owner(self, bundle: BundleId) -> Owner | None:
@@ -66,10 +66,10 @@ class OwnerResolver:
         )
 
     def coming(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that ``bundle`` is on its way to, as far as it is known here.
+        """Return the target of ``bundle`` if it is under way, as far as known here.
 
-        It is known once that broker holds the lock; and before, where the bundle comes
-        from: the orders of the former owner name the next.
+        It is known once the target holds the lock, and earlier at the former owner, whose orders
+        name the next owner.
         """
         holding = self._cluster_state.live_owner(bundle)
         if holding is not None and not self._commands(holding.broker):

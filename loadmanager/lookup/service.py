@@ -1,4 +1,4 @@
-"""Answering which broker owns a topic: from the cluster state, else through the leader."""
+"""Answers lookups from the cluster state, or through the leader."""
 
 import asyncio
 import math
@@ -56,9 +56,10 @@ class Assigner(Protocol):
 class _Following(ExitStack):
     """The list that a lookup follows while it waits, or all of them if few; none at first.
 
-    Where a leader is slow because much is to be placed, all that wait at all sidecars would read
-    each change of each list, and slow down everything further. So of many lists only that of the
-    lock's ``holder`` is followed, and looked for once a second.
+    If a leader is slow because many bundles are to be placed, all waiting lookups on all
+    sidecars would read each change of each list, and slow everything down further. So with many
+    lists only that of the lock's ``holder`` is followed, and the holder is looked up once a
+    second.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class _Following(ExitStack):
 
 
 class LookupService:
-    """Answers lookups from the cluster as this sidecar sees it, and by the leader."""
+    """Answers lookups from this sidecar's cluster state and through the leader."""
 
     def __init__(
         self,
@@ -126,9 +127,9 @@ class LookupService:
         return self._cluster_state.leader
 
     def readiness(self) -> Readiness:
-        """Return ready once the picture is complete, the session stands and the broker is leased.
+        """Return ready once the state is complete, the session connected and the broker leased.
 
-        No client is sent to a broker that takes no lease or no order of this sidecar.
+        No client is sent to a broker that accepts no lease or no order of this sidecar.
         """
         reasons = [*self._unready()]
         connection = self._coordination.session.connection
@@ -143,14 +144,14 @@ class LookupService:
         return Readiness(not reasons, tuple(reasons), troubles)
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
-        """Return the owner from the picture alone."""
+        """Return the owner from the cluster state alone."""
         boundaries = self._cluster_state.known_boundaries(topic.namespace)
         if boundaries is None:
             return None
         return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
 
     async def find_owner(self, topic: TopicName) -> Owner:
-        """Return the owner; this sidecar walks the chain itself."""
+        """Return the owner; this sidecar follows redirects itself."""
         found = await self._follow(topic, LookupMode.ANSWER, authoritative=False)
         assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
         return found
@@ -162,7 +163,7 @@ class LookupService:
         return await self._follow(topic, self._mode, authoritative=authoritative)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
-        """Return the bundle a topic falls in."""
+        """Return the bundle of a topic."""
         boundaries = await self.boundaries(topic.namespace)
         return boundaries.at(self._topic_hash.position(topic))
 
@@ -220,7 +221,7 @@ class LookupService:
     async def _find(
         self, bundle: BundleId, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Find the owner; lookups of one bundle that come together wait together."""
+        """Find the owner; concurrent lookups of one bundle share the wait."""
         owner = self._naming.owner(bundle)
         if owner:
             return owner
@@ -294,9 +295,9 @@ class LookupService:
     async def _walk(
         self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
     ) -> Owner | Redirection:
-        """Do one step of the chain after another, until an answer or the time is up.
+        """Take the steps of a lookup until an answer or the timeout.
 
-        The leader is not troubled with what is on its way, unless that takes long.
+        The leader is not asked about a bundle under way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
         deadline_s = begun_s + self._settings.now.lookup_wait_s
@@ -331,7 +332,7 @@ class LookupService:
             await self._change_since(came, pause_s)
 
     async def _change_since(self, version: int, timeout_s: float) -> None:
-        """Wait until an answer may be another one than at this version."""
+        """Wait until an answer may differ from the one at this version."""
         if self._naming.changes.version == version:
             await self._naming.changes.wait(timeout_s)
 
@@ -344,7 +345,7 @@ class LookupService:
     async def _ask(
         self, bundle: BundleId, step: LookupStep, left_s: float
     ) -> tuple[BrokerId | None, str]:
-        """Have the leader decide; return the planned owner, and what is being waited for."""
+        """Let the leader decide; return the planned owner, and what the lookup waits for."""
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
@@ -365,7 +366,7 @@ class LookupService:
         return "no leader is elected" if self._cluster_state.leader is None else before
 
     def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
-        """Return where the client is sent that follows redirects itself."""
+        """Return the redirect for a client that follows redirects itself."""
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
         known = self._cluster_state.brokers.get(planned)
