@@ -20,20 +20,20 @@ _READ_POLL_S = 1.0
 
 
 class BalancingModeRequests:
-    """What leaders may do by themselves."""
+    """Reads and sets the balancing mode."""
 
     def __init__(self, context: Context) -> None:
         self._documents = Documents(context.coordination)
         self._clock = context.clock
 
     async def state(self) -> Balancing:
-        """Return the mode that stands."""
+        """Return the current mode."""
         data = await self._documents.read(znodes.BALANCING)
         with as_unavailable(znodes.BALANCING, "read"):
             return decode_balancing(znodes.BALANCING, data) if data else Balancing()
 
     async def put(self, mode: BalancingMode, *, by: str, reason: str) -> None:
-        """Set the mode, for this and every later leader; one that stands already is kept."""
+        """Set the mode for this and every later leader; an equal current mode is kept."""
         wanted = Balancing(mode=mode, since_ms=self._clock.wall_ms(), by=by, reason=reason)
 
         def edit(data: bytes | None) -> bytes | None:
@@ -45,11 +45,11 @@ class BalancingModeRequests:
 
 
 class BalancingModeWatch:
-    """The mode as one leader sees it for one term.
+    """The balancing mode as observed by one leader during one term.
 
     Content that cannot be read leaves the mode unchanged, and pauses a leader that never
     read any other: a mode was intended, and moving bundles can wait.
-    ``held`` returns the reason why nothing may move now in any mode, "" if it may.
+    ``held`` returns why no bundle may move now in any mode, "" if bundles may move.
     """
 
     def __init__(self, context: Context, held: Callable[[], str] = lambda: "") -> None:
@@ -74,7 +74,7 @@ class BalancingModeWatch:
         return self._read or Balancing(mode=BalancingMode.PAUSED)
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._watch = self._coordination.watch(znodes.BALANCING, self._on_node)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class BalancingModeWatch:
         self._metrics.balancing_changed(None)
 
     async def read(self) -> None:
-        """Return once the mode was read: decisions need it."""
+        """Wait until the mode has been read, which decisions require."""
         while self._read is None:
             await self._changes.wait(_READ_POLL_S)
 

@@ -1,4 +1,4 @@
-"""Names of bundles and clusters in requests: an existing range of a namespace, this cluster."""
+"""Resolves names of bundles and clusters in requests."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
     """Return the bundle with this range (``0xLLLLLLLL_0xUUUUUUUU``).
 
     Raises:
-        BundleUnknown: the namespace has none, or the text is no range.
+        BundleUnknown: the namespace has no such bundle, or the text is not a range.
     """
     try:
         bundle = parse_bundle(f"{boundaries.namespace}/{range_text.lower()}")

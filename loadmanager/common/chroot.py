@@ -1,4 +1,4 @@
-"""Refusing a chroot whose nodes are not this cluster's."""
+"""Refuses a chroot whose nodes do not belong to this cluster."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ class ChrootRefused(LoadManagerError):
 
 
 async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str) -> None:
-    """Return if this cluster may keep its nodes in the chroot.
+    """Raise unless this cluster may keep its nodes in the chroot.
 
     Args:
         coordination: a session below the chroot.
@@ -26,7 +26,7 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
 
     Raises:
         ChrootRefused: Pulsar uses these paths, or the root has a cluster of version 0.1.
-        CoordinationError: the service could not be asked.
+        CoordinationError: ZooKeeper could not be read.
     """
     if await _exists(coordination, LEDGERS):
         raise _of_pulsar(f"{LEDGERS} exists in it")
@@ -42,7 +42,7 @@ async def _refuse_cluster_at_root(coordination: Coordination, default_chroot: st
     except (Disconnected, SessionLost):
         raise
     except CoordinationError:
-        return  # Not readable with this login: then no sidecar of this cluster wrote it.
+        return  # Not readable with this login, so no sidecar of this cluster wrote it.
     if _is_record(node):
         raise ChrootRefused(
             f"[zookeeper] chroot is not set, which means {default_chroot}, and there is a cluster "
@@ -59,11 +59,11 @@ async def _exists(coordination: Coordination, path: str) -> bool:
     except (Disconnected, SessionLost):
         raise
     except CoordinationError:
-        return True  # Only a node that exists can be refused to this login.
+        return True  # Access is denied only to a node that exists.
 
 
 def _is_of_pulsar(node: Node | None) -> bool:
-    """Return whether a broker of Pulsar leads: its node has an address, and nothing of ours."""
+    """Return whether a Pulsar broker leads: its node has an address, and no field of ours."""
     if node is None:
         return False
     try:

@@ -19,7 +19,7 @@ FORMAT: Final = 2
 """The format of all nodes of a cluster. Version 0.1 recorded none."""
 
 _COMMANDED: Final = "contract"
-"""The kind of brokers where none is recorded."""
+"""The kind of brokers if none is recorded."""
 
 _RETRY_S = 0.5
 _TELL_EVERY_S = 10.0
@@ -27,7 +27,7 @@ _PATIENCE_S = 2.0
 
 
 class ClusterDisagrees(LoadManagerError):
-    """The configuration differs from what the cluster was founded with."""
+    """The configuration differs from the cluster's record."""
 
 
 class TopicHash:
@@ -37,7 +37,7 @@ class TopicHash:
         self.name: HashName | None = name
 
     def position(self, topic: TopicName) -> int:
-        """Return where ``topic`` lies among the bundles of its namespace.
+        """Return the position of ``topic`` in the hash range of its namespace.
 
         Raises:
             Unavailable: the cluster's record has not been read yet.
@@ -49,7 +49,7 @@ class TopicHash:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """A sidecar's settings that the whole cluster has to share.
+    """A sidecar's settings that must be equal in the whole cluster.
 
     ``hash_name`` None stands for the recorded hash, and for Pulsar's in a new cluster.
     ``default_chroot`` is where the nodes are when no chroot is configured, empty when
@@ -64,12 +64,12 @@ class Conditions:
 async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) -> HashName:
     """Return the cluster's hash function once the nodes are seen to be this cluster's.
 
-    Two members with different functions would each find another bundle for a topic,
-    and both be sure of it. Waits for the service without a limit, and logs it.
+    Two members with different functions would compute different bundles for the same topic. This
+    waits for ZooKeeper without a limit, and logs the wait.
 
     Raises:
         ClusterDisagrees: the cluster uses another function, or another format of nodes.
-        ChrootRefused: the nodes are Pulsar's, or the cluster's are somewhere else.
+        ChrootRefused: the nodes belong to Pulsar, or those of the cluster are elsewhere.
         MalformedContent: the record cannot be read.
     """
     told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
@@ -88,7 +88,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
 
 
 async def _recorded(coordination: Coordination, wanted: Conditions) -> bytes | None:
-    """Return the cluster's record, made now for a new cluster; None if it was just deleted."""
+    """Return the cluster's record, created for a new cluster; None if it was just deleted."""
     record: dict[str, object] = {"format": FORMAT, "hash": wanted.hash_name or DEFAULT_HASH}
     if wanted.kind not in {"", _COMMANDED}:
         record["kind"] = wanted.kind

@@ -1,4 +1,4 @@
-"""The key that tokens of the cluster are signed with, where nothing else is configured.
+"""The key that signs the cluster's tokens, unless another is configured.
 
 It is stored in ZooKeeper, so every client that can read it there can sign. The first one that
 needs it
@@ -39,10 +39,10 @@ def new_key() -> bytes:
 
 
 async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] = new_key) -> bytes:
-    """Return the key, made now if the cluster has none.
+    """Return the key, created if the cluster has none.
 
     Raises:
-        CoordinationError: it can be neither read nor made now.
+        CoordinationError: the key can be neither read nor created now.
         MalformedContent: the node's content is not a key.
     """
     while True:
@@ -53,7 +53,7 @@ async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] =
 
 
 class ClusterKey:
-    """The key as ZooKeeper has it."""
+    """The key in ZooKeeper."""
 
     def __init__(
         self, coordination: Coordination, clock: Clock, make: Callable[[], bytes] = new_key
@@ -63,10 +63,10 @@ class ClusterKey:
         self._make = make
         self._changes = Subscriptions()
         self.value: bytes | None = None
-        """None while it is not known; after a lost connection the last one that was."""
+        """None while unknown; after a lost connection the last known key."""
 
     async def run(self) -> None:
-        """Keep the key current, and make it when there is none, until cancelled."""
+        """Keep the key current, and create it if there is none, until cancelled."""
         watch = self._coordination.watch(znodes.KEY, self._read)
         try:
             while True:
@@ -78,7 +78,7 @@ class ClusterKey:
             watch.close()
 
     async def _makes_sure(self) -> bool:
-        """Have a key be there, which the watch then shows; return whether it is."""
+        """Ensure that a key exists, which the watch then reads; return whether it does."""
         try:
             await key_of_cluster(self._coordination, self._make)
         except (Disconnected, SessionLost):
@@ -103,7 +103,7 @@ async def _create(coordination: Coordination, key: bytes) -> None:
     try:
         await coordination.create(znodes.KEY, key, private=True)
     except NodeExists:
-        return  # Another process was quicker: its key is the cluster's.
+        return  # Another process created it first: its key applies.
     log.info("cluster.key.created", path=znodes.KEY)
 
 

@@ -1,6 +1,6 @@
 """The brokers' loads, while this sidecar watches them.
 
-Only a leader decides by loads, so they are watched for its term alone, from `open` to
+Only the leader and its likely successors need loads, so they are watched only from `open` to
 `close`.
 """
 
@@ -20,8 +20,8 @@ from loadmanager.telemetry.metrics import Metrics
 class KnownLoads:
     """A broker's last report, and when this sidecar saw the loads in it change.
 
-    ``seen_at_s`` is on this sidecar's monotonic clock, so that no host's wall clock
-    decides how old a report is. ``mzxid`` is that of the loads.
+    ``seen_at_s`` is on this sidecar's monotonic clock, so that the age of a report does not
+    depend on any wall clock. ``mzxid`` is that of the loads.
     """
 
     report: LoadReport
@@ -30,7 +30,7 @@ class KnownLoads:
 
 
 class ClusterLoads:
-    """The loads of all brokers, each under the registration that the broker has now.
+    """The loads of all brokers, each with the broker's current registration.
 
     ``registered`` returns a broker's registration; ``changed`` is called after each change.
     """
@@ -107,7 +107,7 @@ class ClusterLoads:
 
 
 def _unregistered(broker: BrokerId) -> Registration:
-    """Return what stands for a registration that may not have been read yet."""
+    """Return a placeholder for a registration that may not have been read yet."""
     return Registration(
         broker=broker, urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
     )

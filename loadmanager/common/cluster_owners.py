@@ -1,4 +1,4 @@
-"""Which broker owns each bundle, by the lists that the brokers' sidecars write.
+"""The owners of bundles, from the owned lists that the brokers' sidecars write.
 
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
@@ -39,7 +39,7 @@ _READ_WITHIN_S: Final = 2.0
 class Holding:
     """The broker that lists a bundle as owned, with the fencing token of the lock.
 
-    ``serving`` is False while the broker has the lock and not loaded the bundle yet.
+    ``serving`` is False while the broker holds the lock but has not loaded the bundle yet.
     """
 
     broker: BrokerId
@@ -50,7 +50,7 @@ class Holding:
 class ClusterOwners:
     """The owned lists of all brokers, joined; ``changes`` notifies that they were read.
 
-    ``answers_changed`` is called when an answer that names an owner may have become another one.
+    ``answers_changed`` is called when the owner in an answer may have changed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClusterOwners:
 
     @property
     def complete(self) -> bool:
-        """Whether it is known which lists there are, and each was read or left unread for now."""
+        """Whether the existing lists are known, and each was read or left unread for now."""
         return self._lists.complete
 
     @property
@@ -97,24 +97,24 @@ class ClusterOwners:
 
     @property
     def all_read(self) -> bool:
-        """Whether no list is left unread that came or changed, as far as reported."""
+        """Whether no new or changed list is left unread, as far as reported."""
         return not self._lists.postponed
 
     @property
     def few(self) -> bool:
-        """Whether there are no more lists than are read at once in any case."""
+        """Whether there are so few lists that all are read at once."""
         return len(self._lists.names) <= self._read_ahead
 
     def is_read(self, broker: BrokerId) -> bool:
-        """Return whether the list of ``broker`` is not left unread."""
+        """Return whether the list of ``broker`` has been read."""
         return broker not in self._lists.postponed
 
     def read_list(self, broker: BrokerId) -> None:
-        """Read a list, if it changed since it was read."""
+        """Read a list if it changed since the last read."""
         self._lists.read(broker)
 
     def read_all(self) -> None:
-        """Read all lists that changed since they were read."""
+        """Read all lists that changed since the last read."""
         for name in tuple(self._lists.postponed):
             self._lists.read(name)
 
@@ -127,7 +127,7 @@ class ClusterOwners:
         return await self.changes.until(lambda: self.is_read(broker), self._clock, within_s)
 
     async def require_read(self, broker: BrokerId | None = None) -> None:
-        """Read what has changed, for an answer about all bundles of ``broker``, or of all brokers.
+        """Read changed lists, for an answer about all bundles of ``broker`` or of all brokers.
 
         Raises:
             Unavailable: it cannot be read now.
@@ -170,7 +170,7 @@ class ClusterOwners:
         return True
 
     def _has_turn(self) -> bool:
-        """Take one of the reads for lists that are not followed, if there is one."""
+        """Take one of the reads for lists that are not followed, if one is left."""
         now_s = self._clock.monotonic_s()
         saved = (now_s - self._counted_at_s) * _READS_PER_S
         self._reads_left = min(self._reads_left + saved, self._read_ahead)
@@ -193,7 +193,7 @@ class ClusterOwners:
             if former.tokens.get(bundle) == token and loading == (bundle in former.loading):
                 continue  # As most entries of a long list: nothing changed for it.
             holding = self._owners.get(bundle)
-            # Two lists may name a bundle for a moment; the later lock is the owner.
+            # Two lists may briefly contain a bundle; the later lock determines the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
                 self._owners[bundle] = Holding(broker, token, not loading)
         self._answers_changed()

@@ -41,7 +41,7 @@ class OwnerView(Protocol):
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """Which broker lists each bundle as owned."""
+        """The broker that lists each bundle as owned."""
 
     @property
     def owner_changes(self) -> Subscriptions:
@@ -52,7 +52,7 @@ class OwnerView(Protocol):
 
 
 class ClusterState:
-    """Brokers, owners, boundaries and leader, as one sidecar sees them."""
+    """Brokers, owners, boundaries and leader, as observed by one sidecar."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ClusterState:
         self.changes = Subscriptions()
         self.version = 0
         self.connected_at_s = clock.monotonic_s()
-        """Since when this sidecar's connection stands, or when it broke last."""
+        """When this sidecar's connection was established, or when it last broke."""
         self.leader: LeaderInfo | None = None
         self.incumbent: Incumbent | None = None
         self._leader_read = False
@@ -104,7 +104,7 @@ class ClusterState:
         self._holdings = self.lists.holdings  # The leader looks into it for each bundle, and often.
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._brokers.open()
         self.lists.open()
         self._watches.append(self._coordination.watch(znodes.LEADER, self.leader_read))
@@ -122,7 +122,7 @@ class ClusterState:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was read at least once."""
+        """Whether everything has been read at least once."""
         return self._brokers.complete and self.lists.complete and self._leader_read
 
     @property
@@ -144,7 +144,7 @@ class ClusterState:
 
     @property
     def successors(self) -> frozenset[BrokerId]:
-        """The sidecars that are ready to lead when the leader is gone."""
+        """The sidecars next in line to lead."""
         leader = self.leader.broker if self.leader else None
         return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
 
@@ -181,7 +181,7 @@ class ClusterState:
         return len(self._boundaries)
 
     def known_boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the namespace's bundles if they were read before: no waiting."""
+        """Return the namespace's bundles if already read, without waiting."""
         return self._boundaries.get(namespace)
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
@@ -190,7 +190,7 @@ class ClusterState:
         The first call reads and watches; later ones return what the watch reported.
 
         Raises:
-            CoordinationError: they were not read before and cannot be now.
+            CoordinationError: they have not been read and cannot be read now.
         """
         if namespace in self._boundaries:
             return self._boundaries[namespace]
@@ -209,7 +209,7 @@ class ClusterState:
             done.exception()  # Who asked may have gone away, and the error is no bug.
 
     async def reread_boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the namespace's bundles as they stand in ZooKeeper now; raises as `boundaries`."""
+        """Read the namespace's bundles from ZooKeeper again; raises as `boundaries`."""
         path = znodes.local_policies(namespace)
         node = await self._coordination.get(path)
         if node is None:

@@ -1,7 +1,7 @@
 """Isolation policies, anti-affinity groups and failure domains, kept current by watches.
 
-What cannot be read is left out, counted and named in the log; an isolation policy that
-became unreadable stays as it was, because without it a namespace could go anywhere.
+Unreadable content is left out, counted and logged. An isolation policy that becomes unreadable
+keeps its last content, because without it a namespace could be placed on any broker.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _READ_POLL_S = 1.0
 
 
 class Constraints:
-    """The operators' policies, as one leader sees them for one term."""
+    """The operators' policies, as observed by one leader during one term."""
 
     def __init__(self, context: Context, cluster: str) -> None:
         self._coordination = context.coordination
@@ -50,7 +50,7 @@ class Constraints:
         self._changes = Subscriptions()
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._isolation_watch = self._coordination.watch(self._isolation_path, self._on_isolation)
         self._domains.open()
         self._groups.open()
@@ -64,17 +64,17 @@ class Constraints:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was read at least once."""
+        """Whether everything has been read at least once."""
         return self._isolation_read and self._domains.complete and self._groups.complete
 
     async def read(self) -> None:
-        """Return once everything was read: decisions need it."""
+        """Wait until everything has been read, which decisions require."""
         while not self.complete:
             await self._changes.wait(_READ_POLL_S)
 
     @property
     def policies(self) -> Policies:
-        """All of them now. A broker in two failure domains counts to the first by name."""
+        """All current policies. A broker in two failure domains belongs to the first by name."""
         if self._policies is None:
             self._policies = Policies(
                 isolation=dict(self._isolation),

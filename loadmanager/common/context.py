@@ -23,7 +23,7 @@ from loadmanager.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One sidecar's own name and its adapters."""
+    """The identity of one sidecar, and its adapters."""
 
     identity: Identity
     coordination: Coordination
@@ -39,6 +39,6 @@ class Context:
     oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make what counts unexpected errors, and writes that are too large."""
+        """Create the counters of unexpected errors and of oversized writes."""
         object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
         object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))

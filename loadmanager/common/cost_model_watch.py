@@ -38,10 +38,10 @@ class CostModelRequests:
             return decode_costs(znodes.COST_MODEL, data)
 
     async def publish(self, document: CostDocument, *, force: bool) -> None:
-        """Publish a document in place of the one before.
+        """Publish a document in place of the previous one.
 
         Raises:
-            Conflict: it was learned from another cluster, and not ``force``.
+            Conflict: it was learned from another cluster, unless ``force``.
             Unfit: it cannot be stored.
         """
         if document.cluster != self._cluster and not force:
@@ -67,9 +67,9 @@ class CostModelRequests:
 
 
 class CostModelWatch:
-    """The cost model as one leader sees it for one term, and the planner that decides by it.
+    """The cost model as observed by one leader during one term, and the planner that uses it.
 
-    Content that cannot be read leaves the model unchanged: it was not removed.
+    Unreadable content leaves the model unchanged, since it was not removed.
     """
 
     def __init__(self, context: Context, settings: RuntimeSettings) -> None:
@@ -84,7 +84,7 @@ class CostModelWatch:
 
     @property
     def planner(self) -> Planner:
-        """The planner as it is configured now, with the costs that are published."""
+        """The currently configured planner, with the published costs."""
         configured, document = self._settings.now.planner, self.document
         if self._made is None or self._made[0] is not configured or self._made[1] is not document:
             self._made = (configured, document, configured.costing(document))
@@ -97,7 +97,7 @@ class CostModelWatch:
         self._metrics.learning.cost_model_used(made_at_ms, unusable=self._unusable)
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._watch = self._coordination.watch(znodes.COST_MODEL, self._on_node)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class CostModelWatch:
         self._metrics.learning.not_leading()
 
     async def read(self) -> None:
-        """Return once it is known what is published, if anything."""
+        """Wait until the published document, if any, has been read."""
         while not self._read:
             await self._changes.wait(_READ_POLL_S)
 

@@ -23,11 +23,11 @@ from loadmanager.ports import (
 )
 
 _TRIES: Final = 8
-# ZooKeeper takes 1 MiB at once, paths and all.
+# ZooKeeper accepts 1 MiB per request, including paths.
 _MOST_BYTES: Final = 1_000_000
 
 Edit = Callable[[bytes | None], bytes | None]
-"""From a node's content, None for no node, to its new content; None for no node."""
+"""Maps a node's content (None for no node) to its new content (None for no node)."""
 
 
 class Documents:
@@ -52,7 +52,7 @@ class Documents:
             return await self._coordination.children(path)
 
     async def change(self, path: str, edit: Edit) -> None:
-        """Replace a node's content by what ``edit`` makes of it, with retries on conflicts.
+        """Replace a node's content by the result of ``edit``, with retries on conflicts.
 
         ``edit`` may be called several times, each time with what another client wrote.
 
@@ -94,8 +94,8 @@ class Documents:
         """Apply all operations or none; False if a node is not as they expect.
 
         Raises:
-            Unfit: they hold too much.
-            Unavailable: they cannot be applied now, or it is not known whether they were.
+            Unfit: the operations are too large.
+            Unavailable: they cannot be applied now, or it is unknown whether they were.
         """
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)

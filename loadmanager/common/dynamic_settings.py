@@ -29,7 +29,7 @@ _HIDDEN = "********"
 class DynamicSettings:
     """Settings changed for the whole cluster while it runs.
 
-    ``config`` is this sidecar's own configuration, which the settings lie over.
+    ``config`` is this sidecar's own configuration, which the settings override.
     """
 
     def __init__(self, context: Context, config: Config) -> None:
@@ -45,7 +45,7 @@ class DynamicSettings:
         self._subscribers.append(callback)
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._watch = self._coordination.watch(znodes.CONFIGURATION, self._changed)
 
     def close(self) -> None:
@@ -58,13 +58,13 @@ class DynamicSettings:
         return dynamic_names()
 
     async def values(self) -> Mapping[str, str]:
-        """Return what is set now, as texts by name."""
+        """Return the current settings, as texts by name."""
         data = await self._documents.read(znodes.CONFIGURATION)
         with as_unavailable(znodes.CONFIGURATION, "read"):
             return _parsed(data)
 
     async def effective(self) -> Mapping[str, str]:
-        """Return this sidecar's whole configuration with what is set, secrets hidden."""
+        """Return this sidecar's whole configuration with these settings, without secrets."""
         config = override(self._config, await self.values()).config
         return {
             f"{known.section}.{known.key}": _text(
@@ -77,7 +77,7 @@ class DynamicSettings:
         """Set a value.
 
         Raises:
-            Unfit: the name cannot be set, or the value is none for it.
+            Unfit: the name cannot be set, or the value is invalid.
         """
         self._check_name(name)
 

@@ -9,11 +9,11 @@ from loadmanager.core.wire import LeaderRecord, LockRecord, encode_leader, encod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The broker this sidecar stands beside, and this run of the sidecar.
+    """The broker beside this sidecar, and this run of the sidecar.
 
-    ``instance`` is drawn at each start: two processes that were given the same
-    broker id by mistake still differ in it. ``host`` and ``process_id`` say where it
-    runs; an empty host is an unknown one.
+    ``instance`` is generated at each start, so that two processes configured with the same
+    broker id by mistake still differ. ``host`` and ``process_id`` are where it runs; an empty
+    host is unknown.
     """
 
     broker: BrokerId
@@ -26,11 +26,11 @@ class Identity:
     process_id: int = 0
 
     def lock_content(self, epoch: int) -> bytes:
-        """Return what an ownership lock holds; ``epoch`` is that of the order behind it."""
+        """Return the content of an ownership lock; ``epoch`` is that of its order."""
         return encode_lock(LockRecord(urls=self.urls, broker=self.broker, epoch=epoch))
 
     def leader_content(self, epoch: int) -> bytes:
-        """Return what the election node holds."""
+        """Return the content of the election node."""
         return encode_leader(
             LeaderRecord(
                 broker=self.broker,

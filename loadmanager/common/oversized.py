@@ -1,4 +1,4 @@
-"""Writes that exceed what ZooKeeper takes at once: counted, and named in the log."""
+"""Counts and logs writes that exceed ZooKeeper's limit."""
 
 import math
 from typing import Final
@@ -12,11 +12,11 @@ log = structlog.get_logger()
 
 LOG_EVERY_S: Final = 60.0
 REST_S: Final = 10.0
-"""How long to wait before what was too large is tried again."""
+"""How long to wait before an oversized write is tried again."""
 
 
 class OversizedWrites:
-    """The writes of one process that were not made, by what they were for.
+    """The oversized writes of one process, by purpose.
 
     Only such a write fails: its subject stays unchanged, and everything else continues.
     """

@@ -15,14 +15,14 @@ _MOST_REFUSALS: Final = 12
 
 
 def scarcest_first(brokers: Iterable[BrokerUse]) -> list[BrokerUse]:
-    """Return brokers, the fullest first, and by traffic those of which no use is known."""
+    """Return brokers, fullest first; brokers of unknown usage are sorted by traffic."""
     return sorted(
         brokers, key=lambda one: (-(one.largest_fraction or 0.0), -one.bytes_per_s, one.broker)
     )
 
 
 def resources_of(brokers: Iterable[BrokerUse]) -> list[ResourceUse]:
-    """Return the resources, the one of which some broker has least left first."""
+    """Return the resources, scarcest on any broker first."""
     uses: dict[str, list[tuple[float, BrokerUse]]] = {}
     for one in brokers:
         for resource, fraction in one.uses.items():

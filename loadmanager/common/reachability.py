@@ -23,7 +23,7 @@ class Reachability:
         self._logged_at_s: float | None = None
 
     def unready(self) -> Iterator[str]:
-        """Yield the reason why the others cannot reach this sidecar."""
+        """Yield the reason why other sidecars cannot reach this one, if so."""
         why = self.why
         if why:
             yield why
@@ -34,7 +34,7 @@ class Reachability:
         return unreachable(self._identity.sidecar_url, self._cluster_state.brokers)
 
     async def run(self) -> None:
-        """Log it when it begins, and again while it lasts, until cancelled."""
+        """Log the problem when it begins, and repeatedly while it lasts, until cancelled."""
         while True:
             self._report(self._clock.monotonic_s())
             await self._cluster_state.changes.wait(_RECHECK_S)

@@ -17,9 +17,9 @@ _LOST_AFTER_ROUNDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """How often the leader samples the averages, and how often it looks for moves.
+    """How often the leader samples the averages, and how often it runs rounds.
 
-    ``return_wait_s`` is for how long it waits for brokers that vanished together.
+    ``return_wait_s`` is how long it waits for brokers that vanished together.
     """
 
     tick_interval_s: float
@@ -29,7 +29,7 @@ class Rhythm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPolicy:
-    """Whether, when and how bundles are split by themselves."""
+    """Whether, when and how bundles are split automatically."""
 
     enabled: bool
     rules: SplitRules
@@ -53,7 +53,7 @@ class TaskBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeValues:
-    """All of it at one moment.
+    """All runtime settings at one time.
 
     ``shadows`` are the strategies that decide beside the planner's, by their classes;
     ``report_rules`` say when a report is due.
@@ -79,7 +79,7 @@ class RuntimeValues:
 
 
 class RuntimeSettings:
-    """Holds the settings as they are now; deciders read them here and keep no copy."""
+    """Holds the current settings; deciders read them here and keep no copy."""
 
     def __init__(self, tuned: RuntimeValues) -> None:
         self.now = tuned

@@ -1,4 +1,4 @@
-"""Following the settings that are changed for the whole cluster while it runs."""
+"""Follows the settings that are changed for the whole cluster while it runs."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,7 +32,7 @@ class SettingsWatch:
         self._followers.append(follower)
 
     def changed(self, values: Mapping[str, str]) -> None:
-        """Take the settings of the cluster as they are now: all of them, by name."""
+        """Apply the current settings of the cluster: all of them, by name."""
         result = override(self._config, values)
         for name, why in result.faults.items():
             if self._faults.get(name) != why:
@@ -48,9 +48,9 @@ class SettingsWatch:
 
 
 def _same(one: Config, other: Config) -> bool:
-    """Return whether two configurations ask for the same.
+    """Return whether two configurations are equivalent.
 
-    A budget that is set to its default bounds strategies that are free where it is unset.
+    A budget set to its default also limits strategies that are unlimited if it is unset.
     """
     return one == other and one.planner.model_fields_set == other.planner.model_fields_set
 

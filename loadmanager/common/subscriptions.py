@@ -1,4 +1,4 @@
-"""Telling the parts of the application that something changed."""
+"""Notifies parts of the application of changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ _LOOK_S = 1.0
 class Subscriptions:
     """A source of changes, with callbacks and a wait.
 
-    ``version`` grows with every change.
+    ``version`` increases with every change.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Subscriptions:
         self._callbacks.remove(callback)
 
     def notify(self) -> None:
-        """Say that something changed."""
+        """Notify of a change."""
         self.version += 1
         waiting, self._waiting = self._waiting, {}
         for future in waiting:

@@ -1,10 +1,10 @@
-"""How a group of tasks ended."""
+"""Helpers for the exceptions of task groups."""
 
 import asyncio
 
 
 def raise_if_cancelled() -> None:
-    """Go on with a cancellation that came together with an error.
+    """Continue a cancellation that coincided with an error.
 
     A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.
 

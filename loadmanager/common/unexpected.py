@@ -1,4 +1,4 @@
-"""Errors that no code expected: counted, logged at most once a minute for each place."""
+"""Unexpected errors: counted, and logged at most once a minute for each place."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,8 +16,8 @@ LOG_EVERY_S: Final = 60.0
 class UnexpectedErrors:
     """The unexpected errors of one process, by the place that caught them.
 
-    ``followers`` are called with each of them: tests and simulated faults take every one
-    for a fault of the program.
+    ``followers`` are called with each error: tests and simulated faults treat every one as a
+    fault of the program.
     """
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""A folder of znodes kept as values: what its children hold now, decoded."""
+"""A watched folder of znodes, with the current content of its children decoded."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -52,7 +52,7 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """What could be read, by child name."""
+        """The readable values, by child name."""
         return self._values
 
     @property
@@ -62,7 +62,7 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def names(self) -> Collection[str]:
-        """The children that there are."""
+        """The existing children."""
         return self._watches.keys()
 
     @property
@@ -76,11 +76,11 @@ class WatchedFolder(Generic[Value]):
             self._watches[name].read()
 
     def open(self) -> None:
-        """Begin watching."""
+        """Start watching."""
         self._folder_watch = self._coordination.watch_children(self._path, self._children_changed)
 
     def close(self) -> None:
-        """Stop watching; the values stay as they are."""
+        """Stop watching; the values are kept."""
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
