@@ -1,8 +1,7 @@
-"""What the application needs from the world, as protocols. Adapters implement them.
+"""The application's external dependencies, as protocols that adapters implement.
 
-Nothing here imports an adapter, and no adapter's library shows through: the
-application runs the same on ZooKeeper and on the in-memory coordination, beside a
-real broker and beside a fake one.
+Nothing here imports an adapter or exposes an adapter's library: the application runs unchanged
+on ZooKeeper or in-memory coordination, and beside a real or a fake broker.
 """
 
 from loadmanager.ports.administration import (

@@ -15,15 +15,15 @@ class BrokerError(LoadManagerError):
 
 
 class BrokerUnreachable(BrokerError):
-    """No answer, or none in time: the broker may or may not have done it."""
+    """No answer, or none in time: the broker may or may not have carried out the command."""
 
 
 class BrokerRefused(BrokerError):
-    """The broker answered that it will not, or answered something that is no answer."""
+    """The broker refused the command, or sent an invalid answer."""
 
 
 class NotTheContract(BrokerRefused):
-    """What answers does not speak the broker contract."""
+    """The server that answers does not implement the broker contract."""
 
 
 class StaleAgent(BrokerRefused):
@@ -73,7 +73,7 @@ class BrokerControl(Protocol):
     """
 
     async def health(self, timeout_s: float) -> None:
-        """Return if the broker says within ``timeout_s`` that it works."""
+        """Return if the broker reports within ``timeout_s`` that it is healthy."""
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle over the last window."""
@@ -118,4 +118,4 @@ class BrokerControl(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""

@@ -1,4 +1,4 @@
-"""Where long computations are done, so that lookups and leases need not wait for them."""
+"""Runs long computations, so that lookups and leases need not wait for them."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -8,22 +8,22 @@ T = TypeVar("T")
 
 
 class Computing(Protocol):
-    """Computes from values to values."""
+    """Runs pure functions on values."""
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Return what ``function`` returns, or raise what it raises.
 
-        It may run in another thread, one at a time. What it is given must not change any more, and
-        it changes nothing. Where the caller is cancelled its result is dropped.
+        It may run in another thread, one at a time. Its arguments must be immutable, and it must
+        not change anything. If the caller is cancelled, its result is dropped.
 
         Raises:
-            TimeoutError: it takes too long; it may go on, and is not waited for.
+            TimeoutError: it takes too long; it may continue, but is not waited for.
         """
 
 
 class ComputingInline:
-    """Computes where it is asked, which is what simulations in virtual time need."""
+    """Computes in the caller's thread, as required by simulations in virtual time."""
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Return what ``function`` returns."""
+        """Return the result of ``function``."""
         return function(*args)

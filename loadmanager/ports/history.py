@@ -1,4 +1,4 @@
-"""Where history goes, and where a leader without a past finds what it says of bundles."""
+"""The sink of history, and the source of seeds for a leader without averages."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -14,7 +14,7 @@ class HistorySink(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What keeps lines from being written now; empty if nothing does."""
+        """Why lines cannot be written now; empty if they can."""
 
     def wants(self, stream: Stream) -> bool:
         """Return whether records of a stream are written at all."""
@@ -27,12 +27,12 @@ class HistorySink(Protocol):
 
 
 class NoHistory:
-    """Keeps none."""
+    """A sink that drops everything."""
 
     trouble: Final = ""
 
     def wants(self, _stream: Stream) -> bool:
-        """Want nothing."""
+        """Return False."""
         return False
 
     def offer(self, _stream: Stream, _at_ms: int, _make: Callable[[], Iterable[Record]]) -> None:
@@ -74,7 +74,7 @@ class SeedSource(Protocol):
     """A seed that may be read each time a term begins."""
 
     async def read(self, hour: int) -> Seed | None:
-        """Return what the seed says of an hour of the week, None if none is configured.
+        """Return the seed for an hour of the week, None if none is configured.
 
         Raises:
             SeedUnreadable: it cannot be read.
@@ -82,7 +82,7 @@ class SeedSource(Protocol):
 
 
 class NoSeed:
-    """For a sidecar that is given none."""
+    """For a sidecar without a seed."""
 
     async def read(self, hour: int) -> Seed | None:  # noqa: ARG002 - there is nothing to read
         """Return None."""

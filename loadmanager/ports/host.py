@@ -1,4 +1,4 @@
-"""The host and its time."""
+"""The host and its clock."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -7,7 +7,7 @@ from loadmanager.core.load import HostUsage
 
 
 class HostProbe(Protocol):
-    """Measures what the broker's host, container or process tree uses."""
+    """Measures the usage of the broker's host, container or process tree."""
 
     def sample(
         self,
@@ -36,4 +36,4 @@ class Clock(Protocol):
         """Return milliseconds since 1970, for people and logs, never for deadlines."""
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after ``delay_s`` on the monotonic clock."""
+        """Wait for ``delay_s`` on the monotonic clock."""

@@ -1,4 +1,4 @@
-"""How the orders of one term are kept and carried out."""
+"""The orders of one term, and how they are carried out."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -13,28 +13,28 @@ Reported = Callable[[BundleId, TaskEvent, str], None]
 
 
 class StandingOrders(Protocol):
-    """What is ordered now. The task controller alone uses it, one call at a time."""
+    """The standing orders. Only the task controller uses them, one call at a time."""
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """Which broker is to own each bundle."""
+        """The broker that is to own each bundle."""
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """Which bundles are to be split or merged, and how."""
+        """The bundles that are to be split or merged, and how."""
 
     @property
     def known(self) -> bool:
-        """Whether the other two are what stands: not at first, nor after a lost reply."""
+        """Whether the standing orders are known; False initially and after a lost reply."""
 
     def follow(self, reported: Reported) -> None:
-        """Have ``reported`` called with what becomes of orders and owners do not show."""
+        """Call ``reported`` with outcomes of orders that owners do not show."""
 
     async def read(self) -> None:
-        """Find out what stands, from any leader; raises `Disconnected`."""
+        """Read the standing orders of all leaders; raises `Disconnected`."""
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None, /) -> bool:
-        """Order several things at once; what stands must be `known`.
+        """Write several changes of orders; the standing orders must be `known`.
 
         Returns whether the ``rider`` was written with them. It saves a request where orders are
         nodes and it fits; else it is False, and the rider is the caller's to write.
@@ -49,4 +49,4 @@ class StandingOrders(Protocol):
         """Restore orders that others changed, and return their brokers; raises as `write`."""
 
     def close(self) -> None:
-        """Order nothing more: the term is over."""
+        """Write no more orders: the term is over."""
