@@ -11,8 +11,9 @@ list that changed, or may have changed while this sidecar was not connected, and
 names no owner.
 """
 
+import asyncio
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +72,7 @@ class ClusterOwners:
         self._followers: Counter[BrokerId | None] = Counter()
         self._needs: list[Callable[[BrokerId], object]] = []
         self._owners: dict[BundleId, Holding] = {}
+        self._awaited: defaultdict[BundleId, list[asyncio.Future[None]]] = defaultdict(list)
         self.changes = Subscriptions()
         self._lists = WatchedFolder(
             coordination,
@@ -135,6 +137,22 @@ class ClusterOwners:
         if not await self.until_read(_READ_WITHIN_S, broker):
             raise Unavailable("the lists of owned bundles cannot be read now")
 
+    async def until_served(self, bundle: BundleId) -> None:
+        """Wait until a list that is read names a broker that serves ``bundle``."""
+        holding = self._owners.get(bundle)
+        if holding is not None and holding.serving:
+            return
+        served = asyncio.get_running_loop().create_future()
+        self._awaited[bundle].append(served)
+        try:
+            await served
+        finally:
+            waiting = self._awaited.get(bundle, [])
+            if served in waiting:
+                waiting.remove(served)
+            if not waiting:
+                self._awaited.pop(bundle, None)
+
     def read_next(self) -> None:
         """Read the list that has been left unread longest, if it is time for one."""
         first = next(iter(self._lists.postponed), None)
@@ -196,6 +214,8 @@ class ClusterOwners:
             # Two lists may briefly contain a bundle; the later lock determines the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
                 self._owners[bundle] = Holding(broker, token, not loading)
+                if not loading and self._awaited:
+                    self._report_served(bundle)
         self._answers_changed()
         self.changes.notify()
 
@@ -207,3 +227,8 @@ class ClusterOwners:
         ]
         if claims:
             self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
+
+    def _report_served(self, bundle: BundleId) -> None:
+        for served in self._awaited.pop(bundle, ()):
+            if not served.done():
+                served.set_result(None)

@@ -20,6 +20,7 @@ from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_st
 from loadmanager.core.wire import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports import (
+    Assignment,
     Clock,
     Connection,
     CoordinationError,
@@ -37,6 +38,7 @@ log = structlog.get_logger()
 
 _ASK_AGAIN_S = 1.0
 _READ_WITHIN_S = 0.5
+_SERVED_WITHIN_S = 3.0
 _MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
@@ -187,8 +189,8 @@ class LookupService:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return boundaries
 
-    async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide, as the leader, which broker is to own ``bundle``."""
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
+        """Decide, as the leader, which broker is to own ``bundle``; wait until it serves it."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
             # The requester may have seen a split that this sidecar has not.
@@ -198,7 +200,16 @@ class LookupService:
                 raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-        return await self._assigner.assign(bundle)
+        broker: BrokerId | None = None
+        try:
+            async with asyncio.timeout(served_within_s or None):
+                broker = await self._assigner.assign(bundle)
+                if served_within_s:
+                    await self._cluster_state.lists.until_served(bundle)
+        except TimeoutError:
+            log.debug("lookup.owner.awaited", bundle=bundle, planned=broker)
+        owner = self._cluster_state.serving_owner(bundle) if self._cluster_state.current else None
+        return Assignment(owner.broker, owner.fencing_token) if owner else Assignment(broker)
 
     # --- waiting -------------------------------------------------------------------
 
@@ -320,11 +331,10 @@ class LookupService:
                 why = self._what_is_awaited(coming, why)
                 await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
-                planned, why = await self._ask(bundle, step, deadline_s - now_s)
-                ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
-                if onward := self._onward(planned, mode):
-                    return onward
-                await following.find(planned)
+                found, why = await self._ask(bundle, step, deadline_s - now_s, mode)
+                if answer := self._answer_of(bundle, found, mode):
+                    return answer
+                ask_again_at_s = await self._ask_again_at_s(found, following)
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
@@ -343,22 +353,46 @@ class LookupService:
         return next_step(mode, place, owned=False, authoritative=authoritative, coming=on_its_way)
 
     async def _ask(
-        self, bundle: BundleId, step: LookupStep, left_s: float
-    ) -> tuple[BrokerId | None, str]:
-        """Let the leader decide; return the planned owner, and what the lookup waits for."""
+        self, bundle: BundleId, step: LookupStep, left_s: float, mode: LookupMode
+    ) -> tuple[Assignment | None, str]:
+        """Let the leader decide; return its answer, and what the lookup waits for.
+
+        With many brokers the leader, which follows all lists anyway, waits until the bundle is
+        served. Otherwise each list that changes would be read by all sidecars with lookups
+        that wait for one of its bundles. A client that follows redirects waits at the owner.
+        """
+        waits = mode is LookupMode.ANSWER and not self._cluster_state.lists.few
+        served_within_s = max(0.0, min(left_s, _SERVED_WITHIN_S)) if waits else 0.0
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
-                    planned = await self._assigner.assign(bundle)
+                    found = Assignment(await self._assigner.assign(bundle))
                 else:
-                    assert self._cluster_state.leader  # noqa: S101 - the step says that there is one
-                    planned = await self._leader_line.assign(self._cluster_state.leader, bundle)
+                    leader = self._cluster_state.leader
+                    assert leader  # noqa: S101 - the step says that there is one
+                    found = await self._leader_line.assign(leader, bundle, served_within_s)
         except TimeoutError:
             return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
             return None, str(error)
-        return planned, f"{planned} is to own it and does not serve it yet"
+        return found, self._what_is_awaited(found.broker, "the leader has not decided in time")
+
+    def _answer_of(
+        self, bundle: BundleId, found: Assignment | None, mode: LookupMode
+    ) -> Owner | Redirection | None:
+        """Return what the leader's answer says to the client, if it is enough."""
+        if found is None:
+            return None
+        return self._naming.assigned(bundle, found) or self._onward(found.broker, mode)
+
+    async def _ask_again_at_s(self, found: Assignment | None, following: _Following) -> float:
+        """Follow the list of the planned owner; return when to ask the leader again."""
+        now_s = self._clock.monotonic_s()
+        if found is not None and found.broker is None:
+            return now_s  # The leader is at work, and waited in place of this lookup.
+        await following.find(found.broker if found else None)
+        return now_s + _ASK_AGAIN_S
 
     def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
         if coming is not None:

@@ -74,6 +74,7 @@ from loadmanager.ports.leading import (
     TaskWish,
 )
 from loadmanager.ports.lookup import (
+    Assignment,
     LeaderInfo,
     LeaderLine,
     LookupRefused,
@@ -100,6 +101,7 @@ from loadmanager.ports.overview import (
 __all__ = [
     "Account",
     "Assessment",
+    "Assignment",
     "BrokerControl",
     "BrokerError",
     "BrokerRefused",

@@ -27,6 +27,18 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class Assignment:
+    """The broker that is to own a bundle, as the leader decided; None if it did not in time.
+
+    ``fencing_token`` is that of the lock under which the broker serves the bundle; None if, as
+    far as the leader has read, it does not serve it yet.
+    """
+
+    broker: BrokerId | None
+    fencing_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Redirection:
     """Ask the sidecar at ``sidecar_url`` instead.
 
@@ -140,8 +152,11 @@ class LookupService(Protocol):
             NamespaceUnknown: it does not exist.
         """
 
-    async def assign(self, bundle: BundleId) -> BrokerId:
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
         """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.
+
+        Returns once the owner serves the bundle, or when ``served_within_s`` have passed. With 0
+        it returns as soon as the owner is decided.
 
         Raises:
             NotLeader: this sidecar does not lead.
@@ -153,8 +168,12 @@ class LookupService(Protocol):
 class LeaderLine(Protocol):
     """How a sidecar reaches the leader's sidecar."""
 
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    async def assign(
+        self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
+    ) -> Assignment:
         """Have the leader decide on ``bundle`` and return which broker is to own it.
+
+        With ``served_within_s`` the leader waits up to that long until that broker serves it.
 
         Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
         """

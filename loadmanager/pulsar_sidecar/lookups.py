@@ -23,7 +23,14 @@ from loadmanager.core.lookup import LookupMode
 from loadmanager.leader.leadership import Leadership
 from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.lookup.service import LookupService
-from loadmanager.ports import LeaderLine, NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.ports import (
+    Assignment,
+    LeaderLine,
+    NamespaceUnknown,
+    Owner,
+    Redirection,
+    Unavailable,
+)
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
@@ -83,7 +90,7 @@ class ObservedLookups(LookupService):
         with _as_refused(f"the partitions of {topic}"):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
 
-    async def assign(self, bundle: BundleId) -> BrokerId:
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:  # noqa: ARG002 - refused at once
         """Refuse: Pulsar places a bundle at its first lookup."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 

@@ -22,7 +22,6 @@ from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.virtual_time import run
 
 LISTS = "get /loadbalance/owned"
-MOST_LISTS_A_LOOKUP = 3
 WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
 Tell = Callable[[Cluster, CountingService, Boundaries], Awaitable[None]]
 
@@ -111,8 +110,12 @@ def test_a_list_that_cannot_be_read_any_more_names_nobody() -> None:
         bundle = await _leave_unread(cluster, boundaries.bundles)
         asked = _bystander(cluster)
         asked.coordination.suspend()
+        asked.line_broken = True
         with pytest.raises(LookupRefused):
             await asked.look_up(topic_in(boundaries, bundle))
+        asked.line_broken = False
+        owner = await asked.look_up(topic_in(boundaries, bundle))  # The leader has read it.
+        assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
         asked.coordination.reconnect()
         owner = await asked.look_up(topic_in(boundaries, bundle))
         assert cluster.servers(bundle) == [cluster.agent_of(owner.broker).host]
@@ -241,7 +244,7 @@ def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> 
     _told(tell)
 
 
-def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone() -> None:
+def test_lookups_of_what_nobody_owns_yet_wait_at_the_leader_and_read_no_lists() -> None:
     async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
         boundaries = await cluster.make_namespace(64, Namespace("acme/cold"))
         service.forget()
@@ -251,10 +254,49 @@ def test_lookups_of_what_nobody_owns_yet_read_the_lists_of_planned_owners_alone(
             *(one.look_up(topic_in(boundaries, bundle)) for bundle, one in asked.items())
         )
         assert all(cluster.server(one.bundle).name == one.broker for one in owners)
-        # It reads two changes of the list that it waits for; before, it read each change of all.
-        assert service.asked_by(others)[LISTS] <= MOST_LISTS_A_LOOKUP * len(owners)
+        # Those that nobody needs, one a second.
+        assert service.asked_by(others)[LISTS] <= 2 * len(others)
+        tokens = {
+            one.bundle: cluster.server(one.bundle).broker.serving[one.bundle] for one in owners
+        }
+        assert {one.bundle: one.fencing_token for one in owners} == tokens
 
     _told(tell, sidecars=16)
+
+
+def test_a_lookup_that_waits_longer_than_the_leader_follows_the_planned_owner() -> None:
+    async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
+        cold = await cluster.make_namespace(8, Namespace("acme/cold"))
+        asked = _bystander(cluster)
+        for agent in cluster.living:
+            agent.coordination.delay_commits_s = 1.2  # Longer in all than the leader's answer.
+        service.forget()
+        bundle = cold.bundles[0]
+        owner = await asked.look_up(topic_in(cold, bundle))
+        assert cluster.server(bundle).name == owner.broker
+        assert service.asked_by([asked])[LISTS] > 0
+
+    _told(tell)
+
+
+def test_a_lookup_that_waits_at_a_leader_that_dies_is_answered_by_the_next_one() -> None:
+    async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
+        cold = await cluster.make_namespace(8, Namespace("acme/cold"))
+        asked, terms = _bystander(cluster), len(service.epochs)
+        for agent in cluster.living:
+            agent.coordination.delay_commits_s = 1.0
+        waiting = asyncio.ensure_future(asked.look_up(topic_in(cold, cold.bundles[0])))
+        await asyncio.sleep(0.5)
+        await cluster.leader.kill()
+        for agent in cluster.living:
+            agent.coordination.delay_commits_s = 0.0
+        with pytest.raises(LookupRefused):  # Its time is over before the session of the leader.
+            await waiting
+        await cluster.until(lambda: len(service.epochs) > terms)
+        owner = await asked.look_up(topic_in(cold, cold.bundles[0]))
+        assert cluster.server(cold.bundles[0]).name == owner.broker
+
+    _told(tell)
 
 
 def test_lookups_that_come_before_the_bundles_are_known_read_them_once() -> None:

@@ -5,9 +5,12 @@ from aiohttp import web
 from loadmanager.adapters.http.bodies import json_object
 from loadmanager.adapters.http.replies import Refused, json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
+from loadmanager.core.bounds import Bound
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
 from loadmanager.ports import LookupService
+
+_SERVED_WITHIN_S = Bound(0.0, 10.0, "seconds from 0 to 10")
 
 ASSIGN_PATH = "/loadmanager/v1/assign"
 
@@ -24,17 +27,26 @@ class AssignResource:
         return [Route("POST", ASSIGN_PATH, self.assign, Role.LOOKUP)]
 
     async def assign(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Place the bundle named in the body.
+        """Place the bundle named in the body, and wait for its owner if the body says so.
 
-        By the epoch the client recognizes the answer of a leader that has been replaced.
+        By the epoch the client recognizes the answer of a leader that has been replaced. The
+        fencing token is in the answer if the broker serves the bundle. The broker is null if
+        the time was over before the decision.
         """
-        given = (await json_object(request)).get("bundle")
+        body = await json_object(request)
+        given, served_within_s = body.get("bundle"), body.get("served_within_s", 0.0)
+        if not _SERVED_WITHIN_S.holds(served_within_s):
+            expected = _SERVED_WITHIN_S.expected
+            raise Refused(400, f"served_within_s = {served_within_s!a:.80}; expected {expected}")
         if not isinstance(given, str):
             raise Refused(400, f"bundle = {given!r}; expected a text")
         try:
             bundle = parse_bundle(given)
         except InvalidName as error:
             raise Refused(400, str(error)) from error
-        broker = await self._lookup.assign(bundle)
+        found = await self._lookup.assign(bundle, served_within_s)
         leader = self._lookup.leader
-        return json_reply({"broker": broker, "epoch": leader.epoch if leader else 0})
+        answer = {"broker": found.broker, "epoch": leader.epoch if leader else 0}
+        if found.fencing_token is not None:
+            answer["fencing_token"] = found.fencing_token
+        return json_reply(answer)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BrokerId, BundleId, parse_broker
-from loadmanager.ports import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.core.ids import BundleId, parse_broker
+from loadmanager.ports import Assignment, LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
 
 _MOST_BYTES_OF_A_DECISION: Final = 65_536
 _SECONDS: Final = re.compile(r"[0-9]{1,4}")
@@ -73,7 +73,9 @@ class HttpAssignClient:
         self._proof = proof
         self._session: aiohttp.ClientSession | None = None
 
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    async def assign(
+        self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
+    ) -> Assignment:
         """Return the broker that is to own ``bundle``, as the leader decides.
 
         Raises:
@@ -87,7 +89,7 @@ class HttpAssignClient:
                 "POST",
                 leader.sidecar_url,
                 ASSIGN_PATH,
-                {"bundle": bundle},
+                {"bundle": bundle, "served_within_s": served_within_s},
                 most_bytes=_MOST_BYTES_OF_A_DECISION,
             )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -110,7 +112,7 @@ class HttpAssignClient:
         method: str,
         sidecar_url: str,
         path: str,
-        value: dict[str, str] | None = None,
+        value: Mapping[str, object] | None = None,
         *,
         most_bytes: int,
         proof: Proof | None = None,
@@ -170,17 +172,20 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
+def _decision(text: str, url: str, leader: LeaderInfo) -> Assignment:
     try:
         answer = json.loads(text)
-        broker, epoch = parse_broker(answer["broker"]), answer["epoch"]
+        named, epoch, token = answer["broker"], answer["epoch"], answer.get("fencing_token")
+        broker = None if named is None else parse_broker(named)
     except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
         raise Unavailable(f"{url}: answered {text[:120]!r}; expected broker and epoch") from None
     if not EPOCH.holds(epoch):
         raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
+    if token is not None and not EPOCH.holds(token):
+        raise Unavailable(f"{url}: fencing_token = {token!a:.80}; expected {EPOCH.expected}")
     if epoch < leader.epoch:
         raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
-    return broker
+    return Assignment(broker, token)
 
 
 def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavailable:

@@ -15,9 +15,9 @@ from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
-from loadmanager.core.ids import BrokerId, BundleId, TopicName
+from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import LeaderInfo, Owner, Unavailable
+from loadmanager.ports import Assignment, LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService
@@ -213,7 +213,9 @@ class CallingLine:
     world: World
     caller: Agent
 
-    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
+    async def assign(
+        self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
+    ) -> Assignment:
         """See `LeaderLine`."""
         self.caller.questions += 1
         await asyncio.sleep(0.001 + self.caller.line_slow_s)
@@ -223,7 +225,7 @@ class CallingLine:
         try:
             async with asyncio.timeout(LINE_TIMEOUT_S):
                 await callee.gate.passed()
-                answer = await callee.app.answering.assign(bundle)
+                answer = await callee.app.answering.assign(bundle, served_within_s)
                 await callee.gate.passed()
         except TimeoutError:
             raise Unavailable(f"the leader at {leader.sidecar_url} is slow") from None

@@ -33,6 +33,7 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import (
+    Assignment,
     Conflict,
     LeaderInfo,
     Missing,
@@ -47,6 +48,7 @@ from loadmanager.ports import (
 from loadmanager.telemetry.lookups import LookupMetrics
 
 PUBLIC = Namespace("public/default")
+TOKEN = 77
 HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"
 
 
@@ -170,8 +172,8 @@ class FakeLookup:
         self.namespaces[boundaries.namespace] = boundaries
         self.picture_version += 1
 
-    async def assign(self, bundle: BundleId) -> BrokerId:
-        """Name the taker, if this is the leader."""
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
+        """Name the taker, if this is the leader; its lock has the token only if it is awaited."""
         if not self.leads:
             raise NotLeader("this sidecar does not lead")
         await self._pass_gate()
@@ -180,7 +182,7 @@ class FakeLookup:
             raise NamespaceUnknown(f"{bundle} is in no namespace")
         if self.taker is None:
             raise Unavailable("no broker is registered", 3.0)
-        return BrokerId(self.taker)
+        return Assignment(BrokerId(self.taker), TOKEN if served_within_s else None)
 
     async def _pass_gate(self) -> None:
         if self.gate is not None:

@@ -7,8 +7,22 @@ import pytest
 from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import LeaderInfo, LeaderLine, NamespaceUnknown, NotLeader, Unavailable
-from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
+from loadmanager.ports import (
+    Assignment,
+    LeaderInfo,
+    LeaderLine,
+    NamespaceUnknown,
+    NotLeader,
+    Unavailable,
+)
+from tests.adapters.http.conftest import (
+    PUBLIC,
+    TOKEN,
+    FakeLookup,
+    RunningServer,
+    StartServer,
+    until,
+)
 
 BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"
@@ -40,12 +54,32 @@ async def leader(server: RunningServer) -> RunningServer:
 async def test_the_leaders_decision_comes_back_over_the_line(
     leader: RunningServer, line: LeaderLine
 ) -> None:
-    assert await line.assign(leader_at(leader.url + "/"), BUNDLE) == "b1:8080"
+    assert (await line.assign(leader_at(leader.url + "/"), BUNDLE)).broker == "b1:8080"
 
 
 async def test_the_leader_tells_broker_and_epoch(leader: RunningServer) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
+
+
+async def test_the_leader_waits_for_the_owner_if_asked_to(
+    leader: RunningServer, line: LeaderLine
+) -> None:
+    asked = {"bundle": BUNDLE, "served_within_s": 1.5}
+    got = await leader.ask(ASSIGN, "POST", json=asked)
+    assert got.json() == {"broker": "b1:8080", "epoch": 4, "fencing_token": TOKEN}
+    assert await line.assign(leader_at(leader.url), BUNDLE, 1.5) == Assignment(
+        BrokerId("b1:8080"), TOKEN
+    )
+    assert await line.assign(leader_at(leader.url), BUNDLE) == Assignment(BrokerId("b1:8080"))
+
+
+@pytest.mark.parametrize("within_s", [-1, 11, "2", None, True, [1.0]])
+async def test_a_wait_out_of_bounds_is_refused(leader: RunningServer, within_s: object) -> None:
+    got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE, "served_within_s": within_s})
+    assert got.status == 400
+    assert "served_within_s = " in got.json()["reason"]
+    assert "expected seconds from 0 to 10" in got.json()["reason"]
 
 
 async def test_who_does_not_lead_says_so(leader: RunningServer, line: LeaderLine) -> None:
@@ -201,7 +235,7 @@ async def test_a_malformed_question_is_refused(
 async def test_a_line_can_be_used_again_after_it_was_closed(leader: RunningServer) -> None:
     line = HttpAssignClient()
     for _ in range(2):
-        assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"
+        assert (await line.assign(leader_at(leader.url), BUNDLE)).broker == "b1:8080"
         await line.close()
 
 
