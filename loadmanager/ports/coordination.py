@@ -273,14 +273,15 @@ class Coordination(Protocol):
         *,
         postpone: Callable[[], bool] | None = None,
     ) -> NodeWatch:
-        """Call ``callback`` with the node now, after each change and after a reconnect.
+        """Call ``callback`` with the node now, after each change and in each new session.
 
         Changes that follow one another closely may be reported as one: the last
-        state is always reported, not every state. None: the node does not exist.
+        state is always reported, not every state, also of those while the connection was broken.
+        None: the node does not exist.
 
-        ``postpone`` is called before the first read, after a change and after a reconnect. Where
+        ``postpone`` is called before the first read, after a change and in a new session. Where
         it returns True nothing is read or reported, further changes included, until
-        `NodeWatch.read` or a reconnect at which it returns False.
+        `NodeWatch.read` or a new session in which it returns False.
         """
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
-from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.config import Config
 from loadmanager.ports import Check, Create, Node, Operation, SetData, Stat
@@ -72,6 +72,11 @@ class CountingService(TimedService):
         names = super().children(session_id, path, trigger)
         self.read_bytes[session_id] += sum(map(len, names))
         return names
+
+    def rearm(self, session_id: int, since_zxid: int, triggers: Sequence[ArmedTrigger]) -> None:
+        """See `MemoryService`."""
+        self.requests[session_id, "rearm"] += 1
+        super().rearm(session_id, since_zxid, triggers)
 
     def sync(self, session_id: int) -> None:
         """See `MemoryService`."""

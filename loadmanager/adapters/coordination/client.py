@@ -52,6 +52,7 @@ class LinkedCoordination:
         self._link_state = self._record.state
         self._preparation: asyncio.Task[None] | None = None
         self._watches = WatchTable(link)
+        self._watching_session_id = 0
         self._opened = False
         self._closed = False
 
@@ -166,31 +167,52 @@ class LinkedCoordination:
         return self._watches.watch_children(self._place(path), callback)
 
     def _link_changed(self, state: SessionState) -> None:
-        """Publish the link's state; a first connection waits until the chroot exists."""
+        """Publish the link's state.
+
+        A first connection waits until the chroot exists. One that resumes the session waits until
+        the watches are set again: whoever sees it connected is told what changed meanwhile.
+        """
         self._link_state = state
         if self._closed:
             return
-        if state.connection is Connection.CONNECTED and not self._chroot_ready:
+        connected = state.connection is Connection.CONNECTED
+        if connected and (not self._chroot_ready or self._lacks_watches(state)):
             self._preparation = asyncio.get_running_loop().create_task(self._prepare(state))
         else:
             self._publish(state)
 
     async def _prepare(self, state: SessionState) -> None:
         try:
-            await self._make(self._chroot)
+            if not self._chroot_ready:
+                await self._make_chroot()
+            if self._lacks_watches(state):
+                await self._watches.rearm()
         except (Disconnected, SessionLost):
             return  # The next connection tries again.
+        if self._link_state is state:
+            self._publish(state)
+
+    def _lacks_watches(self, state: SessionState) -> bool:
+        """Return whether watches of this session were lost with its last connection."""
+        return self._watching_session_id == state.session_id and bool(self._watches.armed)
+
+    async def _make_chroot(self) -> None:
+        try:
+            await self._make(self._chroot)
+        except (Disconnected, SessionLost):
+            raise
         except CoordinationError as error:
             # Each request raises the same error to its caller, which can act on it.
             log.error("coordination.chroot.refused", path=self._chroot, error=str(error))  # noqa: TRY400 - the text says it all, there is no bug to trace
         else:
             self._chroot_ready = True
-        if self._link_state is state:
-            self._publish(state)
 
     def _publish(self, state: SessionState) -> None:
         self._record.publish(state)
         if state.connection is Connection.CONNECTED:
+            if self._watching_session_id != state.session_id:
+                self._watches.disarm()
+                self._watching_session_id = state.session_id
             self._watches.reread()
 
     def _place(self, path: str) -> str:

@@ -36,6 +36,7 @@ _REQUESTS: Final = [
     "get",
     "exists",
     "children",
+    "rearm",
     "sync",
     "heartbeat",
     "create",

@@ -1,6 +1,8 @@
 """The part that each adapter implements: a link that sends requests to the service."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from loadmanager.ports.coordination import Node, Operation, SessionState, Stat
@@ -11,6 +13,28 @@ Trigger = Callable[[], None]
 Triggers of one path compare equal, so that a link keeps only one of them, however often a
 watch is closed and opened again.
 """
+
+
+class ReadKind(StrEnum):
+    """The read that a trigger was set by, which decides what calls it."""
+
+    NODE = "node"
+    """A node that exists: its next change or deletion."""
+
+    MISSING = "missing"
+    """A node that does not exist: its creation."""
+
+    CHILDREN = "children"
+    """The children of a node that exists: their next change, or the deletion of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmedTrigger:
+    """A trigger that has not been called since the read that set it."""
+
+    kind: ReadKind
+    path: str
+    trigger: Trigger
 
 
 class Link(Protocol):
@@ -36,6 +60,13 @@ class Link(Protocol):
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
         """Return the sorted names. Raises `NodeMissing`, and then sets no trigger."""
+
+    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
+        """Set again triggers that were lost with the connection, in a session that lives on.
+
+        Those whose read has another result since the connection was lost are called instead,
+        before this returns or soon after it.
+        """
 
     async def sync(self, path: str) -> None:
         """Bring the server of this link up to date with the leader."""

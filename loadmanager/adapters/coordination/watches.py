@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from loadmanager.adapters.coordination.link import Link, Trigger
+from loadmanager.adapters.coordination.link import ArmedTrigger, Link, ReadKind, Trigger
 from loadmanager.ports.coordination import (
     CoordinationError,
     Disconnected,
@@ -19,31 +19,33 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 Value = TypeVar("Value")
-Read = Callable[[Link, str, Trigger], Awaitable[Value]]
+Read = Callable[[Link, str, Trigger], Awaitable[tuple[ReadKind, Value]]]
 
 REREAD_DELAY_S: Final = 1.0
 """Pause after a read that the service refused, such as for missing permissions."""
 
 
-async def read_node(link: Link, path: str, trigger: Trigger) -> Node | None:
+async def read_node(link: Link, path: str, trigger: Trigger) -> tuple[ReadKind, Node | None]:
     """Return the node, and set ``trigger`` for its next change, deletion or creation."""
     while True:
         try:
-            return await link.get(path, trigger)
+            return ReadKind.NODE, await link.get(path, trigger)
         except NodeMissing:
             if await link.exists(path, trigger) is None:
-                return None
+                return ReadKind.MISSING, None
             # It was created between the two reads: get it now.
 
 
-async def read_children(link: Link, path: str, trigger: Trigger) -> tuple[str, ...]:
+async def read_children(
+    link: Link, path: str, trigger: Trigger
+) -> tuple[ReadKind, tuple[str, ...]]:
     """Return the sorted names, and set ``trigger`` for their next change."""
     while True:
         try:
-            return await link.children(path, trigger)
+            return ReadKind.CHILDREN, await link.children(path, trigger)
         except NodeMissing:
             if await link.exists(path, trigger) is None:
-                return ()
+                return ReadKind.MISSING, ()
 
 
 class _Unreported:
@@ -115,6 +117,8 @@ class WatchedPath(Generic[Value]):
         self._stale = False
         self._repeat = False
         self._task: asyncio.Task[None] | None = None
+        self._armed_by: ReadKind | None = None
+        self._postponed = False
         self.subscriptions: list[Subscription[Value]] = []
 
     def subscribe(
@@ -134,14 +138,33 @@ class WatchedPath(Generic[Value]):
         if not self.subscriptions:
             self._unused(self)
 
+    @property
+    def armed(self) -> ArmedTrigger | None:
+        """The trigger that stands for the value as read last, None if there is none."""
+        if self._armed_by is None:
+            return None
+        return ArmedTrigger(self._armed_by, self._path, self._trigger)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no read is needed: a trigger stands, or all watches postpone the read."""
+        return self._armed_by is not None or self._postponed
+
+    def disarm(self) -> None:
+        """Note that no trigger stands, and that nothing is known any more."""
+        self._armed_by, self._postponed = None, False
+
     def changed(self, *, repeat: bool = False) -> None:
         """Read after a trigger, unless all watches postpone it; see `refresh`.
 
         A read under way may be older than the change, so another one follows it.
         """
+        self._armed_by = None
         wishes = [one.postpone for one in self.subscriptions]
         if self._task is not None or not all(wish is not None and wish() for wish in wishes):
             self.refresh(repeat=repeat)
+        else:
+            self._postponed = True
 
     def read(self) -> None:
         """Read and report a postponed change, unless a read is under way."""
@@ -155,6 +178,7 @@ class WatchedPath(Generic[Value]):
             repeat: report the value even if it is the one reported last.
         """
         self._repeat = self._repeat or repeat
+        self._postponed = False
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._read_until_fresh())
         else:
@@ -174,12 +198,12 @@ class WatchedPath(Generic[Value]):
             self._task = None
 
     async def _read_once(self) -> None:
-        self._stale = False
+        self._stale, self._armed_by = False, None
         self._reads += 1
         read = self._reads
         repeat, self._repeat = self._repeat, False
         try:
-            value = await self._read(self._link, self._path, self._trigger)
+            self._armed_by, value = await self._read(self._link, self._path, self._trigger)
         except (Disconnected, SessionLost):
             # The next read follows when the connection is back.
             self._repeat = self._repeat or repeat
@@ -236,10 +260,39 @@ class WatchTable:
         if watched is not None:
             watched.changed()
 
-    def reread(self) -> None:
-        """Read and report all paths that are not postponed, after the loss of all triggers."""
+    @property
+    def armed(self) -> list[ArmedTrigger]:
+        """The triggers that stand, or stood when the connection was lost."""
+        return [armed for watched in self._all() if (armed := watched.armed) is not None]
+
+    async def rearm(self) -> None:
+        """Set all triggers again that were lost with a connection of a session that lives on.
+
+        Paths that did not change meanwhile are not read: reading everything after each reconnect
+        would be N times N requests in a cluster of N sidecars.
+
+        Raises:
+            Disconnected: the connection broke again.
+            SessionLost: the session ended meanwhile.
+        """
+        try:
+            await self._link.rearm(self.armed)
+        except (Disconnected, SessionLost):
+            raise
+        except CoordinationError as error:
+            log.warning("coordination.watches.refused", error=str(error))
+            self.disarm()
+
+    def disarm(self) -> None:
+        """Note that all triggers are gone for good: those of a former session."""
         for watched in self._all():
-            watched.changed(repeat=True)
+            watched.disarm()
+
+    def reread(self) -> None:
+        """Read and report all paths without a trigger that are not postponed."""
+        for watched in self._all():
+            if not watched.settled:
+                watched.changed(repeat=True)
 
     def close(self) -> None:
         """Stop all watches."""

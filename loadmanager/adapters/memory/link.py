@@ -3,11 +3,11 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeVar
 
-from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.ports.coordination import (
@@ -78,6 +78,8 @@ class MemoryLink:
         self._loss: Loss | None = None
         self._wished = self._server = service.main
         self._seen_zxid = 0
+        self._armed_zxid = 0
+        self._armed = True
         self._asked_zxid: float = 0
 
     # What `Link` asks for.
@@ -96,18 +98,25 @@ class MemoryLink:
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
         """Return the node."""
-        armed = self._queued(trigger)
+        armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.get(session, path, armed))
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
         """Return the node's stat."""
-        armed = self._queued(trigger)
+        armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.exists(session, path, armed))
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
         """Return the sorted names."""
-        armed = self._queued(trigger)
+        armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.children(session, path, armed))
+
+    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
+        """Set triggers again."""
+        queued = [replace(one, trigger=self._queued(one.trigger)) for one in triggers]
+        since, connection = self._armed_zxid, self._connection
+        await self._ask(lambda session: self._service.rearm(session, since, queued))
+        self._armed = self._armed or connection == self._connection
 
     async def sync(self, path: str) -> None:
         """Return when the server has applied what was committed before.
@@ -173,8 +182,11 @@ class MemoryLink:
         self._cut = False
         self._connect()
 
-    def _queued(self, trigger: Trigger | None) -> Trigger | None:
-        return None if trigger is None else QueuedTrigger(self, trigger)
+    def _armed_for(self, trigger: Trigger | None) -> Trigger | None:
+        return None if trigger is None else self._queued(trigger)
+
+    def _queued(self, trigger: Trigger) -> Trigger:
+        return QueuedTrigger(self, trigger)
 
     async def _write(self, operation: Create | SetData) -> Stat:
         stat = await self._ask(
@@ -244,8 +256,10 @@ class MemoryLink:
             except SessionLost:
                 self._become(Connection.LOST, self._state.session_id)
             else:
+                self._armed = False
                 self._connected(self._state.session_id)
                 return
+        self._armed = True
         self._connected(self._service.open_session(self._timeout_s, self._expired))
 
     def _connected(self, session_id: int) -> None:
@@ -262,6 +276,8 @@ class MemoryLink:
         self._connection += 1
         self._server.wake()
         if self._state.connection is Connection.CONNECTED:
+            if self._armed:
+                self._armed_zxid = self._seen_zxid
             self._service.silence(self._state.session_id)
             self._become(Connection.SUSPENDED, self._state.session_id)
 

@@ -10,7 +10,7 @@ that is silent for its timeout takes its ephemeral nodes along.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadmanager.adapters.coordination.link import Trigger
+from loadmanager.adapters.coordination.link import ArmedTrigger, ReadKind, Trigger
 from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.tree import EMPTY_ROOT, Draft, drafted, ephemerals_of
 from loadmanager.ports.coordination import (
@@ -171,6 +171,24 @@ class MemoryService:
         if trigger is not None:
             server.triggers.arm(("children", path), session_id, trigger)
         return names
+
+    def rearm(self, session_id: int, since_zxid: int, triggers: Sequence[ArmedTrigger]) -> None:
+        """Arm triggers again, and call those for which something changed after ``since_zxid``."""
+        server = self._session(session_id).server
+        for armed in triggers:
+            znode = server.tree.get(armed.path)
+            match armed.kind:
+                case ReadKind.NODE:
+                    changed = znode is None or znode.node.stat.mzxid > since_zxid
+                case ReadKind.MISSING:
+                    changed = znode is not None
+                case ReadKind.CHILDREN:
+                    changed = znode is None or znode.pzxid > since_zxid
+            if changed:
+                armed.trigger()
+            else:
+                what = "children" if armed.kind is ReadKind.CHILDREN else "node"
+                server.triggers.arm((what, armed.path), session_id, armed.trigger)
 
     def sync(self, session_id: int) -> None:
         """Let the leader hear of a session; its server has to reach the zxid of now."""

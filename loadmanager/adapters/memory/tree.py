@@ -24,18 +24,19 @@ from loadmanager.ports.coordination import (
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A node at one moment."""
+    """A node at one moment; ``pzxid`` is the transaction that last changed its children."""
 
     node: Node
     children: frozenset[str] = frozenset()
+    pzxid: int = 0
 
-    def with_child(self, name: str) -> "Znode":
+    def with_child(self, name: str, zxid: int) -> "Znode":
         """Return it with one child more."""
-        return replace(self, children=self.children | {name})
+        return replace(self, children=self.children | {name}, pzxid=zxid)
 
-    def without_child(self, name: str) -> "Znode":
+    def without_child(self, name: str, zxid: int) -> "Znode":
         """Return it with one child less."""
-        return replace(self, children=self.children - {name})
+        return replace(self, children=self.children - {name}, pzxid=zxid)
 
 
 EMPTY_ROOT = Znode(Node(b"", Stat(version=0, czxid=0, mzxid=0, ephemeral_owner=0)))
@@ -94,8 +95,8 @@ class Draft:
             raise CoordinationError(f"{parent_path}: is ephemeral and cannot have children")
         owner = self.session_id if operation.ephemeral else 0
         stat = Stat(version=0, czxid=self.zxid, mzxid=self.zxid, ephemeral_owner=owner)
-        self.changes[operation.path] = Znode(Node(operation.data, stat))
-        self.changes[parent_path] = parent.with_child(name)
+        self.changes[operation.path] = Znode(Node(operation.data, stat), pzxid=self.zxid)
+        self.changes[parent_path] = parent.with_child(name, self.zxid)
         self.touched += [("node", operation.path), ("children", parent_path)]
         return stat
 
@@ -116,7 +117,7 @@ class Draft:
             raise NotEmpty(f"{operation.path}: has {len(znode.children)} children")
         parent_path, name = parent_of(operation.path), operation.path.rpartition("/")[2]
         self.changes[operation.path] = None
-        self.changes[parent_path] = self.find(parent_path).without_child(name)
+        self.changes[parent_path] = self.find(parent_path).without_child(name, self.zxid)
         self.touched += [
             ("node", operation.path),
             ("children", operation.path),

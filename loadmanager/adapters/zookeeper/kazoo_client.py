@@ -9,6 +9,7 @@ this; `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. It
 - kazoo reports a connection before it has logged in. Here a connection is reported after the
   login.
 - kazoo does not report the granted session timeout.
+- kazoo cannot set watches again after a reconnect: it drops them, so all would be read again.
 - kazoo's pauses between attempts do not depend on the session timeout.
 - kazoo waits up to a whole session timeout for one server to accept a connection.
 - kazoo creates and closes an epoll set for each of the four waits of one request.
@@ -23,25 +24,32 @@ import math
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import _CONNECTION_DROP, ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Connect, int_struct, write_string
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from loadmanager.adapters.coordination.link import ArmedTrigger, ReadKind, Trigger
 from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOptions
 from loadmanager.ports.coordination import CoordinationError
 
+_LONG: Final = struct.Struct("!q")
 _KAZOO_LOG: Final = logging.getLogger("loadmanager.kazoo")
 # At DEBUG kazoo logs each request with its content, including credentials.
 _KAZOO_LOG.setLevel(logging.WARNING)
+
+
+Watcher = Callable[[Any], None]
+"""Called on kazoo's thread with an event of a watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,8 @@ class ClientEvent:
 
     ``generation`` counts the connections of one client. ``state`` is one of kazoo's
     ``KeeperState``: CONNECTED, CONNECTING (the connection broke), EXPIRED_SESSION, or
-    AUTH_FAILED and CLOSED, after which the client cannot be used any more.
+    AUTH_FAILED and CLOSED, after which the client cannot be used any more. ``last_zxid`` is the
+    last transaction that the client has seen by then.
     """
 
     client: "GatedClient"
@@ -59,6 +68,32 @@ class ClientEvent:
     session_id: int
     session_password: bytes
     timeout_s: float
+    last_zxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetWatches:
+    """ZooKeeper's request to set watches on a new connection; those that changed fire at once.
+
+    A node's watch fires if it changed after the transaction ``since_zxid`` or is gone, that of a
+    missing node if it exists, that of children if they changed or the node is gone.
+    """
+
+    since_zxid: int
+    triggers: Sequence[ArmedTrigger]
+    type: ClassVar[int] = 101
+
+    def serialize(self) -> bytes:
+        """Return its fields in ZooKeeper's encoding: the paths of each kind in a vector."""
+        parts = [_LONG.pack(self.since_zxid)]
+        for kind in (ReadKind.NODE, ReadKind.MISSING, ReadKind.CHILDREN):
+            paths = [one.path for one in self.triggers if one.kind is kind]
+            parts += [int_struct.pack(len(paths)), *map(write_string, paths)]
+        return b"".join(parts)
+
+    @classmethod
+    def deserialize(cls, _buffer: bytes, _offset: int) -> None:
+        """Return nothing: the answer is a header alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +152,27 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
         with self._gate:
             self._admitted = generation
 
+    def rearm_async(
+        self,
+        since_zxid: int,
+        triggers: Sequence[ArmedTrigger],
+        watcher: Callable[[Trigger], Watcher],
+    ) -> Any:
+        """Set watches again; return the answer as kazoo's own methods do.
+
+        ``watcher`` makes of a trigger what kazoo's thread is to call.
+        """
+        answer = self.handler.async_result()
+        # Before the request, because what changed is notified before the answer. kazoo's thread
+        # walks through all watches only under the same lock.
+        with self._gate:
+            for one in triggers:
+                of_children = one.kind is ReadKind.CHILDREN
+                watchers = self._child_watchers if of_children else self._data_watchers
+                watchers[one.path].add(watcher(one.trigger))
+            self._call(SetWatches(since_zxid, triggers), answer)
+        return answer
+
     def drop(self) -> None:
         """Break the connection, so that kazoo connects again."""
         # kazoo's own thread closes the socket: closing it here would be a race.
@@ -169,6 +225,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             self._session_id or 0,
             self._session_passwd,
             self._granted_timeout_s,
+            self.last_zxid,
         )
         self._report(event)
 

@@ -1,14 +1,14 @@
 """The link to ZooKeeper: the requests of the port, sent through kazoo."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kazoo.protocol.states import EventType, ZnodeStat
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.coordination.counted import Observe, counted
-from loadmanager.adapters.coordination.link import Link, Trigger
+from loadmanager.adapters.coordination.link import ArmedTrigger, Link, Trigger
 from loadmanager.adapters.zookeeper.errors import rejection
 from loadmanager.adapters.zookeeper.kazoo_client import GatedClient
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
@@ -23,6 +23,9 @@ from loadmanager.ports.coordination import (
     SetData,
     Stat,
 )
+
+MOST_REARMED_BYTES: Final = 131_072
+"""The paths of one request that sets watches again, as in ZooKeeper's own client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class KazooLink:
         names = await self._session.ask(path, lambda client: client.get_children_async(path, watch))
         return tuple(sorted(names))
 
+    async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
+        """Set triggers again, by as many requests as their paths take."""
+        await self._session.rearm(_in_requests(triggers), self._on_loop)
+
     async def sync(self, path: str) -> None:
         """Bring the server up to date."""
         await self._session.ask(path, lambda client: client.sync_async(path))
@@ -120,7 +127,25 @@ class KazooLink:
         return tuple(_stat(one) if isinstance(one, ZnodeStat) else None for one in results)
 
     def _armed(self, trigger: Trigger | None) -> _LoopTrigger | None:
-        return None if trigger is None else _LoopTrigger(self._session, trigger)
+        return None if trigger is None else self._on_loop(trigger)
+
+    def _on_loop(self, trigger: Trigger) -> _LoopTrigger:
+        return _LoopTrigger(self._session, trigger)
+
+
+def _in_requests(triggers: Sequence[ArmedTrigger]) -> Iterator[list[ArmedTrigger]]:
+    """Yield the triggers in parts that a server takes at once."""
+    some: list[ArmedTrigger] = []
+    size_bytes = 0
+    for one in triggers:
+        path_bytes = len(one.path.encode()) + 4
+        if some and size_bytes + path_bytes > MOST_REARMED_BYTES:
+            yield some
+            some, size_bytes = [], 0
+        some.append(one)
+        size_bytes += path_bytes
+    if some:
+        yield some
 
 
 def _add(transaction: Any, operation: Operation) -> None:

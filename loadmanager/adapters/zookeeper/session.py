@@ -7,16 +7,22 @@ import asyncio
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
 from kazoo.exceptions import KazooException
 from kazoo.protocol.states import KeeperState
 
+from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.adapters.zookeeper.errors import translated
 from loadmanager.adapters.zookeeper.inquiry import newest_transaction
-from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
+from loadmanager.adapters.zookeeper.kazoo_client import (
+    ClientEvent,
+    GatedClient,
+    Resumption,
+    Watcher,
+)
 from loadmanager.adapters.zookeeper.keepalive import Keepalive
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import (
@@ -48,6 +54,8 @@ class KazooSession:
         self._client: GatedClient | None = None
         self._resumption: Resumption | None = None
         self._generation = 0
+        self._watched_zxid = 0
+        self._watches_stand = True
         self._keepalive = Keepalive(options.session_timeout_s, 0.0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._disposals: set[asyncio.Task[None]] = set()
@@ -106,6 +114,24 @@ class KazooSession:
         except KazooException as error:
             raise translated(error, where) from error
 
+    async def rearm(
+        self, requests: Iterable[Sequence[ArmedTrigger]], watcher: Callable[[Trigger], Watcher]
+    ) -> None:
+        """Set watches again that the last connection took with it.
+
+        ZooKeeper compares them with the last transaction of which this session has certainly
+        been notified, and triggers at once those of what changed since.
+        """
+        since, generation = self._watched_zxid, self._generation
+        for triggers in requests:
+
+            def send(client: GatedClient, triggers: Sequence[ArmedTrigger] = triggers) -> Any:
+                return client.rearm_async(since, triggers, watcher)
+
+            await self.ask("watches", send)
+        if generation == self._generation:
+            self._watches_stand = True
+
     async def heartbeat(self) -> None:
         """Commit a transaction that changes nothing: a majority has to confirm it.
 
@@ -161,6 +187,8 @@ class KazooSession:
     def _on_client_event(self, event: ClientEvent) -> None:
         if self._closing or event.client is not self._client:
             return
+        if event.state != KeeperState.CONNECTED and self._watches_stand:
+            self._watched_zxid, self._watches_stand = event.last_zxid, False
         match event.state:
             case KeeperState.CONNECTED:
                 self._connected(event)
@@ -187,6 +215,8 @@ class KazooSession:
             log.error("zookeeper.session.replaced", former=f"{former:#x}")
             self._become(Connection.LOST)
         self._doubtful_since_s = math.inf
+        if former != event.session_id:
+            self._watches_stand = True  # All that there are will be set by reads.
         self._resumption = Resumption(event.session_id, event.session_password, 0)
         self._state = SessionState(Connection.CONNECTED, event.session_id, event.timeout_s)
         event.client.admit(event.generation)

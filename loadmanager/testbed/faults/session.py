@@ -95,8 +95,8 @@ class FaultyLink(MemoryLink):
         else:
             self._break()
 
-    def _queued(self, trigger: Trigger | None) -> Trigger | None:
-        return None if trigger is None else _Event(self, trigger)
+    def _queued(self, trigger: Trigger) -> Trigger:
+        return _Event(self, trigger)
 
     async def _deliver_in_turn(self, trigger: Trigger) -> None:
         await self.way_back.turn()

@@ -10,7 +10,14 @@ from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.coordination.watches import WatchTable
 from loadmanager.adapters.memory.link import MemoryLink
 from loadmanager.adapters.memory.service import MemoryService
-from loadmanager.ports.coordination import Connection, Coordination, Node, Stat
+from loadmanager.ports.coordination import (
+    Connection,
+    Coordination,
+    CoordinationError,
+    Disconnected,
+    Node,
+    Stat,
+)
 
 
 def contents(told: list[Node | None]) -> list[bytes | None]:
@@ -19,6 +26,36 @@ def contents(told: list[Node | None]) -> list[bytes | None]:
 
 def last(told: list[Any], value: object) -> Callable[[], bool]:
     return lambda: bool(told) and told[-1] == value
+
+
+def has(told: list[Node | None], content: bytes) -> Callable[[], bool]:
+    return lambda: contents(told)[-1:] == [content]
+
+
+async def reconnect(world: World, session: Coordination) -> None:
+    world.cut(session)
+    await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+    world.mend(session)
+    await eventually(lambda: session.session.connection is Connection.CONNECTED)
+
+
+def count_reads(session: Coordination) -> list[str]:
+    """Return a list to which the path of each further read of a watch is appended."""
+    link: Any = session._link  # type: ignore[attr-defined]
+    chroot: str = session._chroot  # type: ignore[attr-defined]
+    read: list[str] = []
+
+    def counting(send: Callable[..., Any]) -> Callable[..., Any]:
+        def request(path: str, trigger: Trigger | None = None) -> Any:
+            if trigger is not None:
+                read.append(path.removeprefix(chroot))
+            return send(path, trigger)
+
+        return request
+
+    for kind in ("get", "exists", "children"):
+        setattr(link, kind, counting(getattr(link, kind)))
+    return read
 
 
 async def test_a_watch_tells_what_is_there_and_then_each_change(
@@ -121,9 +158,8 @@ async def test_a_watch_that_postpones_delays_no_other_of_the_same_node(
     assert contents(patient) == [None, b"one"]
 
 
-@pytest.mark.parametrize("patient_still", [True, False])
-async def test_what_a_watch_postponed_is_told_after_a_reconnect_unless_postponed_again(
-    world: World, session: Coordination, other: Coordination, *, patient_still: bool
+async def test_what_a_watch_postponed_stays_postponed_after_a_reconnect_until_it_is_read(
+    world: World, session: Coordination, other: Coordination
 ) -> None:
     await other.create("/a", b"one")
     told: list[Node | None] = []
@@ -133,16 +169,148 @@ async def test_what_a_watch_postponed_is_told_after_a_reconnect_unless_postponed
     patience.patient = True
     await other.set("/a", b"two")
     await eventually(lambda: patience.postponed == 1)
-    patience.patient = patient_still
+    await reconnect(world, session)
+    await session.sync("/a")
+    assert (patience.postponed, contents(told)) == (1, [b"one"])
+    watch.read()
+    await eventually(lambda: contents(told) == [b"one", b"two"])
+    await other.set("/a", b"three")
+    await eventually(lambda: patience.postponed == 2)
+
+
+async def test_a_new_session_asks_again_what_a_watch_postpones(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    await other.create("/a", b"one")
+    told: list[Node | None] = []
+    patience = Patience(patient=True)
+    session.watch("/a", told.append, postpone=patience)
+    assert patience.postponed == 1
+    patience.patient = False
+    former = session.session.session_id
+    await world.expire(session)
+    await eventually(lambda: session.session.session_id != former)
+    await eventually(lambda: contents(told) == [b"one"])
+
+
+async def test_after_a_reconnect_what_changed_is_told_and_nothing_else_is_read(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    nodes = {f"/{name}": name.encode() for name in ("same", "set", "deleted", "again")}
+    for path, content in nodes.items():
+        await other.create(path, content)
+    for folder in ("/still", "/grown", "/gone"):
+        await other.create(f"{folder}/a", b"")
+    told: dict[str, list[Node | None]] = {path: [] for path in (*nodes, "/missing", "/made")}
+    names: dict[str, list[tuple[str, ...]]] = {
+        path: [] for path in ("/still", "/grown", "/gone", "/none", "/begun")
+    }
+    for path, nodes_told in told.items():
+        session.watch(path, nodes_told.append)
+    for path, names_told in names.items():
+        session.watch_children(path, names_told.append)
+    await eventually(lambda: all(told.values()) and all(names.values()))
+    before = {**{path: len(each) for path, each in told.items()}, **dict.fromkeys(names, 1)}
     world.cut(session)
     await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+    await other.set("/set", b"new")
+    await other.delete("/deleted")
+    await other.delete("/again")
+    await other.create("/again", b"other")
+    await other.create("/made", b"made")
+    await other.create("/grown/b", b"")
+    await other.delete("/gone/a")
+    await other.delete("/gone")
+    await other.create("/begun/a", b"")
+    read = count_reads(session)
     world.mend(session)
     await eventually(lambda: session.session.connection is Connection.CONNECTED)
-    if patient_still:
-        await eventually(lambda: patience.postponed > 1)
-        assert contents(told) == [b"one"]
-        watch.read()
+    await eventually(last(names["/begun"], ("a",)))
+    await eventually(last(names["/grown"], ("a", "b")))
+    await eventually(last(names["/gone"], ()))
+    for path, content in {"/set": b"new", "/again": b"other", "/made": b"made"}.items():
+        await eventually(has(told[path], content))
+    await eventually(lambda: contents(told["/deleted"])[-1] is None)
+    assert set(read) == {"/set", "/deleted", "/again", "/made", "/grown", "/gone", "/begun"}
+    for path in ("/same", "/missing"):
+        assert len(told[path]) == before[path]
+    assert (names["/still"], names["/none"]) == ([("a",)], [()])
+    # The watches stand again, all of them.
+    await other.set("/same", b"changed")
+    await other.create("/missing", b"there")
+    await other.create("/still/b", b"")
+    await other.create("/none/a", b"")
+    await other.set("/set", b"newer")
+    await eventually(lambda: contents(told["/same"])[-1] == b"changed")
+    await eventually(lambda: contents(told["/missing"])[-1] == b"there")
+    await eventually(last(names["/still"], ("a", "b")))
+    await eventually(last(names["/none"], ("a",)))
+    await eventually(lambda: contents(told["/set"])[-1] == b"newer")
+
+
+async def test_a_change_between_two_breaks_of_the_connection_is_told(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    """What was asked on a connection whose watches were never set again proves nothing."""
+    await other.create("/a", b"one")
+    told: list[Node | None] = []
+    session.watch("/a", told.append)
+    await eventually(lambda: contents(told) == [b"one"])
+    whole = session._link.rearm  # type: ignore[attr-defined]
+    refusals = 0
+
+    async def refused(_triggers: object) -> None:
+        nonlocal refusals
+        refusals += 1
+        await session._link.get("/a")  # type: ignore[attr-defined]  # It sees the change.
+        raise Disconnected("broke again")
+
+    session._link.rearm = refused  # type: ignore[attr-defined]
+    world.cut(session)
+    await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+    await other.set("/a", b"two")
+    world.mend(session)
+    await eventually(lambda: refusals)
+    world.cut(session)
+    session._link.rearm = whole  # type: ignore[attr-defined]
+    await asyncio.sleep(0.1)
+    world.mend(session)
     await eventually(lambda: contents(told) == [b"one", b"two"])
+
+
+async def test_watches_that_the_service_does_not_set_again_are_all_read(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    await other.create("/a", b"one")
+    told: list[Node | None] = []
+    session.watch("/a", told.append)
+    await eventually(lambda: contents(told) == [b"one"])
+
+    async def refused(_triggers: object) -> None:
+        raise CoordinationError("unknown request")
+
+    session._link.rearm = refused  # type: ignore[attr-defined]
+    world.cut(session)
+    await eventually(lambda: session.session.connection is not Connection.CONNECTED)
+    await other.set("/a", b"two")
+    world.mend(session)
+    await eventually(lambda: contents(told) == [b"one", b"two"])
+
+
+async def test_thousands_of_watches_are_set_again(
+    world: World, session: Coordination, other: Coordination
+) -> None:
+    """They take more than one request of ZooKeeper."""
+    folder = "/" + "x" * 100
+    told: dict[str, list[Node | None]] = {f"{folder}/{n}": [] for n in range(3000)}
+    for path, each in told.items():
+        session.watch(path, each.append)
+    await eventually(lambda: all(told.values()))
+    await reconnect(world, session)
+    for path in (f"{folder}/0", f"{folder}/2999"):
+        await other.create(path, b"here")
+        await eventually(has(told[path], b"here"))
+    assert sum(map(len, told.values())) == 3002
 
 
 async def test_a_change_that_is_told_before_the_read_under_way_ends_is_never_postponed() -> None:
@@ -267,31 +435,6 @@ async def test_a_failing_callback_is_reported_and_the_others_are_told(
     session.watch("/a", told.append)
     await eventually(lambda: told == [None])
     assert [str(context["exception"]) for context in reported] == ["of this test"]
-
-
-async def test_after_a_reconnect_everything_is_told_again_and_watched_on(
-    world: World, session: Coordination, other: Coordination
-) -> None:
-    """A broken connection forgets every watch; what changed meanwhile must show."""
-    stays = await other.create("/stays", b"")
-    told: list[Node | None] = []
-    unchanged: list[Node | None] = []
-    children: list[tuple[str, ...]] = []
-    session.watch("/folder/a", told.append)
-    session.watch("/stays", unchanged.append)
-    session.watch_children("/folder", children.append)
-    await eventually(lambda: told and unchanged and children)
-    world.cut(session)
-    await eventually(lambda: session.session.connection is Connection.SUSPENDED)
-    await other.create("/folder/a", b"while away")
-    world.mend(session)
-    await eventually(lambda: contents(told)[-1:] == [b"while away"])
-    await eventually(last(children, ("a",)))
-    await eventually(lambda: unchanged == [Node(b"", stays), Node(b"", stays)])
-    await other.set("/folder/a", b"later")
-    await other.create("/folder/b", b"")
-    await eventually(lambda: contents(told)[-1:] == [b"later"])
-    await eventually(last(children, ("a", "b")))
 
 
 async def test_a_watch_outlives_its_session(
