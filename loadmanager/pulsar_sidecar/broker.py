@@ -211,7 +211,7 @@ class PulsarBroker:
         try:
             self._urls = await read_own_urls(self.admin, self.url, self.name)
         except AnswerRefused as error:
-            log.debug("broker.urls.unread", error=str(error))
+            log.debug("broker.urls.read_failed", error=str(error))
         self._known_until_s = monotonic() + _KNOWN_FOR_S
 
     async def renew_lease(self, *_: object, **__: object) -> NoReturn:

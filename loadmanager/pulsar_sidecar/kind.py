@@ -52,7 +52,7 @@ class BesidePulsar:
             try:
                 log_restored(await quiet_of(context, self.broker).restore(self.broker.url))
             except LoadManagerError as error:
-                log.warning("pulsar.balancer.kept_off", error=str(error))
+                log.warning("pulsar.balancer.restore_failed", error=str(error))
 
         async def settled() -> None:
             if self._term is not None:

@@ -94,7 +94,7 @@ class ObservingAgent:
                 try:
                     await self._succession.insist()
                 except CoordinationError as unread:  # The next registration finds out.
-                    log.debug("broker.succession.unread", error=str(unread))
+                    log.debug("broker.takeover.read_failed", error=str(unread))
             except* StandingBy as waiting:
                 self._ended(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
@@ -179,7 +179,7 @@ class ObservingAgent:
             try:
                 await lists.publish(owned)
             except Disconnected as error:
-                log.debug("broker.owned.unwritten", error=str(error))
+                log.debug("broker.owned_list.write_failed", error=str(error))
 
     async def _watch_registration(self, membership: Membership) -> None:
         await self._registrar.until_deleted(membership, lambda: self._leaving)
@@ -203,9 +203,9 @@ class ObservingAgent:
                 async with asyncio.timeout(LAST_LEFT_WITHIN_S):
                     await self._last_left()
         except TimeoutError:
-            log.warning("broker.leaving.late")
+            log.warning("sidecar.shutdown.timed_out")
         except CoordinationError as error:
-            log.warning("broker.registration.kept", why=str(error))
+            log.warning("broker.deregistration.failed", why=str(error))
 
     async def serving_ended(self) -> None:
         """Return at once: the broker serves under Pulsar's locks, none of which is held here."""

@@ -156,7 +156,7 @@ class PulsarTerm:
         if not quiet:
             cluster = await describe(self._broker.admin, url)
             await self._quiet.begin(url, cluster, take_over=False)
-            log.info("pulsar.balancer.off", cluster=cluster.name)
+            log.info("pulsar.balancer.disabled", cluster=cluster.name)
         self._hold(disturbance(await describe(self._broker.admin, url)))
         return True
 
@@ -169,7 +169,7 @@ class PulsarTerm:
     def _hold(self, why: str) -> None:
         if why != self._held:
             self._held = why
-            (log.warning if why else log.info)("balancing.held", why=why)
+            (log.warning if why else log.info)("balancing.moves.held", why=why)
 
 
 def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:

@@ -146,11 +146,11 @@ class Sidecar:
                 agreed_in = session.session_id
 
     async def _leave(self, within_s: float) -> None:
-        log.info("sidecar.service.leaving")
+        log.info("sidecar.service.stopping")
         try:
             await self._election.resign()
         except CoordinationError as error:
-            log.warning("leadership.node.kept", why=str(error))
+            log.warning("leadership.resignation.failed", why=str(error))
         await self._member.drain()
         await self._member.leave(within_s)
 
