@@ -1,27 +1,33 @@
-"""Settings of Pulsar's own balancer from before it was switched off, and whether moves are paused.
+"""What must outlive a controller of one cluster, as texts in files or in ZooKeeper.
 
-Neither may be lost in a crash, so both are on disk. The prior settings are written before
-anything is changed, and removed when everything is restored. The lock beside them is held
-while a controller uses this state folder.
+These are the settings of Pulsar's own balancer from before it was switched off, whether moves are
+paused, the recent moves, and the course of the balance. The prior settings are stored before
+anything is changed, and removed when everything is restored.
 """
 
 import fcntl
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Literal
 from urllib.parse import quote
 
+from pydantic import BaseModel
+
+from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
+from loadmanager.ports import Coordination, CoordinationError, NodeExists, NodeMissing
 
 _FORMAT: Final = 1
 
 
 class StateUnusable(LoadManagerError):
-    """The state folder cannot be used; the message says which file, why, what was expected."""
+    """The state cannot be used; the message says which file or node, why, what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,153 +43,114 @@ class PriorSettings:
     effective: Mapping[str, str]
 
 
-class State(Protocol):
-    """Storage for what must outlive a controller of one cluster; all raise `StateUnusable`."""
+class _StoredSettings(BaseModel):
+    format: Literal[1]
+    dynamic: dict[str, str | None]
+    effective: dict[str, str]
 
-    @property
-    def where(self) -> str:
-        """The place of the prior settings, for messages."""
 
-    @property
-    def where_moves(self) -> str:
-        """The place of the recent moves."""
+class Part(Enum):
+    """One text of the state: the suffix of its file, and its znode."""
+
+    PRIOR = "json", znodes.ATTACH_PRIOR
+    PAUSED = "paused", znodes.ATTACH_PAUSED
+    MOVES = "moves", znodes.ATTACH_MOVES
+    COURSE = "course", znodes.ATTACH_COURSE
+
+
+class State(ABC):
+    """The state of a controller of one cluster; all methods raise `StateUnusable`."""
+
+    @abstractmethod
+    def where(self, part: Part = Part.PRIOR) -> str:
+        """Return the file or node of a part, for messages."""
+
+    @abstractmethod
+    async def text(self, part: Part) -> str | None:
+        """Return the text that `keep` stored last, None if there is none."""
+
+    @abstractmethod
+    async def keep(self, part: Part, text: str) -> None:
+        """Store a text so that it survives a crash."""
+
+    @abstractmethod
+    async def remove(self, part: Part = Part.PRIOR) -> None:
+        """Remove a part, if it is there."""
 
     async def read(self) -> PriorSettings | None:
         """Return the prior settings, None if none are stored."""
+        text = await self.text(Part.PRIOR)
+        if text is None:
+            return None
+        try:
+            stored = _StoredSettings.model_validate_json(text)
+        except ValueError:
+            raise StateUnusable(
+                f"{self.where()}: expected the settings that attach --balance found; see with "
+                "pulsar-admin brokers get-all-dynamic-config what is set, then remove it"
+            ) from None
+        return PriorSettings(dynamic=stored.dynamic, effective=stored.effective)
 
     async def write(self, prior: PriorSettings) -> None:
         """Store the prior settings."""
-
-    async def remove(self) -> None:
-        """Remove the prior settings."""
-
-    async def pause(self, why: str) -> None:
-        """Stop all moves until `resume`."""
-
-    async def resume(self) -> None:
-        """End a pause, if there is one."""
+        content = {"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective}
+        await self.keep(Part.PRIOR, json.dumps(content))
 
     async def paused(self) -> str:
         """Return the reason of the pause, "" if moves are not paused."""
+        text = await self.text(Part.PAUSED)
+        return "" if text is None else text.strip() or "paused"
 
-    async def moves(self) -> str | None:
-        """Return the text that `keep_moves` stored last, None if there is none."""
+    async def pause(self, why: str) -> None:
+        """Stop all moves until `resume`."""
+        await self.keep(Part.PAUSED, why)
 
-    async def keep_moves(self, text: str) -> None:
-        """Store the recent moves; `remove` does not remove them."""
-
-    @property
-    def where_course(self) -> str:
-        """The place of the course of the balance."""
-
-    async def course(self) -> str | None:
-        """Return the text that `keep_course` stored last, None if there is none."""
-
-    async def keep_course(self, text: str) -> None:
-        """Store the course of the balance; `remove` does not remove it."""
+    async def resume(self) -> None:
+        """End a pause, if there is one."""
+        await self.remove(Part.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
-class StateFile:
-    """The `State` of one cluster in a folder: the file of the prior settings, and others beside it.
-
-    One exists while moves are paused, one has the recent moves, one the course of the balance.
-    """
+class StateFile(State):
+    """The state in a folder: ``path`` is the file of the prior settings, the others beside it."""
 
     path: Path
 
-    @property
-    def where(self) -> str:
-        """The file of the prior settings."""
-        return str(self.path)
+    def where(self, part: Part = Part.PRIOR) -> str:
+        """Return the path of a file."""
+        return str(self._path(part))
 
-    @property
-    def where_moves(self) -> str:
-        """The file of the recent moves."""
-        return str(self._moves)
+    def _path(self, part: Part) -> Path:
+        return self.path.with_suffix(f".{part.value[0]}")
 
-    @property
-    def _pause(self) -> Path:
-        return self.path.with_suffix(".paused")
+    async def text(self, part: Part) -> str | None:
+        """Return the content of a file, None if it does not exist."""
+        path = self._path(part)
+        try:
+            return path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateUnusable(f"{path}: {error}; expected a file that can be read") from None
 
-    @property
-    def _moves(self) -> Path:
-        return self.path.with_suffix(".moves")
+    async def keep(self, part: Part, text: str) -> None:
+        """Replace a file, so that one of the two contents survives a crash of this machine."""
+        path = self._path(part)
+        new = path.with_name(f"{path.name}.new")
+        with _writable(path):
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            _sync(path.parent)
 
-    async def read(self) -> PriorSettings | None:
-        """Return the prior settings, None if none are stored.
-
-        Raises:
-            StateUnusable: the file cannot be read, or was not written by `write`.
-        """
-        text = _read(self.path)
-        return None if text is None else prior_of(text, self.where)
-
-    async def write(self, prior: PriorSettings) -> None:
-        """Store the prior settings, so that they survive a crash of this machine.
-
-        Raises:
-            StateUnusable: the file cannot be written.
-        """
-        _write(self.path, text_of(prior))
-
-    async def remove(self) -> None:
-        """Remove the prior settings.
-
-        Raises:
-            StateUnusable: the file cannot be removed.
-        """
-        _remove(self.path)
-
-    async def pause(self, why: str) -> None:
-        """Stop all moves until `resume`.
-
-        Raises:
-            StateUnusable: the file cannot be written.
-        """
-        _write(self._pause, why)
-
-    async def resume(self) -> None:
-        """End a pause, if there is one; raises as `pause`."""
-        _remove(self._pause)
-
-    async def paused(self) -> str:
-        """Return the reason of the pause, "" if moves are not paused.
-
-        Raises:
-            StateUnusable: the file cannot be read.
-        """
-        text = _read(self._pause)
-        return "" if text is None else text.strip() or "paused"
-
-    async def moves(self) -> str | None:
-        """Return the text that `keep_moves` stored last, None if there is none.
-
-        Raises:
-            StateUnusable: the file cannot be read.
-        """
-        return _read(self._moves)
-
-    async def keep_moves(self, text: str) -> None:
-        """Store the recent moves, so that they survive a crash of this machine.
-
-        Raises:
-            StateUnusable: the file cannot be written.
-        """
-        _write(self._moves, text)
-
-    @property
-    def where_course(self) -> str:
-        """The file of the course of the balance."""
-        return str(self.path.with_suffix(".course"))
-
-    async def course(self) -> str | None:
-        """Return the text that `keep_course` stored last, None if none; raises `StateUnusable`."""
-        return _read(Path(self.where_course))
-
-    async def keep_course(self, text: str) -> None:
-        """Store the course of the balance; raises `StateUnusable`."""
-        _write(Path(self.where_course), text)
+    async def remove(self, part: Part = Part.PRIOR) -> None:
+        """Remove a file, if it exists."""
+        path = self._path(part)
+        with _writable(path):
+            path.unlink(missing_ok=True)
+            _sync(path.parent)
 
 
 def state_file(folder: Path, cluster: str) -> StateFile:
@@ -193,10 +160,8 @@ def state_file(folder: Path, cluster: str) -> StateFile:
         StateUnusable: the folder cannot be created.
     """
     path = folder / f"attach-{quote(cluster, safe='')}.json"
-    try:
+    with _writable(path):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from None
     return StateFile(path)
 
 
@@ -209,10 +174,8 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
     """
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
-    try:
+    with _writable(lock):
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise _unwritable(lock, error) from None
     try:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,74 +188,15 @@ def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
         os.close(held)
 
 
-def text_of(prior: PriorSettings) -> str:
-    """Return settings as JSON text, which `prior_of` parses."""
-    return json.dumps({"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective})
-
-
-def prior_of(text: str, where: str) -> PriorSettings:
-    """Return the settings in a text by `text_of`.
-
-    Raises:
-        StateUnusable: the text is not in that format.
-    """
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
     try:
-        return _parsed(json.loads(text))
-    except (ValueError, RecursionError):
+        yield
+    except OSError as error:
+        why = error.strerror or error
         raise StateUnusable(
-            f"{where}: expected the settings that attach --balance found; see with "
-            "pulsar-admin brokers get-all-dynamic-config what is set, then remove it"
+            f"{path}: {why}; expected a folder that can be written (--state-dir)"
         ) from None
-
-
-def _parsed(content: Any) -> PriorSettings:
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ValueError
-    dynamic, effective = content.get("dynamic"), content.get("effective")
-    if not isinstance(dynamic, dict) or not isinstance(effective, dict):
-        raise ValueError  # noqa: TRY004 - the file's content is at fault, as above
-    if not all(value is None or isinstance(value, str) for value in dynamic.values()):
-        raise ValueError
-    return PriorSettings(
-        dynamic=dynamic, effective={key: str(value) for key, value in effective.items()}
-    )
-
-
-def _read(path: Path) -> str | None:
-    """Return the text of a file, None if it does not exist."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateUnusable(f"{path}: {error}; expected a file that can be read") from None
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.new")
-    try:
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-        _sync(path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> StateUnusable:
-    return StateUnusable(
-        f"{path}: {error.strerror or error}; expected a folder that can be written (--state-dir)"
-    )
 
 
 def _sync(folder: Path) -> None:
@@ -301,3 +205,55 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedState(State):
+    """The state below a chroot in ZooKeeper, which all candidates share."""
+
+    coordination: Coordination
+
+    def where(self, part: Part = Part.PRIOR) -> str:
+        """Return the path of a node."""
+        return part.value[1]
+
+    async def paused(self) -> str:
+        """Return also why it is unknown whether moves are paused: nothing moves meanwhile."""
+        try:
+            return await State.paused(self)
+        except StateUnusable as error:
+            return str(error)
+
+    async def text(self, part: Part) -> str | None:
+        """Return the content of a node, None if it does not exist."""
+        path = self.where(part)
+        with _usable(path, "read"):
+            node = await self.coordination.get(path)
+        return None if node is None else node.data.decode("utf-8", errors="replace")
+
+    async def keep(self, part: Part, text: str) -> None:
+        """Create or change a node."""
+        path = self.where(part)
+        with _usable(path, "written"):
+            try:
+                await self.coordination.create(path, text.encode())
+            except NodeExists:
+                await self.coordination.set(path, text.encode())
+
+    async def remove(self, part: Part = Part.PRIOR) -> None:
+        """Delete a node, if it exists."""
+        path = self.where(part)
+        with _usable(path, "removed"):
+            try:
+                await self.coordination.delete(path)
+            except NodeMissing:
+                return
+
+
+@contextmanager
+def _usable(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except CoordinationError as error:
+        why = str(error) or type(error).__name__
+        raise StateUnusable(f"{path}: {why}; expected a node that can be {what}") from None

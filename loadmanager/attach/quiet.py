@@ -74,7 +74,7 @@ class Quiet:
             if dynamic.get(SHEDDING) == _OFF and not take_over:
                 raise NotQuiet(
                     f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
-                    f"with the state {self.state.where}: another one may balance this cluster; "
+                    f"with the state {self.state.where()}: another one may balance this cluster; "
                     f"end it, or {self.otherwise}"
                 )
             effective = {key: _alike(cluster, key) for key in SWITCHES}
@@ -96,7 +96,7 @@ class Quiet:
         """
         prior = await self.state.read()
         if prior is None:
-            return (f"nothing to restore: {self.state.where} does not exist",)
+            return (f"nothing to restore: {self.state.where()} does not exist",)
         dynamic = await read_dynamic(self.admin, url)
         done: list[str] = []
         for key, value in prior.dynamic.items():

@@ -11,9 +11,9 @@ from loadmanager.adapters.pulsar_admin import Unanswered
 from loadmanager.attach.discovery import PulsarCluster, describe
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.orders import PulsarOrders, ordered_cut
+from loadmanager.attach.prior_settings import SharedState
 from loadmanager.attach.quiet import Quiet, disturbance
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.shared_state import SharedState
 from loadmanager.attach.splitting import topic_loads
 from loadmanager.common.context import Context
 from loadmanager.core.errors import LoadManagerError

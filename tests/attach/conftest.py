@@ -10,8 +10,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.attach.prior_settings import State, state_file
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.prior_settings import SharedState, State, state_file
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic

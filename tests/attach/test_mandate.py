@@ -15,9 +15,8 @@ from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.prior_settings import PriorSettings, StateUnusable
+from loadmanager.attach.prior_settings import Part, PriorSettings, SharedState, StateUnusable
 from loadmanager.attach.quiet import SWITCHES, Quiet
-from loadmanager.attach.shared_state import SharedState
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
@@ -137,11 +136,12 @@ async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
 class SuspendedBeforeOrders(SharedState):
     """A state whose session is suspended once the budget of a round is kept."""
 
-    async def keep_moves(self, text: str) -> None:
+    async def keep(self, part: Part, text: str) -> None:
         """Keep it, then lose the connection."""
-        await super().keep_moves(text)
-        assert isinstance(self.coordination, MemoryCoordination)
-        self.coordination.suspend()
+        await super().keep(part, text)
+        if part is Part.MOVES:
+            assert isinstance(self.coordination, MemoryCoordination)
+            self.coordination.suspend()
 
 
 async def test_no_order_is_sent_while_the_session_may_be_gone(

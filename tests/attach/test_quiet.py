@@ -75,7 +75,7 @@ async def test_after_a_crash_the_first_prior_values_count(pulsar: FakePulsar, qu
     assert pulsar.dynamic == {}
     assert said == (f"{SHEDDING}: not overridden again", f"{SPLITS}: not overridden again")
     assert await quiet.restore(pulsar.url) == (
-        f"nothing to restore: {quiet.state.where} does not exist",
+        f"nothing to restore: {quiet.state.where()} does not exist",
     )
 
 
