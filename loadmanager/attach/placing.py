@@ -5,7 +5,7 @@ placed just before. So a namespace that many clients begin to use at once may en
 brokers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from time import monotonic
@@ -17,17 +17,8 @@ from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import PlacementProposal, Rules
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    range_of,
-)
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.policies import open_to
 
 MOST_BUNDLES: Final = 128
@@ -137,17 +128,15 @@ def holds_policies(bundle: BundleId) -> bool:
     A modular broker that begins to serve another bundle of the namespace looks that topic up. If
     no broker serves its bundle, that lookup makes Pulsar's leader place it.
     """
-    return _lies_in(bundle, CHANGE_EVENTS) is not None
+    return _topic_in(bundle, [CHANGE_EVENTS]) is not None
 
 
 def name_in(bundle: BundleId) -> TopicName | None:
     """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
-    names = (_lies_in(bundle, f"loadmanager-{number}") for number in range(_MOST_NAMES))
-    return next((topic for topic in names if topic is not None), None)
+    return _topic_in(bundle, (f"loadmanager-{number}" for number in range(_MOST_NAMES)))
 
 
-def _lies_in(bundle: BundleId, local: str) -> TopicName | None:
-    """Return the topic with that local name, None if its hash is in another bundle."""
-    topic = parse_full_topic(f"persistent://{namespace_of(bundle)}/{local}")
-    lower, upper = range_of(bundle)
-    return topic if lower <= position(topic, "crc32") < upper else None
+def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:
+    """Return the first topic with one of these names in a bundle, None if there is none."""
+    names = (f"persistent://{namespace_of(bundle)}/{local}" for local in local_names)
+    return next((topic for _, topic, _ in topics_in(bundle, names)), None)

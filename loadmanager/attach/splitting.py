@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.errors import InvalidName
+from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.even_rates import RatePlan
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_full_topic, range_of
+from loadmanager.core.ids import BrokerId, BundleId, range_of
 from loadmanager.core.rate_splits import evenest_cut, worth_cutting
 
 
@@ -53,18 +52,9 @@ def topic_loads(
     sample: BrokerSample, bundle: BundleId, msgs: float, size: float
 ) -> Iterator[tuple[int, float]]:
     """Yield hash position and load of each topic in a bundle, relative to ``msgs`` and ``size``."""
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    for name, rates in sample.topics.items():
-        try:
-            topic = parse_full_topic(name)
-        except InvalidName:
-            continue
-        if topic.namespace == namespace and lower <= (at := position(topic, "crc32")) <= upper:
-            yield (
-                at,
-                _share(rates.msgs_in_per_s + rates.msgs_out_per_s, msgs)
-                + _share(rates.bytes_in_per_s + rates.bytes_out_per_s, size),
-            )
+    for name, _, at in topics_in(bundle, sample.topics):
+        rates = sample.topics[name]
+        yield at, _share(rates.msgs_per_s, msgs) + _share(rates.bytes_per_s, size)
 
 
 def _share(value: float, mean: float) -> float:

@@ -29,17 +29,8 @@ from loadmanager.attach.discovery import (
     read_version,
 )
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    range_of,
-)
+from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
@@ -157,18 +148,8 @@ class PulsarBroker:
         """Return the topics of ``bundle`` with the traffic of the last sample."""
         if self._sample is None or bundle not in self._sample.bundles:
             raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
-        lower, upper = range_of(bundle)
-        found: dict[TopicName, Rates] = {}
-        for name, traffic in self._sample.topics.items():
-            try:
-                topic = parse_full_topic(name)
-            except InvalidName:
-                continue
-            at = position(topic, "crc32")
-            inside = lower <= at < upper or at == upper == FULL_RANGE_END
-            if inside and topic.namespace == namespace_of(bundle):
-                found[topic] = traffic
-        return found
+        rates = self._sample.topics
+        return {topic: rates[name] for name, topic, _ in topics_in(bundle, rates)}
 
     def address(self, broker: BrokerId) -> str:
         """Return the URL of a broker of the cluster, with the scheme of ``url``."""

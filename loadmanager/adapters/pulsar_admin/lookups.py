@@ -6,19 +6,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
+from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    parse_namespace,
-    range_of,
-)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_namespace
 from loadmanager.core.load import BrokerUrls
 
 _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
@@ -129,19 +120,11 @@ async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[T
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
     """
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    bounds = bundle.rpartition("/")[2]
+    namespace, _, bounds = bundle.rpartition("/")
     # Older versions ignore the bundle, and list all of the namespace.
     answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
-    found: list[TopicName] = []
-    for name in answer if isinstance(answer, list) else ():
-        try:
-            topic = parse_full_topic(str(name))
-        except InvalidName:
-            continue
-        if lower <= position(topic, "crc32") <= upper - (upper != FULL_RANGE_END):
-            found.append(topic)
-    return tuple(found)
+    names = map(str, answer if isinstance(answer, list) else ())
+    return tuple(topic for _, topic, _ in topics_in(bundle, names))
 
 
 def _text(content: Any, key: str) -> str:
