@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin import (
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+)
 from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
 from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
@@ -156,9 +161,7 @@ class Balancer:
             if self.rules.place_new and cluster.manager == "modular":
                 placements = await self._new.proposals(url, cluster, samples, self.rules)
                 seen = replace(seen, placements=placements)
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             self.log.event(f"nothing moves in this round: {error}")
             return None
         held = await self._held(seen)

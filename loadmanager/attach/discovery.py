@@ -11,6 +11,7 @@ from loadmanager.adapters.pulsar_admin import (
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
+    RequestFailed,
     RightMissing,
 )
 from loadmanager.adapters.pulsar_admin.policies import read_isolation
@@ -141,9 +142,7 @@ async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[Puls
     for url in urls:
         try:
             return await discover(admin, url), url
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             first = first or error
     raise first or NotPulsar("expected the URL of a broker")
 

@@ -6,7 +6,7 @@ so there are no stored orders to read, and no other process can change them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Protocol
@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome, OutcomeState
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.splits import split_bundle
 from loadmanager.attach.mandate import Mandate
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.core.bundle_task import TaskEvent
@@ -126,16 +127,14 @@ class PulsarOrders:
         cut_of: CutOf = ordered_cut,
         name_in: Callable[[BundleId], TopicName | None] = lambda _: None,
     ) -> None:
-        self._admin = admin
-        self._address = address
-        self._cluster = cluster
         self._owners = owners
         self._topic_of = topic_of
         self._mandate = mandate
         self._failed = failed
         self._cut_of = cut_of
         self._name_in = name_in if claims else lambda _: None
-        self._mover = BundleMover(admin, address, cluster, self._brokers, claims)
+        self._brokers = BrokerQueries(admin, address, cluster, lambda: owners.brokers)
+        self._mover = BundleMover(self._brokers, claims)
         self._splitting = asyncio.Lock()
         self._unfinished_until_s = float("-inf")
         self._parts: dict[BundleId, tuple[BundleId, ...]] = {}
@@ -152,9 +151,6 @@ class PulsarOrders:
     def waiting(self) -> int:
         """Number of moves that wait for others to end."""
         return len(self._mover.waiting)
-
-    def _brokers(self) -> Collection[BrokerId]:
-        return self._owners.brokers
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
@@ -283,8 +279,7 @@ class PulsarOrders:
             if cut is None:
                 why = f"{split.algorithm}: Pulsar is asked for one cut, with topics on both sides"
                 return Outcome(state="failed", reason=why, owner=broker)
-            splitter = BundleSplitter(self._admin, self._address(broker), self._cluster, broker)
-            outcome = await splitter.split(bundle, cut, ordered)
+            outcome = await split_bundle(self._brokers, broker, bundle, cut, ordered)
         if outcome.state == "timed_out":
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":

@@ -12,6 +12,7 @@ from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move
 from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
 
@@ -27,9 +28,8 @@ def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> Bun
     brokers = [parse_broker(one.name) for one in pulsar.brokers]
     # Without claims the source is asked after that time, too: long after what is tried here.
     look_s = 0.3 if claims else 20.0
-    return BundleMover(
-        admin, lambda broker: f"http://{broker}", "research", lambda: brokers, claims, look_s
-    )
+    queries = BrokerQueries(admin, lambda broker: f"http://{broker}", "research", lambda: brokers)
+    return BundleMover(queries, claims, look_s)
 
 
 def move(pulsar: FakePulsar, number: int = 0) -> Move:

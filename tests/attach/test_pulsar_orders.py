@@ -14,7 +14,6 @@ from waiting import eventually
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.dispatching import SampledOwners
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampling import BrokerSample
@@ -325,7 +324,7 @@ async def test_nothing_is_split_after_a_split_that_did_not_finish(
     async def lost(*_: Any) -> Outcome:
         return Outcome(state="timed_out", reason="no parts", attempts=1)
 
-    monkeypatch.setattr(BundleSplitter, "split", lost)
+    monkeypatch.setattr("loadmanager.attach.orders.split_bundle", lost)
     first, second = term.bundle(0), term.bundle(1)
     for bundle in (first, second):
         split: dict[str, Any] = {"kind": TaskKind.SPLIT, "splits": {bundle: SplitOrder(CUT_EVENLY)}}

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, refused, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.splits import split_bundle
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.splitting import topic_loads
 from loadmanager.cli import main
@@ -166,10 +167,10 @@ async def test_nothing_is_cut_at_a_broker_that_does_not_answer_or_serves_it_no_m
     first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
     bundle = parse_bundle(WHOLE)
     try:
-        elsewhere = BundleSplitter(admin, f"http://{second}", "research", second)
-        assert (await elsewhere.split(bundle, 1 << 31)).state == "superseded"
-        dead = BundleSplitter(admin, "http://127.0.0.1:9", "research", first)
-        outcome = await dead.split(bundle, 1 << 31)
+        brokers = BrokerQueries(admin, lambda one: f"http://{one}", "research", list)
+        assert (await split_bundle(brokers, second, bundle, 1 << 31)).state == "superseded"
+        dead = BrokerQueries(admin, lambda _: "http://127.0.0.1:9", "research", list)
+        outcome = await split_bundle(dead, first, bundle, 1 << 31)
     finally:
         await admin.close()
     assert (outcome.state, outcome.attempts) == ("failed", 0)

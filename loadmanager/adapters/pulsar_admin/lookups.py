@@ -1,5 +1,6 @@
 """Lookups at a Pulsar broker: owners and partitions of topics, bundles and namespaces."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,6 +13,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_namespace
 from loadmanager.core.load import BrokerUrls
 
+_ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND})
 _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 
 
@@ -53,12 +55,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
     """
     local = quote(topic.local, safe="")
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
-    try:
-        answer = await admin.json(where)
-    except AnswerRefused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return 0
-        raise
+    answer = await admin.json(where, absent=_ABSENT, instead={"partitions": 0})
     count = answer.get("partitions") if isinstance(answer, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a number of partitions")
@@ -95,20 +92,16 @@ async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
     """
     found: set[Namespace] = set()
     for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
-        try:
-            listed = await _names(admin, f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}")
-        except AnswerRefused as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                continue  # It was deleted in the meantime.
-            raise
-        for name in listed:
+        where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
+        # A tenant that was deleted in the meantime has none.
+        for name in await _names(admin, where, absent=_ABSENT):
             with suppress(InvalidName):
                 found.add(parse_namespace(name))
     return frozenset(found)
 
 
-async def _names(admin: PulsarAdmin, where: str) -> list[str]:
-    answer = await admin.json(where)
+async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -> list[str]:
+    answer = await admin.json(where, absent=absent, instead=[])
     if not isinstance(answer, list) or not all(isinstance(one, str) for one in answer):
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
     return answer

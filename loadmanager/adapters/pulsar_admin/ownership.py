@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RequestFailed
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 
@@ -44,14 +44,14 @@ class BrokerQueries:
     cluster: str
     brokers: Callable[[], Collection[BrokerId]]
 
-    async def serves(self, broker: BrokerId, bundle: BundleId) -> bool:
-        """Return whether a broker reports that it serves a bundle.
+    async def serves(self, broker: BrokerId, *bundles: BundleId) -> bool:
+        """Return whether a broker reports that it serves all of these bundles.
 
         Raises:
             PulsarAdminError: as `read_owned`.
         """
         owned, _ = await read_owned(self.admin, self.address(broker), self.cluster, broker)
-        return bundle in owned
+        return set(bundles) <= set(owned)
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
         """Return as `serves`, but False for a broker that does not answer.
@@ -61,9 +61,7 @@ class BrokerQueries:
         """
         try:
             return await self.serves(broker, bundle)
-        except RightMissing:
-            raise
-        except PulsarAdminError:
+        except RequestFailed:
             return False
 
     async def owner(self, bundle: BundleId, *, but: BrokerId | None = None) -> BrokerId | None:
@@ -76,9 +74,7 @@ class BrokerQueries:
         """Return why a broker is not ready for bundles, "" if it is; raises as `surely_serves`."""
         try:
             ready = await self.admin.text(f"{self.address(broker)}/admin/v2/brokers/ready")
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             return str(error)
         if ready.strip() != "ok":
             return f"{broker} says {ready[:60]!r} of itself; expected 'ok'"
