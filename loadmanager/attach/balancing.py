@@ -14,10 +14,10 @@ from loadmanager.adapters.pulsar_admin import (
     RequestFailed,
     RightMissing,
 )
-from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
+from loadmanager.attach.discovery import PulsarCluster, addresses, discover_at_any
 from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
-from loadmanager.attach.mandate import Alone, Mandate
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
 from loadmanager.attach.placing import NewNamespaces
 from loadmanager.attach.prior_settings import StateUnusable
@@ -82,7 +82,7 @@ class Balancer:
     quiet: Quiet
     log: Log
     stopping: asyncio.Event
-    mandate: Mandate = field(default_factory=Alone)
+    mandate: Mandate = field(default_factory=Mandate)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
     strategy: Strategy = GREEDY
     course: Course = field(default_factory=Course)
@@ -92,11 +92,11 @@ class Balancer:
     _groups: Groups = field(init=False)
     _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
-    _address: Addresses = field(init=False)
+    _address: Callable[[BrokerId], str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare to sample the cluster."""
-        self._address = Addresses.of(self.url)
+        self._address = addresses(self.url)
         self._groups = Groups(self.admin, self.strategy)
         self._new = NewNamespaces(self.admin)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
@@ -119,7 +119,7 @@ class Balancer:
             budget=self.budget,
             stopping=self.stopping,
             mandate=self.mandate,
-            log=self.log,
+            log=self.log.task,
         )
         try:
             self._know(cluster)

@@ -1,7 +1,7 @@
 """Discovery of a cluster: name, brokers, version, load manager and its balancer's settings."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -73,20 +73,10 @@ class PulsarCluster:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The URLs of brokers, all with the scheme of the URL that was configured."""
-
-    scheme: str
-
-    @classmethod
-    def of(cls, url: str) -> "Addresses":
-        """Return the addresses of brokers with the scheme of ``url``."""
-        return cls(urlsplit(url).scheme)
-
-    def __call__(self, broker: BrokerId) -> str:
-        """Return the URL of a broker, without a trailing slash."""
-        return f"{self.scheme}://{broker}"
+def addresses(url: str) -> Callable[[BrokerId], str]:
+    """Return the function from brokers to their URLs, all with the scheme of ``url``."""
+    scheme = urlsplit(url).scheme
+    return lambda broker: f"{scheme}://{broker}"
 
 
 async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
@@ -107,7 +97,7 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     brokers = await read_brokers(admin, url, name)
     admin.known = set(brokers)
     version = await read_version(admin, url)
-    address = Addresses.of(url)
+    address = addresses(url)
     answers = await asyncio.gather(
         *(read_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
     )

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.splitting import SplitProposal, proposed_splits
+from loadmanager.attach.splitting import SplitProposal, proposed, proposed_splits
 from loadmanager.attach.strategy import (
     Chosen,
     GreedyRate,
     Look,
     Strategy,
 )
+from loadmanager.core.bundle_task import BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
@@ -84,6 +85,10 @@ class Proposal:
     cause: Cause = Cause.IMBALANCE
     weighed: str = ""
 
+    def task(self) -> BundleTask:
+        """Return the move for the task controller."""
+        return proposed(TaskKind.MOVE, self.bundle, self.source, self.target, self.cause)
+
     def reason(self) -> str:
         """Return why, in one line."""
         why = f"{self.source} is fullest"
@@ -103,9 +108,16 @@ class PlacementProposal:
     bundle: BundleId
     target: BrokerId
 
+    def task(self) -> BundleTask:
+        """Return the placement for the task controller."""
+        return proposed(TaskKind.PLACE, self.bundle, None, self.target, Cause.UNOWNED)
+
     def reason(self) -> str:
         """Return why, in one line."""
         return f"its namespace is new; {self.target} has the fewest of its bundles"
+
+
+Proposed = Proposal | PlacementProposal | SplitProposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,23 +239,23 @@ def observe(
 
 
 def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...]:
-    brokers = look.brokers
-    return tuple(
-        Proposal(
-            bundle=look.rows[move.bundle][0],
-            source=brokers[move.source],
-            target=brokers[move.target],
-            msgs_per_s=look.rows[move.bundle][2].msgs_per_s,
-            bytes_per_s=look.rows[move.bundle][2].bytes_per_s,
-            max_over_mean=move.max_over_mean,
-            strategy=strategy,
-            cause=cause,
-            weighed=weighed,
+    found = []
+    for move in chosen.plan.moves:
+        bundle, _, traffic = look.rows[move.bundle]
+        found.append(
+            Proposal(
+                bundle=bundle,
+                source=look.brokers[move.source],
+                target=look.brokers[move.target],
+                msgs_per_s=traffic.msgs_per_s,
+                bytes_per_s=traffic.bytes_per_s,
+                max_over_mean=move.max_over_mean,
+                strategy=strategy,
+                cause=chosen.causes.get(bundle, Cause.IMBALANCE),
+                weighed=chosen.weighed.get(bundle, ""),
+            )
         )
-        for move, cause, weighed in zip(
-            chosen.plan.moves, chosen.causes, chosen.weighed, strict=True
-        )
-    )
+    return tuple(found)
 
 
 def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[SplitProposal, ...]:

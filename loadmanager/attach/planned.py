@@ -9,7 +9,7 @@ import numpy as np
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import Chosen, Decided, Look, Missing, Samples
+from loadmanager.attach.strategy import Chosen, Decided, Look, Missing, Samples, Strategy
 from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import LoadManagerError
@@ -28,7 +28,7 @@ class StrategyInputMissing(LoadManagerError):
 
 
 @dataclass(slots=True)
-class Planned:
+class Planned(Strategy):
     """Decides as the leader of sidecars does, with one sample of each bundle per window.
 
     A strategy that needs host usage decides once per measurement interval of the brokers, and
@@ -164,15 +164,14 @@ def _chosen(look: Look, plan: Plan, weighed: Mapping[BundleId, str]) -> Chosen:
     """Return a plan as moves of the sampled bundles; moves of others are left out."""
     rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(look.rows)}
     place = {broker: number for number, broker in enumerate(look.samples)}
-    there = [
-        (rows[move.bundle, move.source], place[move.target], move.cause)
+    moves = [
+        (rows[move.bundle, move.source], place[move.target])
         for move in plan.moves
         if move.source is not None and (move.bundle, move.source) in rows and move.target in place
     ]
-    moves = [(bundle, target) for bundle, target, _ in there]
     return Chosen(
         plan=rate_plan(look.rates, look.owner, len(place), moves),
-        causes=tuple(cause for *_, cause in there),
-        weighed=tuple(weighed.get(look.rows[bundle][0], "") for bundle, *_ in there),
+        causes={move.bundle: move.cause for move in plan.moves},
+        weighed=weighed,
         refusals=plan.refusals,
     )

@@ -1,12 +1,16 @@
 """Proposed splits: the bundles, and the position of each cut."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from loadmanager.attach.orders import CUT_AT
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.even_rates import RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, range_of
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
 from loadmanager.core.rate_splits import evenest_cut, worth_cutting
 
 
@@ -19,12 +23,32 @@ class SplitProposal:
     cut: int
     share_of_mean: float
 
+    def task(self) -> BundleTask:
+        """Return the split for the task controller; both parts stay at their broker."""
+        task = proposed(TaskKind.SPLIT, self.bundle, self.broker, self.broker, Cause.OVERSIZED)
+        return replace(task, splits={self.bundle: SplitOrder(CUT_AT, (self.cut,))})
+
     def reason(self) -> str:
         """Return why, in one line."""
         return (
             f"it has {self.share_of_mean:.2f} times the mean of a broker, and moves alone do not "
             "even out the load"
         )
+
+
+def proposed(
+    kind: TaskKind, bundle: BundleId, source: BrokerId | None, target: BrokerId, cause: Cause
+) -> BundleTask:
+    """Return a task for the task controller; it is outdated if the bundle leaves ``source``."""
+    return BundleTask(
+        kind=kind,
+        bundles=(bundle,),
+        source=source,
+        target=target,
+        cause=cause,
+        asked_by=AskedBy.BALANCING,
+        planned={} if source is None else {bundle: source},
+    )
 
 
 def proposed_splits(

@@ -1,8 +1,8 @@
 """The interface of strategies for ``attach``, and the strategy that needs only counters."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,14 +56,18 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The moves that a strategy chose, each with its cause, and the refusals.
+    """The moves that a strategy chose, and its refusals.
 
-    ``weighed`` describes benefit and cost of each move, "" if the strategy compares none.
+    Attributes:
+        plan: the moves.
+        causes: why each moves, by bundle; `IMBALANCE` if it is missing.
+        weighed: the benefit and cost of each move by bundle, empty if none are compared.
+        refusals: why other bundles and brokers are left alone.
     """
 
     plan: RatePlan
-    causes: tuple[Cause, ...]
-    weighed: tuple[str, ...]
+    causes: Mapping[BundleId, Cause] = field(default_factory=dict)
+    weighed: Mapping[BundleId, str] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -77,59 +81,50 @@ class Decided:
     plan: Plan
 
 
-class Strategy(Protocol):
-    """Chooses the moves of each round."""
+class Strategy(ABC):
+    """Chooses the moves of each round.
 
-    @property
-    def name(self) -> str:
-        """Its name, as in the option of the command."""
+    Attributes:
+        name: as in the option of the command.
+        hosts: reads host usage, None if it is not needed.
+        tallied: the state of the cluster over time, None if there is none.
+        decided: the planner's decision in this window, None without one.
+    """
 
-    @property
-    def hosts(self) -> Hosts | None:
-        """Reads host usage for it, None if it needs none."""
-
-    @property
-    def tallied(self) -> Tallied | None:
-        """Its state of the cluster, None if it has none."""
-
-    @property
-    def decided(self) -> Decided | None:
-        """The planner's decision in this window, None without one."""
+    name: str
+    hosts: Hosts | None = None
+    tallied: Tallied | None = None
+    decided: Decided | None = None
 
     def take(
-        self, cluster: PulsarCluster, samples: Samples, missing: Missing
+        self,
+        cluster: PulsarCluster,  # noqa: ARG002 - for strategies that keep a state
+        samples: Samples,
+        missing: Missing,
     ) -> tuple[Samples, Missing]:
         """Count the samples of a window; return those to decide on, and why others are missing.
 
         Raises:
             LoadManagerError: the cluster does not report the figures that the strategy needs.
         """
+        return samples, missing
 
+    @abstractmethod
     def choose(self, look: Look) -> Chosen:
         """Return the moves; may be called more than once for the same samples."""
 
     def settle(self) -> None:
         """Make the last choice the decision of this window."""
+        return
 
-    def task(self, task: BundleTask) -> None:
+    def task(self, task: BundleTask) -> None:  # noqa: B027 - most strategies keep no state
         """Record a task in its new state."""
 
 
-@dataclass(frozen=True, slots=True)
-class GreedyRate:
+class GreedyRate(Strategy):
     """Evens out message and byte rates; needs no host usage and keeps no state."""
 
-    name: ClassVar[str] = GREEDY_RATE
-    hosts: ClassVar[Hosts | None] = None
-    tallied: ClassVar[Tallied | None] = None
-    decided: ClassVar[Decided | None] = None
-
-    def take(
-        self, cluster: PulsarCluster, samples: Samples, missing: Missing
-    ) -> tuple[Samples, Missing]:
-        """Return the samples unchanged."""
-        del cluster
-        return samples, missing
+    name = GREEDY_RATE
 
     def choose(self, look: Look) -> Chosen:
         """Return the moves that even out rates most."""
@@ -150,11 +145,4 @@ class GreedyRate:
             takes=np.array([open_to(isolation, policy, brokers) for policy in kinds]),
             most_moves=look.most_moves,
         )
-        count = len(plan.moves)
-        return Chosen(plan=plan, causes=(Cause.IMBALANCE,) * count, weighed=("",) * count)
-
-    def settle(self) -> None:
-        """Do nothing: there is no state."""
-
-    def task(self, task: BundleTask) -> None:
-        """Do nothing: there is no state."""
+        return Chosen(plan=plan)

@@ -1,59 +1,8 @@
-"""Bundle tasks of ``attach``: from its proposals, and as text and JSON."""
+"""Bundle tasks of ``attach`` as text and JSON."""
 
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from loadmanager.attach.observation import PlacementProposal, Proposal
-from loadmanager.attach.orders import CUT_AT
-from loadmanager.attach.splitting import SplitProposal
-from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.orders import SplitOrder
-from loadmanager.core.plan import Cause
-
-
-class TaskLog(Protocol):
-    """Receives tasks; ``why`` is the reason for which a task was proposed."""
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-
-
-def proposed_move(one: Proposal) -> BundleTask:
-    """Return a move for the task controller."""
-    return _proposed(TaskKind.MOVE, one.bundle, one.source, one.target, one.cause)
-
-
-def proposed_split(one: SplitProposal) -> BundleTask:
-    """Return a split for the task controller; both parts stay at their broker."""
-    task = _proposed(TaskKind.SPLIT, one.bundle, one.broker, one.broker, Cause.OVERSIZED)
-    return replace(task, splits={one.bundle: SplitOrder(CUT_AT, (one.cut,))})
-
-
-def proposed_placement(one: PlacementProposal) -> BundleTask:
-    """Return a placement for the task controller."""
-    return BundleTask(
-        kind=TaskKind.PLACE,
-        bundles=(one.bundle,),
-        source=None,
-        target=one.target,
-        cause=Cause.UNOWNED,
-        asked_by=AskedBy.BALANCING,
-    )
-
-
-def _proposed(
-    kind: TaskKind, bundle: BundleId, source: BrokerId, target: BrokerId, cause: Cause
-) -> BundleTask:
-    return BundleTask(
-        kind=kind,
-        bundles=(bundle,),
-        source=source,
-        target=target,
-        cause=cause,
-        asked_by=AskedBy.BALANCING,
-        planned={bundle: source},
-    )
+from loadmanager.core.bundle_task import BundleTask
 
 
 def line(task: BundleTask, why: str) -> str:

@@ -9,12 +9,12 @@ from typing import Any, Final
 import click
 
 from loadmanager.attach.balancing import Log
-from loadmanager.attach.discovery import Addresses
+from loadmanager.attach.discovery import addresses
 from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.planned import Planned
 from loadmanager.attach.strategy import GreedyRate, Strategy
-from loadmanager.attach.tallied import Reports, Tallied
+from loadmanager.attach.tallied import Tallied
 from loadmanager.config import (
     Config,
     LeaderSettings,
@@ -64,7 +64,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     return Planned(
         name=name,
         planner=_of_attach(planner),
-        tallied=Tallied(Reports(Addresses.of(options["url"])), planner.weights),
+        tallied=Tallied(addresses(options["url"]), planner.weights),
         hosts=_hosts(planner, options["cores"]),
         acts=options["balance"],
     )

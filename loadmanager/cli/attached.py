@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import Addresses, discover
+from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.groups import Groups
-from loadmanager.attach.mandate import Alone, Mandate
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.prior_settings import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.quiet import Quiet
@@ -80,7 +80,7 @@ class Attached:
     async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
-        sampler = Sampler(admin, Addresses.of(self._url), strategy.hosts)
+        sampler = Sampler(admin, addresses(self._url), strategy.hosts)
         groups = Groups(admin, strategy)
         cluster = await discover(admin, self._url)
         await sampler.sample(cluster)
@@ -162,7 +162,7 @@ class Attached:
             await self._balance_if_elected(admin, metrics, stopping)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
-            await self._led(admin, metrics, state, stopping, Alone())
+            await self._led(admin, metrics, state, stopping, Mandate())
         return 0
 
     async def _balance_if_elected(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.discovery import Addresses, discover
+from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
@@ -102,7 +102,7 @@ def _reported(source: str, files: AccessFiles) -> Any:
 async def _look(url: str, access: Access) -> Any:
     admin = PulsarAdmin(access)
     try:
-        sampler = Sampler(admin, Addresses.of(url))
+        sampler = Sampler(admin, addresses(url))
         await sampler.sample(await discover(admin, url))
         await asyncio.sleep(INTERVAL_S)
         cluster = await discover(admin, url)

@@ -21,8 +21,8 @@ from loadmanager.adapters.pulsar_admin import (
 from loadmanager.adapters.pulsar_admin.lookups import read_own_urls, read_topics
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import (
-    Addresses,
     PulsarCluster,
+    addresses,
     manager_of,
     read_brokers,
     read_runtime,
@@ -153,7 +153,7 @@ class PulsarBroker:
 
     def address(self, broker: BrokerId) -> str:
         """Return the URL of a broker of the cluster, with the scheme of ``url``."""
-        return self.url if broker == self.name else Addresses.of(self.url)(broker)
+        return self.url if broker == self.name else addresses(self.url)(broker)
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
         """Return a topic of a bundle of any broker, None if it has none.

@@ -15,6 +15,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.attach.dispatching import SampledOwners
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.runtime_settings import TaskBounds
@@ -29,7 +30,7 @@ from loadmanager.leader.task_controller import TaskController
 
 
 @dataclass
-class Right:
+class Right(Mandate):
     """A mandate that is as a test says."""
 
     epoch: int = 7

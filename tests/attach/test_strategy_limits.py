@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster, addresses
 from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
 from loadmanager.attach.planned import Planned
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tallied import Reports, Tallied
+from loadmanager.attach.tallied import Tallied
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
@@ -44,7 +44,7 @@ def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> S
     planner = planner_of(shedding, beside, PlannerSettings(), LeaderSettings())
     planner = replace(planner, settings=replace(planner.settings, settle_s=0.0))
     hosts = None if name == "uniform" else Hosts()
-    tallied = Tallied(Reports(Addresses("http")), planner.weights)
+    tallied = Tallied(addresses("http://any"), planner.weights)
     return Planned(name=name, planner=planner, tallied=tallied, hosts=hosts, acts=acts)
 
 
