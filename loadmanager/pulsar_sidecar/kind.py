@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class BesidePulsar:
-    """See `Kind`; ``cluster`` is the name of the cluster in loadmanager's configuration."""
+    """A Pulsar broker, as a `Kind`; ``cluster`` is its name in loadmanager's configuration."""
 
     broker: PulsarBroker
     cluster: str

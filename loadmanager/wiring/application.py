@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from loadmanager.leader.term import ForeignTerm, LeaderTerm
 from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
 from loadmanager.lookup.service import LookupService
 from loadmanager.ports import HostProbe, LeaderLine
+from loadmanager.pulsar_sidecar.kind import BesidePulsar
 
 _SPLIT_WAIT_S = 15.0
 _MERGE_WAIT_S = 30.0
@@ -65,8 +66,8 @@ class Application:
     retuning: SettingsWatch
 
 
-class Kind(Protocol):
-    """How the sidecar treats brokers of one kind: membership, lookups and leadership."""
+class Commanded:
+    """A broker that its agent commands: it serves the ordered bundles, under a lease."""
 
     def agent(
         self,
@@ -77,46 +78,25 @@ class Kind(Protocol):
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return the agent of this sidecar's broker, and the bundles that it serves."""
-
-    @property
-    def answering(self) -> Callable[..., LookupService]:
-        """The factory of the lookup service, with the arguments of `LookupService`."""
-
-    def stays(self, bundle: BundleId, /) -> bool:
-        """Return whether a bundle never moves, by its name."""
-
-    def term(self, context: Context, term: Term, /) -> ForeignTerm | None:
-        """Return the parts of a term that does not command agents, None for one that does."""
-
-
-class Commanded:
-    """Brokers that their agents command: they serve the ordered bundles, under a lease."""
-
-    def agent(
-        self,
-        config: Config,
-        context: Context,
-        publisher: Publisher,
-        settings: RuntimeSettings,
-        commands: asyncio.TaskGroup,
-    ) -> tuple[Agent, OwnBundles]:
-        """See `Kind`."""
         ownerships = make_ownerships(context, commands)
         return make_member(config, context, ownerships, publisher, settings), ownerships
 
     @property
     def answering(self) -> Callable[..., LookupService]:
-        """See `Kind`."""
+        """The factory of the lookup service, with the arguments of `LookupService`."""
         return LookupService
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """See `Kind`."""
+        """Return whether a bundle never moves, by its name."""
         return belongs_to_a_broker(bundle)
 
     def term(self, _context: Context, _term: Term) -> ForeignTerm | None:
-        """See `Kind`."""
+        """Return None: a term of such brokers commands agents."""
         return None
 
+
+Kind = Commanded | BesidePulsar
+"""The kind of a sidecar's broker: its agent, lookups, and parts of a leader's term."""
 
 _COMMANDED: Final = Commanded()
 

@@ -153,13 +153,9 @@ def build_sidecar(
     return Sidecar(
         context,
         server,
-        application.member,
-        application.election,
-        application.readiness,
-        dynamic=application.dynamic,
+        application,
+        close,
         key=key if uses_cluster_key(config.security, config.tls) else None,
-        reachability=application.reachability,
-        close=close,
     )
 
 

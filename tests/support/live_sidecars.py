@@ -169,13 +169,9 @@ async def start_sidecar(
             sidecar = Sidecar(
                 context,
                 make_server(config, context, application, line, lambda: key.value),
-                application.member,
-                application.election,
-                application.readiness,
-                dynamic=application.dynamic,
-                reachability=application.reachability,
+                application,
+                line.close,
                 key=key,
-                close=line.close,
             )
             ready.set_result(application)
             await sidecar.run(

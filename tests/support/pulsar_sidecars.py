@@ -175,12 +175,8 @@ class PulsarSidecars:
         sidecar = Sidecar(
             context,
             NoServer(),
-            application.member,
-            application.election,
-            application.readiness,
-            dynamic=application.dynamic,
-            reachability=application.reachability,
-            close=broker.close,
+            application,
+            broker.close,
         )
         await sidecar.run(
             stopping,

@@ -188,12 +188,8 @@ class Agent:
                 sidecar = Sidecar(
                     self.context,
                     self.server,
-                    self.application.member,
-                    self.application.election,
-                    self.application.readiness,
-                    dynamic=self.application.dynamic,
-                    reachability=self.application.reachability,
-                    close=self.line.close,
+                    self.application,
+                    self.line.close,
                 )
                 await sidecar.run(
                     self.stop,
