@@ -24,7 +24,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import NoServer
-from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.sidecar import conditions_of
 
@@ -125,7 +125,7 @@ class PulsarSidecars:
 
         async def live() -> None:
             async with asyncio.TaskGroup() as commands:
-                application = join(
+                application = Application(
                     config,
                     context,
                     probe=BusyProbe(beside),
