@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.splitting import SplitProposal, proposed, proposed_splits
@@ -23,6 +25,7 @@ from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 
 GREEDY: Final = GreedyRate()
+_RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 
 
@@ -291,14 +294,9 @@ def document(
         "missing": dict(seen.missing),
         "proposals": [
             {
-                "bundle": one.bundle,
-                "source": one.source,
-                "target": one.target,
-                "msgsPerS": one.msgs_per_s,
-                "bytesPerS": one.bytes_per_s,
-                "maxOverMean": one.max_over_mean,
+                **_fields(one, "bundle", "source", "target", "msgs_per_s", "bytes_per_s"),
+                **_fields(one, "max_over_mean", "weighed"),
                 "cause": one.cause.value,
-                "weighed": one.weighed,
                 "reason": one.reason(),
             }
             for one in seen.proposals
@@ -308,12 +306,11 @@ def document(
             for one in seen.refusals
         ],
         "splits": [
-            {"bundle": one.bundle, "broker": one.broker, "cut": one.cut, "reason": one.reason()}
+            {**_fields(one, "bundle", "broker", "cut"), "reason": one.reason()}
             for one in seen.splits
         ],
         "placements": [
-            {"bundle": one.bundle, "target": one.target, "reason": one.reason()}
-            for one in seen.placements
+            {**_fields(one, "bundle", "target"), "reason": one.reason()} for one in seen.placements
         ],
         "staying": dict(seen.staying),
         **({"isolation": _isolation(seen.cluster)} if traffic else {}),
@@ -321,21 +318,21 @@ def document(
     }
 
 
+def _fields(one: object, *names: str) -> dict[str, Any]:
+    return {to_camel(name): getattr(one, name) for name in names}
+
+
 def _isolation(cluster: PulsarCluster) -> dict[str, Any]:
     return {name: isolation_to_json(one) for name, one in cluster.isolation.isolation.items()}
 
 
 def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
-    traffic = sample.bundles.values()
     return {
         "broker": name,
         "windowS": sample.window_s,
         "bundles": len(sample.bundles),
-        "topics": sum(one.topics for one in traffic),
-        "msgsInPerS": sum(one.msgs_in_per_s for one in traffic),
-        "msgsOutPerS": sum(one.msgs_out_per_s for one in traffic),
-        "bytesInPerS": sum(one.bytes_in_per_s for one in traffic),
-        "bytesOutPerS": sum(one.bytes_out_per_s for one in traffic),
+        "topics": sample.topics_in_bundles,
+        **_fields(sample.total, *_RATES),
         "cpuCores": sample.cpu_cores,
         "usagePercent": dict(sample.usages),
         "homelessTopics": sample.homeless_topics,
@@ -344,11 +341,7 @@ def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
 
 def _traffic(sample: BrokerSample) -> dict[str, Any]:
     every = sample.bundles.values()
-    return {
-        "bundle": list(sample.bundles),
-        "topics": [one.topics for one in every],
-        "msgsInPerS": [one.msgs_in_per_s for one in every],
-        "msgsOutPerS": [one.msgs_out_per_s for one in every],
-        "bytesInPerS": [one.bytes_in_per_s for one in every],
-        "bytesOutPerS": [one.bytes_out_per_s for one in every],
+    columns = {
+        to_camel(name): [getattr(one, name) for one in every] for name in ("topics", *_RATES)
     }
+    return {"bundle": list(sample.bundles), **columns}

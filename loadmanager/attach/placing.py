@@ -111,9 +111,7 @@ def spread(
     }
     if not counts:
         return []
-    msgs_per_s = {
-        broker: sum(one.msgs_per_s for one in samples[broker].bundles.values()) for broker in counts
-    }
+    msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
     found: list[PlacementProposal] = []
     for bundle in bundles:
         target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))

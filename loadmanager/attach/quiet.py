@@ -5,7 +5,7 @@ restarted. A value that others changed in the meantime is left unchanged.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -139,14 +139,12 @@ class Quiet:
 
 def disturbance(cluster: PulsarCluster) -> str:
     """Return which settings are switched on, on which brokers, "" if none is."""
-    return "; ".join(_switched_on(cluster, SWITCHES))
-
-
-def _switched_on(cluster: PulsarCluster, keys: Collection[str]) -> Iterator[str]:
-    for key in keys:
-        brokers = cluster.differing(key).get("true", ())
-        if brokers:
-            yield f"{key} was switched on by others (true on {', '.join(brokers)})"
+    on = {key: cluster.differing(key).get("true") for key in SWITCHES}
+    return "; ".join(
+        f"{key} was switched on by others (true on {', '.join(brokers)})"
+        for key, brokers in on.items()
+        if brokers
+    )
 
 
 def _alike(cluster: PulsarCluster, key: str) -> str:

@@ -10,9 +10,9 @@ from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposi
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import HostFigures, Hosts
-from loadmanager.core.bundle_traffic import BundleTraffic, Counters, between, bundle_traffic
+from loadmanager.core.bundle_traffic import BundleTraffic, between, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.rates import Rates
+from loadmanager.core.rates import Rates, total
 
 _PARALLEL = 16
 
@@ -25,20 +25,13 @@ class Reading:
         at_s: when its metrics had been read, on the monotonic clock of this process.
         owned: the bundles that it serves.
         seen: its metrics.
-        foreign: names of bundles of version 1, which contain a cluster; they are left out.
         host: host usage as its load manager measured it, None if the strategy needs none.
     """
 
     at_s: float
     owned: tuple[BundleId, ...]
     seen: Exposition
-    foreign: tuple[str, ...] = ()
     host: HostFigures | None = None
-
-    @property
-    def topics(self) -> Mapping[str, Counters]:
-        """The counters of each topic."""
-        return self.seen.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +59,16 @@ class BrokerSample:
     began_s: float = 0.0
     restarted: bool = False
     host: HostFigures | None = None
+
+    @property
+    def total(self) -> Rates:
+        """The traffic of all its bundles."""
+        return total(self.bundles.values())
+
+    @property
+    def topics_in_bundles(self) -> int:
+        """Number of topics in its bundles."""
+        return sum(one.topics for one in self.bundles.values())
 
     @property
     def shows_since_s(self) -> float:
@@ -123,15 +126,15 @@ class Sampler:
         url = self.address(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         at_s = monotonic()
-        owned, foreign = await read_owned(self.admin, url, cluster.name, broker)
+        owned = await read_owned(self.admin, url, cluster.name, broker)
         host = None
         if self.hosts is not None:
             host = await self.hosts.measured(self.admin, url, cluster, seen)
-        return Reading(at_s=at_s, owned=owned, seen=seen, foreign=foreign, host=host)
+        return Reading(at_s=at_s, owned=owned, seen=seen, host=host)
 
     def _sample(self, former: Reading, reading: Reading) -> BrokerSample:
         window_s = max(reading.at_s - former.at_s, 1e-3)
-        window = between(former.topics, reading.topics, window_s)
+        window = between(former.seen.topics, reading.seen.topics, window_s)
         bundles, homeless = bundle_traffic(reading.owned, window)
         then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
         counted = None if then is None or now is None else now - then

@@ -12,6 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.rate_splits import evenest_cut, worth_cutting
+from loadmanager.core.rates import total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,8 @@ def proposed_splits(
     samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
 ) -> tuple[SplitProposal, ...]:
     """Return the splits, the largest bundle first; none if moves are enough."""
-    traffic = [one for sample in samples.values() for one in sample.bundles.values()]
-    msgs = sum(one.msgs_per_s for one in traffic) / max(len(samples), 1)
-    size = sum(one.bytes_per_s for one in traffic) / max(len(samples), 1)
+    whole = total([sample.total for sample in samples.values()])
+    msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
     found: list[SplitProposal] = []
     for broker, sample in samples.items():
         for bundle, one in sample.bundles.items():

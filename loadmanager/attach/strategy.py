@@ -1,7 +1,7 @@
 """The interface of strategies for ``attach``, and the strategy that needs only counters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from loadmanager.core.even_rates import GREEDY_RATE, Floats, Places, RatePlan, p
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.policies import IsolationPolicy, open_to
+from loadmanager.core.policies import IsolationPolicy, Policies, open_to
 from loadmanager.core.round_memory import RoundMemory
 
 Samples = Mapping[BrokerId, BrokerSample]
@@ -128,21 +128,48 @@ class GreedyRate(Strategy):
 
     def choose(self, look: Look) -> Chosen:
         """Return the moves that even out rates most."""
-        brokers = look.brokers
-        kinds: dict[IsolationPolicy | None, int] = {}
-        isolation = look.cluster.isolation
-        kind = [
-            kinds.setdefault(isolation.governing(namespace_of(one)), len(kinds))
-            for one, *_ in look.rows
-        ]
-        plan = plan_even_rates(
+        plan = even_out(
+            [bundle for bundle, *_ in look.rows],
             look.rates,
             look.owner,
-            len(brokers),
-            movable=np.array([bundle not in look.stays for bundle, *_ in look.rows], dtype=bool),
-            kind=np.array(kind, dtype=np.intp),
-            gives=np.ones(len(brokers), dtype=bool),
-            takes=np.array([open_to(isolation, policy, brokers) for policy in kinds]),
+            look.brokers,
+            stays=look.stays,
+            policies=look.cluster.isolation,
             most_moves=look.most_moves,
         )
         return Chosen(plan=plan)
+
+
+def even_out(
+    bundles: Sequence[BundleId],
+    rates: Floats,
+    owner: Places,
+    brokers: tuple[BrokerId, ...],
+    *,
+    stays: Collection[BundleId],
+    policies: Policies,
+    most_moves: int,
+) -> RatePlan:
+    """Return the moves that even out rates, within the isolation policies.
+
+    Args:
+        bundles: K names.
+        rates: (K, R) of each bundle.
+        owner: (K,) the index of each bundle's broker.
+        brokers: B names.
+        stays: the bundles that do not move.
+        policies: isolation policies of namespaces.
+        most_moves: the maximum number of moves.
+    """
+    kinds: dict[IsolationPolicy | None, int] = {None: 0}
+    kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]
+    return plan_even_rates(
+        rates,
+        owner,
+        len(brokers),
+        movable=np.array([bundle not in stays for bundle in bundles], dtype=bool),
+        kind=np.array(kind, dtype=np.intp),
+        gives=np.ones(len(brokers), dtype=bool),
+        takes=np.array([open_to(policies, policy, brokers) for policy in kinds]),
+        most_moves=most_moves,
+    )

@@ -99,8 +99,7 @@ class PulsarBroker:
         """Return the bundles that the broker serves now."""
         with _as_broker_error():
             await self._know()
-            owned, _ = await read_owned(self.admin, self.url, self.cluster, self.name)
-        return owned
+            return await read_owned(self.admin, self.url, self.cluster, self.name)
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle that may move, since the last call."""

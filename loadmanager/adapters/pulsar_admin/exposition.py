@@ -35,22 +35,17 @@ class Exposition:
 
     Attributes:
         topics: the counters of each topic, by its full name (a partition is a topic).
-        namespaces: those with counters of the whole namespace instead of its topics
-            (``exposeTopicLevelMetricsInPrometheus=false``).
         usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
             ``bandwidth_out``, as the broker's load manager last measured them.
         cpu_seconds: CPU time of the broker's process since its start, None if not reported.
         started_s: time of that start, in seconds since 1970 by the broker's clock, None if not
             reported.
-        malformed: number of lines without a valid number.
     """
 
     topics: dict[str, Counters] = field(default_factory=dict)
-    namespaces: set[str] = field(default_factory=set)
     usages: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float | None = None
     started_s: float | None = None
-    malformed: int = 0
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
@@ -75,8 +70,8 @@ class _Reading:
         direction, kind, process, usage, labels, text = line.groups()
         value = _number(text)
         if value is None:
-            self._seen.malformed += 1
-        elif process == b"process_start_time_seconds":
+            return
+        if process == b"process_start_time_seconds":
             self._seen.started_s = value
         elif process is not None:
             self._seen.cpu_seconds = value
@@ -91,9 +86,7 @@ class _Reading:
             return
         topic = _topic(labels)
         if topic is None:
-            if namespace := labels.get("namespace"):
-                self._seen.namespaces.add(namespace)
-            return
+            return  # Counters of a whole namespace: its topics are not exposed.
         sums = self._sums.setdefault(topic, [0.0, 0.0, 0.0, 0.0])
         if "subscription" in labels:
             sums[place] += value

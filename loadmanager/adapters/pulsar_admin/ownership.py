@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -12,8 +13,8 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 
 async def read_owned(
     admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
-) -> tuple[tuple[BundleId, ...], tuple[str, ...]]:
-    """Return the bundles of the broker at ``url``, and names that are not bundles of version 2.
+) -> tuple[BundleId, ...]:
+    """Return the bundles of the broker at ``url``, without those of version 1.
 
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
@@ -21,13 +22,10 @@ async def read_owned(
     path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
     answer = await admin.json(f"{url}{path}")
     owned: list[BundleId] = []
-    foreign: list[str] = []
     for name in answer if isinstance(answer, dict) else ():
-        try:
+        with suppress(InvalidName):
             owned.append(parse_bundle(name))
-        except InvalidName:
-            foreign.append(name)
-    return tuple(owned), tuple(foreign)
+    return tuple(owned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class BrokerQueries:
         Raises:
             PulsarAdminError: as `read_owned`.
         """
-        owned, _ = await read_owned(self.admin, self.address(broker), self.cluster, broker)
+        owned = await read_owned(self.admin, self.address(broker), self.cluster, broker)
         return set(bundles) <= set(owned)
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
