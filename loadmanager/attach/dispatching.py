@@ -10,10 +10,11 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.mandate import Mandate
-from loadmanager.attach.observation import Observation, Proposed
+from loadmanager.attach.observation import Observation
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.placing import holds_policies, name_in
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.tasks import Proposal
 from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.subscriptions import Subscriptions
@@ -134,7 +135,7 @@ class Dispatcher:
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
         proposed = (*seen.placements, *(splits or seen.proposals))
-        self._why = {one.bundle: one.reason() for one in proposed}
+        self._why = {one.bundle: one.reason for one in proposed}
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         try:
@@ -149,7 +150,7 @@ class Dispatcher:
             # Also after an error, wait until the owner of each ordered bundle is known.
             await self._orders.settled()
 
-    async def _carry_out(self, proposed: Iterable[Proposed], at_once: int) -> None:
+    async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:
         waiting, live = deque(one.task() for one in proposed), self._tasks.tasks
         while waiting or len(live):
             self._changed.clear()

@@ -9,14 +9,15 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.splitting import SplitProposal, proposed, proposed_splits
+from loadmanager.attach.splitting import proposed_splits
 from loadmanager.attach.strategy import (
     Chosen,
     GreedyRate,
     Look,
     Strategy,
 )
-from loadmanager.core.bundle_task import BundleTask, TaskKind
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
@@ -71,59 +72,6 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """One proposed move; ``cause`` is why the strategy chose it.
-
-    ``weighed`` describes the benefit and cost that were compared, "" if the strategy compares
-    none.
-    """
-
-    bundle: BundleId
-    source: BrokerId
-    target: BrokerId
-    msgs_per_s: float
-    bytes_per_s: float
-    max_over_mean: float
-    strategy: str = GREEDY_RATE
-    cause: Cause = Cause.IMBALANCE
-    weighed: str = ""
-
-    def task(self) -> BundleTask:
-        """Return the move for the task controller."""
-        return proposed(TaskKind.MOVE, self.bundle, self.source, self.target, self.cause)
-
-    def reason(self) -> str:
-        """Return why, in one line."""
-        why = f"{self.source} is fullest"
-        if self.strategy != GREEDY_RATE:
-            why = f"{self.strategy} takes it off {self.source} ({self.cause})"
-        return (
-            f"{why}; {self.msgs_per_s:,.0f} msg/s go to {self.target}, "
-            f"then the fullest broker has {self.max_over_mean:.2f} times the mean"
-            f"{f'; {self.weighed}' if self.weighed else ''}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementProposal:
-    """A bundle of a new namespace that no broker serves, and the broker that is to serve it."""
-
-    bundle: BundleId
-    target: BrokerId
-
-    def task(self) -> BundleTask:
-        """Return the placement for the task controller."""
-        return proposed(TaskKind.PLACE, self.bundle, None, self.target, Cause.UNOWNED)
-
-    def reason(self) -> str:
-        """Return why, in one line."""
-        return f"its namespace is new; {self.target} has the fewest of its bundles"
-
-
-Proposed = Proposal | PlacementProposal | SplitProposal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One observation of a cluster.
 
@@ -147,11 +95,11 @@ class Observation:
     plan: RatePlan | None
     proposals: tuple[Proposal, ...]
     staying: Mapping[BundleId, str]
-    splits: tuple[SplitProposal, ...] = ()
+    splits: tuple[Proposal, ...] = ()
     strategy: str = GREEDY_RATE
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
-    placements: tuple[PlacementProposal, ...] = ()
+    placements: tuple[Proposal, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -245,23 +193,35 @@ def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...
     found = []
     for move in chosen.plan.moves:
         bundle, _, traffic = look.rows[move.bundle]
+        source, target = look.brokers[move.source], look.brokers[move.target]
+        cause = chosen.causes.get(bundle, Cause.IMBALANCE)
+        weighed = chosen.weighed.get(bundle, "")
+        why = f"{source} is fullest"
+        if strategy != GREEDY_RATE:
+            why = f"{strategy} takes it off {source} ({cause})"
+        reason = (
+            f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {target}, "
+            f"then the fullest broker has {move.max_over_mean:.2f} times the mean"
+            f"{f'; {weighed}' if weighed else ''}"
+        )
         found.append(
             Proposal(
+                kind=TaskKind.MOVE,
                 bundle=bundle,
-                source=look.brokers[move.source],
-                target=look.brokers[move.target],
+                source=source,
+                target=target,
+                cause=cause,
+                reason=reason,
                 msgs_per_s=traffic.msgs_per_s,
                 bytes_per_s=traffic.bytes_per_s,
                 max_over_mean=move.max_over_mean,
-                strategy=strategy,
-                cause=chosen.causes.get(bundle, Cause.IMBALANCE),
-                weighed=chosen.weighed.get(bundle, ""),
+                weighed=weighed,
             )
         )
     return tuple(found)
 
 
-def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[SplitProposal, ...]:
+def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[Proposal, ...]:
     """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
     plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
     return proposed_splits(look.samples, look.stays, plan)
@@ -295,9 +255,8 @@ def document(
         "proposals": [
             {
                 **_fields(one, "bundle", "source", "target", "msgs_per_s", "bytes_per_s"),
-                **_fields(one, "max_over_mean", "weighed"),
+                **_fields(one, "max_over_mean", "weighed", "reason"),
                 "cause": one.cause.value,
-                "reason": one.reason(),
             }
             for one in seen.proposals
         ],
@@ -306,12 +265,9 @@ def document(
             for one in seen.refusals
         ],
         "splits": [
-            {**_fields(one, "bundle", "broker", "cut"), "reason": one.reason()}
-            for one in seen.splits
+            {"broker": one.target, **_fields(one, "bundle", "cut", "reason")} for one in seen.splits
         ],
-        "placements": [
-            {**_fields(one, "bundle", "target"), "reason": one.reason()} for one in seen.placements
-        ],
+        "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),
         **({"isolation": _isolation(seen.cluster)} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},

@@ -15,10 +15,13 @@ from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_namespaces
 from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.observation import PlacementProposal, Rules
+from loadmanager.attach.observation import Rules
 from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.plan import Cause
 from loadmanager.core.policies import open_to
 
 MOST_BUNDLES: Final = 128
@@ -42,7 +45,7 @@ class NewNamespaces:
         cluster: PulsarCluster,
         samples: Mapping[BrokerId, BrokerSample],
         rules: Rules,
-    ) -> tuple[PlacementProposal, ...]:
+    ) -> tuple[Proposal, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
         A namespace counts as new for a minute. Namespaces that the rules exclude, that have an
@@ -65,7 +68,7 @@ class NewNamespaces:
         }
         if not samples.keys() >= set(cluster.brokers):
             return ()
-        found: list[PlacementProposal] = []
+        found: list[Proposal] = []
         for name in sorted(self._until_s):
             placed = await self._of(url, name, cluster, samples, rules)
             if placed is None:
@@ -81,7 +84,7 @@ class NewNamespaces:
         cluster: PulsarCluster,
         samples: Mapping[BrokerId, BrokerSample],
         rules: Rules,
-    ) -> list[PlacementProposal] | None:
+    ) -> list[Proposal] | None:
         """Return the placements of a namespace, None if it needs none now or later."""
         boundaries = await read_boundaries(self.admin, url, namespace)
         if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
@@ -100,7 +103,7 @@ def spread(
     bundles: list[BundleId],
     cluster: PulsarCluster,
     samples: Mapping[BrokerId, BrokerSample],
-) -> list[PlacementProposal]:
+) -> list[Proposal]:
     """Return a broker for each bundle: with the fewest of the namespace, then the fewest msg/s."""
     isolation, brokers = cluster.isolation, tuple(samples)
     open_mask = open_to(isolation, isolation.governing(namespace), brokers)
@@ -112,11 +115,20 @@ def spread(
     if not counts:
         return []
     msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
-    found: list[PlacementProposal] = []
+    found: list[Proposal] = []
     for bundle in bundles:
         target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
         counts[target] += 1
-        found.append(PlacementProposal(bundle=bundle, target=target))
+        found.append(
+            Proposal(
+                kind=TaskKind.PLACE,
+                bundle=bundle,
+                source=None,
+                target=target,
+                cause=Cause.UNOWNED,
+                reason=f"its namespace is new; {target} has the fewest of its bundles",
+            )
+        )
     return found
 
 

@@ -52,11 +52,11 @@ def summary(seen: Observation) -> Iterator[str]:
     if not seen.whole and seen.samples:
         yield "some topics were loaded within the window: their rates are lower bounds"
     for one in seen.splits[:_MOST_SHOWN]:
-        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason()}"
+        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason}"
     yield seen.verdict
     for number, move in enumerate(seen.proposals[:_MOST_SHOWN], 1):
         yield f"  {number}. {move.bundle}: {move.source} -> {move.target}"
-        yield f"     {move.reason()}"
+        yield f"     {move.reason}"
     if len(seen.proposals) > _MOST_SHOWN:
         yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
     others = [one for one in seen.refusals if one.subject]

@@ -1,8 +1,55 @@
-"""Bundle tasks of ``attach`` as text and JSON."""
+"""Proposals of ``attach``, and bundle tasks as text and JSON."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from loadmanager.core.bundle_task import BundleTask
+from loadmanager.attach.orders import CUT_AT
+from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.orders import SplitOrder
+from loadmanager.core.plan import Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A proposed placement, move or split.
+
+    Attributes:
+        source: the broker that serves the bundle, None if none does.
+        target: the broker that is to serve it, or to split it.
+        cause: why the strategy chose it.
+        reason: why, in one line.
+        cut: the position of a split, None for all else.
+        msgs_per_s, bytes_per_s: of a bundle that is to move.
+        max_over_mean: of the fullest broker after a move and all moves before it.
+        weighed: the benefit and cost of a move that were compared, "" if none were.
+    """
+
+    kind: TaskKind
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+    reason: str
+    cut: int | None = None
+    msgs_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    max_over_mean: float = 0.0
+    weighed: str = ""
+
+    def task(self) -> BundleTask:
+        """Return the task for the task controller; it is outdated if the bundle leaves its source."""
+        splits = {} if self.cut is None else {self.bundle: SplitOrder(CUT_AT, (self.cut,))}
+        return BundleTask(
+            kind=self.kind,
+            bundles=(self.bundle,),
+            source=self.source,
+            target=self.target,
+            cause=self.cause,
+            asked_by=AskedBy.BALANCING,
+            planned={} if self.source is None else {self.bundle: self.source},
+            splits=splits,
+        )
 
 
 def line(task: BundleTask, why: str) -> str:
