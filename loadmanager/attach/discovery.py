@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from loadmanager.adapters.pulsar_admin import (
@@ -29,6 +29,7 @@ BALANCER_KEYS: Final = (
 )
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
 _USUAL_HOST_INTERVAL_S: Final = 60.0
+_FLAGS: Final = {"true": True, "false": False}
 _MANAGERS: Final = {
     "ModularLoadManagerImpl": "modular",
     "ModularLoadManagerWrapper": "modular",
@@ -56,8 +57,8 @@ class PulsarCluster:
 
     name: str
     brokers: tuple[BrokerId, ...]
-    version: str
-    manager: str
+    version: str = ""
+    manager: str = "unknown"
     settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     topic_metrics: bool | None = None
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
@@ -116,7 +117,7 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
         version=version,
         manager=manager_of(runtime.get("loadManagerClassName", "")),
         settings=settings,
-        topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
+        topic_metrics=_FLAGS.get(runtime.get("exposeTopicLevelMetricsInPrometheus", "")),
         silent=silent,
         host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
     )
@@ -162,13 +163,10 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
     if not found:
         raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
     try:
-        return tuple(sorted(parse_broker(_without_scheme(one)) for one in found))
+        names = (str(one).removeprefix("http://").removeprefix("https://") for one in found)
+        return tuple(sorted(map(parse_broker, names)))
     except InvalidName as error:
         raise NotPulsar(f"{where}: {error}") from None
-
-
-def _without_scheme(url: object) -> str:
-    return str(url).removeprefix("http://").removeprefix("https://")
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:
@@ -181,10 +179,6 @@ def manager_of(class_name: str) -> str:
     """Return the load manager of a class name; see `PulsarCluster`."""
     last = class_name.rpartition(".")[2]
     return _MANAGERS.get(last, last or "unknown")
-
-
-def _flag(value: Any) -> bool | None:
-    return {"true": True, "false": False}.get(value)
 
 
 def _host_interval_s(value: str) -> float:

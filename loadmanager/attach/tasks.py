@@ -38,7 +38,7 @@ class Proposal:
     weighed: str = ""
 
     def task(self) -> BundleTask:
-        """Return the task for the task controller; it is outdated if the bundle leaves its source."""
+        """Return its task, which is outdated if the bundle leaves its source."""
         splits = {} if self.cut is None else {self.bundle: SplitOrder(CUT_AT, (self.cut,))}
         return BundleTask(
             kind=self.kind,

@@ -164,10 +164,7 @@ class PulsarBroker:
 
     async def _read(self) -> BrokerSample | None:
         """Return the sample since the last reading, or None with the reason in `_missing`."""
-        version, manager = self._version, "unknown"
-        alone = PulsarCluster(
-            name=self.cluster, brokers=(self.name,), version=version, manager=manager
-        )
+        alone = PulsarCluster(name=self.cluster, brokers=(self.name,))
         samples, missing = await self._sampler.sample(alone)
         self._missing = missing.get(self.name, "")
         return samples.get(self.name)

@@ -54,7 +54,7 @@ async def find_cut(
 
 
 async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
-    alone = PulsarCluster(name=broker.cluster, brokers=(owner,), version="", manager="unknown")
+    alone = PulsarCluster(name=broker.cluster, brokers=(owner,))
     sampler = Sampler(broker.admin, broker.address)
     await sampler.sample(alone)
     await asyncio.sleep(WINDOW_S)

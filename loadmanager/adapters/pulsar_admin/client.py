@@ -188,7 +188,7 @@ class PulsarAdmin:
                         data=body or None,
                         headers=self._headers(method),
                         allow_redirects=False,
-                        ssl=self._tls(),
+                        ssl=self.access.tls or True,
                     ) as answer:
                         self.cost.requests += 1
                         if answer.status not in _REDIRECTS:
@@ -262,9 +262,6 @@ class PulsarAdmin:
                 connector=aiohttp.TCPConnector(limit=64, limit_per_host=4),
             )
         return self._session
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        return True if self.access.tls is None else self.access.tls
 
     def _headers(self, method: Method) -> dict[str, str]:
         headers = {"Accept-Encoding": "gzip"}

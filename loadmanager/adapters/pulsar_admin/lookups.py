@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
@@ -14,6 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse
 from loadmanager.core.load import BrokerUrls
 
 _ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND})
+# In the order of the fields of `BrokerUrls`.
 _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 
 
@@ -27,15 +28,12 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
     local = quote(topic.local, safe="")
     where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
     answer = await admin.json(where)
-    texts = {key: _text(answer, key) for key in _KEYS}
-    if not texts["httpUrl"] and not texts["httpUrlTls"]:
+    found = answer if isinstance(answer, dict) else {}
+    texts = [text if isinstance(text := found.get(key), str) else "" for key in _KEYS]
+    urls = BrokerUrls(*texts)
+    if not urls.http_url and not urls.http_url_tls:
         raise NotPulsar(f"{where}: no httpUrl; expected the lookup answer of a Pulsar broker")
-    return BrokerUrls(
-        http_url=texts["httpUrl"],
-        http_url_tls=texts["httpUrlTls"],
-        broker_url=texts["brokerUrl"],
-        broker_url_tls=texts["brokerUrlTls"],
-    )
+    return urls
 
 
 async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
@@ -118,8 +116,3 @@ async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[T
     answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
     names = map(str, answer if isinstance(answer, list) else ())
     return tuple(topic for _, topic, _ in topics_in(bundle, names))
-
-
-def _text(content: Any, key: str) -> str:
-    value = content.get(key) if isinstance(content, dict) else None
-    return value if isinstance(value, str) else ""
