@@ -1,9 +1,9 @@
 """Discovery of a cluster: name, brokers, version, load manager and its balancer's settings."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from loadmanager.adapters.pulsar_admin import (
@@ -18,6 +18,8 @@ from loadmanager.adapters.pulsar_admin.policies import read_isolation
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.policies import NO_POLICIES, Policies
+
+Answer = TypeVar("Answer")
 
 RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
 _MOST_BROKERS: Final = 10_000
@@ -99,18 +101,10 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     admin.known = set(brokers)
     version = await read_version(admin, url)
     address = addresses(url)
-    answers = await asyncio.gather(
-        *(read_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
-    )
-    settings: dict[BrokerId, Mapping[str, str]] = {}
-    silent: dict[BrokerId, str] = {}
-    for broker, one in zip(brokers, answers, strict=True):
-        if isinstance(one, PulsarAdminError):
-            silent[broker] = str(one)
-        elif isinstance(one, BaseException):
-            raise one
-        else:
-            settings[broker] = {key: one.get(key, "") for key in BALANCER_KEYS}
+    answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
+    settings = {
+        broker: {key: one.get(key, "") for key in BALANCER_KEYS} for broker, one in answers.items()
+    }
     return PulsarCluster(
         name=name,
         brokers=brokers,
@@ -121,6 +115,24 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
         silent=silent,
         host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
     )
+
+
+async def ask_each(
+    brokers: Iterable[BrokerId], ask: Callable[[BrokerId], Awaitable[Answer]]
+) -> tuple[dict[BrokerId, Answer], dict[BrokerId, str]]:
+    """Ask all brokers at once; return the answers, and the reason by broker without one."""
+    names = tuple(brokers)
+    found = await asyncio.gather(*map(ask, names), return_exceptions=True)
+    answers: dict[BrokerId, Answer] = {}
+    failed: dict[BrokerId, str] = {}
+    for broker, one in zip(names, found, strict=True):
+        if isinstance(one, PulsarAdminError):
+            failed[broker] = str(one)
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            answers[broker] = one
+    return answers, failed
 
 
 async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
