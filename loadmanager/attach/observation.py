@@ -11,10 +11,10 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.splitting import proposed_splits
 from loadmanager.attach.strategy import (
-    Chosen,
+    ChosenMoves,
     GreedyRate,
-    Look,
     Strategy,
+    StrategyInput,
 )
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
@@ -176,7 +176,7 @@ def observe(
     )
     if not busy:
         return seen
-    look = Look(
+    look = StrategyInput(
         cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
     )
     chosen = strategy.choose(look)
@@ -189,7 +189,7 @@ def observe(
     )
 
 
-def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...]:
+def _proposals(look: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
     found = []
     for move in chosen.plan.moves:
         bundle, _, traffic = look.rows[move.bundle]
@@ -221,7 +221,7 @@ def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...
     return tuple(found)
 
 
-def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[Proposal, ...]:
+def _splits(look: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
     """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
     plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
     return proposed_splits(look.samples, look.stays, plan)

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, StrictInt
 
-from loadmanager.attach.prior_settings import Part, State, StateUnusable
+from loadmanager.attach.state import Part, State, StateUnusable
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BundleId, Namespace, parse_namespace
 from loadmanager.core.move_limits import Begun, MoveBudget

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.prior_settings import Part, State, StateUnusable
+from loadmanager.attach.state import Part, State, StateUnusable
 from loadmanager.core.balance_course import (
     BalancePoint,
     course_from_fields,

@@ -8,8 +8,8 @@ import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
@@ -25,7 +25,7 @@ Missing = Mapping[BrokerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class StrategyInput:
     """Input of a strategy: each bundle with its broker and traffic.
 
     ``stays`` are the bundles that may not move, ``most_moves`` is the most moves of one round.
@@ -55,7 +55,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenMoves:
     """The moves that a strategy chose, and its refusals.
 
     Attributes:
@@ -72,7 +72,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class DecidedRound:
     """One round: the planner, its view and its memory before the round, and the plan."""
 
     planner: Planner
@@ -87,14 +87,14 @@ class Strategy(ABC):
     Attributes:
         name: as in the option of the command.
         hosts: reads host usage, None if it is not needed.
-        tallied: the state of the cluster over time, None if there is none.
+        loads: the state of the cluster over time, None if there is none.
         decided: the planner's decision in this window, None without one.
     """
 
     name: str
     hosts: Hosts | None = None
-    tallied: Tallied | None = None
-    decided: Decided | None = None
+    loads: SampledLoads | None = None
+    decided: DecidedRound | None = None
 
     def take(
         self,
@@ -110,7 +110,7 @@ class Strategy(ABC):
         return samples, missing
 
     @abstractmethod
-    def choose(self, look: Look) -> Chosen:
+    def choose(self, look: StrategyInput) -> ChosenMoves:
         """Return the moves; may be called more than once for the same samples."""
 
     def settle(self) -> None:
@@ -126,7 +126,7 @@ class GreedyRate(Strategy):
 
     name = GREEDY_RATE
 
-    def choose(self, look: Look) -> Chosen:
+    def choose(self, look: StrategyInput) -> ChosenMoves:
         """Return the moves that even out rates most."""
         plan = even_out(
             [bundle for bundle, *_ in look.rows],
@@ -137,7 +137,7 @@ class GreedyRate(Strategy):
             policies=look.cluster.isolation,
             most_moves=look.most_moves,
         )
-        return Chosen(plan=plan)
+        return ChosenMoves(plan=plan)
 
 
 def even_out(

@@ -23,7 +23,7 @@ class SnapshotRefused(LoadManagerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Snapshot:
     """One observation: K bundles on B brokers.
 
     Attributes:
@@ -53,7 +53,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Forecast:
     """A cluster, and the effect of moves on it.
 
     ``loads`` are those of the brokers (B, 2), ``evened`` those after the moves of ``plan``.
@@ -62,7 +62,7 @@ class Outlook:
     in no load.
     """
 
-    seen: Seen
+    seen: Snapshot
     loads: Floats
     evened: Floats
     plan: RatePlan
@@ -70,7 +70,7 @@ class Outlook:
     unserved: tuple[BundleId, ...] = ()
 
 
-def seen_in(content: Any, where: str) -> Seen:
+def snapshot_in(content: Any, where: str) -> Snapshot:
     """Return the observation in the output of ``attach --once --json``.
 
     Raises:
@@ -104,7 +104,7 @@ def seen_in(content: Any, where: str) -> Seen:
     if not brokers or not ((rates >= 0) & (rates <= TOTAL.most)).all():
         why = f"rates from 0 to {TOTAL.most:g}, of at least one broker"
         raise SnapshotRefused(f"{where}: expected {why}")
-    return Seen(
+    return Snapshot(
         brokers=tuple(brokers),
         bundles=tuple(row[0] for row in rows),
         owner=np.array([row[1] for row in rows], dtype=np.intp),
@@ -114,7 +114,7 @@ def seen_in(content: Any, where: str) -> Seen:
     )
 
 
-def outlook(seen: Seen, change: Change) -> Outlook:
+def forecast(seen: Snapshot, change: Change) -> Forecast:
     """Return the cluster after a change, and the effect of moves on it.
 
     Raises:
@@ -133,7 +133,7 @@ def outlook(seen: Seen, change: Change) -> Outlook:
     may = {row: _may_serve(seen.policies, seen.bundles[row], names) for row in lost.tolist()}
     _place(may, owner, rates, len(brokers))
     served = owner >= 0
-    changed = Seen(
+    changed = Snapshot(
         brokers=brokers,
         bundles=tuple(one for one, kept in zip(seen.bundles, served, strict=True) if kept),
         owner=owner[served],
@@ -153,7 +153,7 @@ def outlook(seen: Seen, change: Change) -> Outlook:
     evened = changed.owner.copy()
     for move in plan.moves:
         evened[move.bundle] = move.target
-    return Outlook(
+    return Forecast(
         seen=changed,
         loads=_loads(changed.rates, changed.owner, len(brokers)),
         evened=_loads(changed.rates, evened, len(brokers)),
@@ -172,7 +172,7 @@ def _may_serve(policies: Policies, bundle: BundleId, brokers: tuple[BrokerId, ..
     return hosts_matching(policy.secondary, brokers)
 
 
-def _check(seen: Seen, change: Change) -> None:
+def _check(seen: Snapshot, change: Change) -> None:
     for broker in change.lose:
         if broker not in seen.brokers:
             known = ", ".join(seen.brokers)
@@ -203,7 +203,7 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
     return loads
 
 
-def document(now: Outlook, then: Outlook) -> dict[str, Any]:
+def document(now: Forecast, then: Forecast) -> dict[str, Any]:
     """Return the cluster before and after the change, as JSON."""
     return {
         "now": _document(now),
@@ -213,7 +213,7 @@ def document(now: Outlook, then: Outlook) -> dict[str, Any]:
     }
 
 
-def _document(one: Outlook) -> dict[str, Any]:
+def _document(one: Forecast) -> dict[str, Any]:
     return {
         "maxOverMean": one.plan.max_over_mean,
         "plannedMaxOverMean": one.plan.planned_max_over_mean,

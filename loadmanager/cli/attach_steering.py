@@ -11,7 +11,7 @@ from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply, 
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.origin import OwnNames, is_forwarded, refuse_foreign_page
 from loadmanager.admin.steering import BalancingState
-from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.attach.state import State, StateUnusable
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.balancing import Balancing, BalancingMode
 

@@ -25,7 +25,7 @@ from loadmanager.lookup.service import LookupService
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
 from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent
-from loadmanager.pulsar_sidecar.term import PulsarTerm, log_restored, quiet_of
+from loadmanager.pulsar_sidecar.term import PulsarTerm, balancer_of, log_restored
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class BesidePulsar:
 
         async def restore() -> None:
             try:
-                log_restored(await quiet_of(context, self.broker).restore(self.broker.url))
+                log_restored(await balancer_of(context, self.broker).restore(self.broker.url))
             except LoadManagerError as error:
                 log.warning("pulsar.balancer.restore_failed", error=str(error))
 

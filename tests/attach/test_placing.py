@@ -17,8 +17,8 @@ from loadmanager.attach.balancing import Balancer, Stopped
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.placing import MOST_BUNDLES, holds_policies, name_in
-from loadmanager.attach.prior_settings import StateFile
-from loadmanager.attach.quiet import Quiet
+from loadmanager.attach.pulsar_balancer import PulsarBalancer
+from loadmanager.attach.state import StateFile
 from loadmanager.attach.tasks import line
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import CHANGE_EVENTS
@@ -84,7 +84,7 @@ async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer
         budget=MoveBudget(MoveLimits()),
         interval_s=0.2,
         settle_s=0.0,
-        quiet=Quiet(admin, StateFile(tmp_path / "state.json")),
+        pulsar_balancer=PulsarBalancer(admin, StateFile(tmp_path / "state.json")),
         log=Told(),
         stopping=asyncio.Event(),
     )

@@ -8,7 +8,7 @@ import pytest
 from attach_process import attached
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.prior_settings import Part, State
+from loadmanager.attach.state import Part, State
 from loadmanager.attach.stored_course import Course
 from loadmanager.core.balance_course import HOUR_MS, BalancePoint
 

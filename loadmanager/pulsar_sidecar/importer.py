@@ -42,7 +42,7 @@ _LOG_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class Importing:
+class Importer:
     """Copies boundaries, anti-affinity groups, isolation policies and failure domains from Pulsar.
 
     ``cluster`` is the name of the cluster in loadmanager's configuration, which the copies of

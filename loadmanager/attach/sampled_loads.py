@@ -18,7 +18,7 @@ _PERCENT = 100.0
 
 
 @dataclass(slots=True)
-class Tallied:
+class SampledLoads:
     """Loads over one controller's term, with one sample of each bundle per window.
 
     A report has the bundles gained and lost since the broker's last one. The start time of a
