@@ -176,24 +176,24 @@ def observe(
     )
     if not busy:
         return seen
-    look = StrategyInput(
+    given = StrategyInput(
         cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
     )
-    chosen = strategy.choose(look)
+    chosen = strategy.choose(given)
     return replace(
         seen,
         plan=chosen.plan,
-        proposals=_proposals(look, chosen, strategy.name),
-        splits=_splits(look, chosen, strategy) if rules.split else (),
+        proposals=_proposals(given, chosen, strategy.name),
+        splits=_splits(given, chosen, strategy) if rules.split else (),
         refusals=chosen.refusals,
     )
 
 
-def _proposals(look: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
+def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
     found = []
     for move in chosen.plan.moves:
-        bundle, _, traffic = look.rows[move.bundle]
-        source, target = look.brokers[move.source], look.brokers[move.target]
+        bundle, _, traffic = given.rows[move.bundle]
+        source, target = given.brokers[move.source], given.brokers[move.target]
         cause = chosen.causes.get(bundle, Cause.IMBALANCE)
         weighed = chosen.weighed.get(bundle, "")
         why = f"{source} is fullest"
@@ -221,10 +221,10 @@ def _proposals(look: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple
     return tuple(found)
 
 
-def _splits(look: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
+def _splits(given: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
     """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
-    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
-    return proposed_splits(look.samples, look.stays, plan)
+    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(given).plan
+    return proposed_splits(given.samples, given.stays, plan)
 
 
 def document(

@@ -92,23 +92,23 @@ class PlannerStrategy(Strategy):
         self.loads.take(cluster, known)
         return known, {**missing, **unknown}
 
-    def choose(self, look: StrategyInput) -> ChosenMoves:
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the planner's moves, and its refusals."""
-        early = self._too_early(look)
-        self._choice = None if early else self._round(look)
+        early = self._too_early(given)
+        self._choice = None if early else self._round(given)
         if self._choice is not None:
             self._weighed = _weighed(self._choice)
-            return _chosen(look, self._choice.plan, self._weighed)
+            return _chosen(given, self._choice.plan, self._weighed)
         if self._plan is not None and not self.acts:
-            return _chosen(look, self._plan, self._weighed)
+            return _chosen(given, self._plan, self._weighed)
         resting = Refusal("", Reason.COOLING_DOWN, early)
-        return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
+        return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
-    def _round(self, look: StrategyInput) -> DecidedRound:
+    def _round(self, given: StrategyInput) -> DecidedRound:
         """Return the decision of a round, without recording it."""
-        policies = replace(look.cluster.isolation, staying=frozenset(look.stays))
+        policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
         settings = self.planner.settings
-        moves = min(settings.moves_per_round, look.most_moves)
+        moves = min(settings.moves_per_round, given.most_moves)
         planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
         view = self.loads.view(policies)
         # Ties are broken alike however often a window is decided on.
@@ -116,7 +116,7 @@ class PlannerStrategy(Strategy):
         plan = planner.round(view, self._memory, rng, draining=False)
         return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
 
-    def settle(self) -> None:
+    def record_choice(self) -> None:
         """Record the last choice of this window, before any of its moves is ordered."""
         self.decided = self._choice
         if self._choice is None:
@@ -136,12 +136,12 @@ class PlannerStrategy(Strategy):
             self._under_way.discard(task.bundle)
             self._last_end_s = self.loads.monotonic_s()
 
-    def _too_early(self, look: StrategyInput) -> str:
+    def _too_early(self, given: StrategyInput) -> str:
         """Return why no decision is made on these samples, "" if one is."""
-        shows_since_s = min((one.shows_since_s for one in look.samples.values()), default=0.0)
+        shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
-        every_s = look.cluster.host_interval_s if self.hosts is not None else 0.0
+        every_s = given.cluster.host_interval_s if self.hosts is not None else 0.0
         left_s = self._decided_s + every_s - self.loads.now_s
         if left_s > _SLACK_S:
             return (
@@ -167,17 +167,17 @@ def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
     return described
 
 
-def _chosen(look: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
+def _chosen(given: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
     """Return a plan as moves of the sampled bundles; moves of others are left out."""
-    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(look.rows)}
-    place = {broker: number for number, broker in enumerate(look.samples)}
+    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(given.rows)}
+    place = {broker: number for number, broker in enumerate(given.samples)}
     moves = [
         (rows[move.bundle, move.source], place[move.target])
         for move in plan.moves
         if move.source is not None and (move.bundle, move.source) in rows and move.target in place
     ]
     return ChosenMoves(
-        plan=rate_plan(look.rates, look.owner, len(place), moves),
+        plan=rate_plan(given.rates, given.owner, len(place), moves),
         causes={move.bundle: move.cause for move in plan.moves},
         weighed=weighed,
         refusals=plan.refusals,

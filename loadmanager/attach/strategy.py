@@ -110,10 +110,10 @@ class Strategy(ABC):
         return samples, missing
 
     @abstractmethod
-    def choose(self, look: StrategyInput) -> ChosenMoves:
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the moves; may be called more than once for the same samples."""
 
-    def settle(self) -> None:
+    def record_choice(self) -> None:
         """Make the last choice the decision of this window."""
         return
 
@@ -126,16 +126,16 @@ class GreedyRate(Strategy):
 
     name = GREEDY_RATE
 
-    def choose(self, look: StrategyInput) -> ChosenMoves:
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the moves that even out rates most."""
         plan = even_out(
-            [bundle for bundle, *_ in look.rows],
-            look.rates,
-            look.owner,
-            look.brokers,
-            stays=look.stays,
-            policies=look.cluster.isolation,
-            most_moves=look.most_moves,
+            [bundle for bundle, *_ in given.rows],
+            given.rates,
+            given.owner,
+            given.brokers,
+            stays=given.stays,
+            policies=given.cluster.isolation,
+            most_moves=given.most_moves,
         )
         return ChosenMoves(plan=plan)
 

@@ -33,7 +33,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 POLICIES_EVERY_S: Final = 30.0
 GROUPS_EVERY_S: Final = 300.0
 _LEAST_PAUSE_S: Final = 0.5
@@ -66,13 +66,13 @@ class Importer:
         clock, changes = self.context.clock, self.context.cluster_state.owner_changes
         while True:
             try:
-                await self.look()
+                await self.import_due()
             except (PulsarAdminError, CoordinationError, LookupRefused) as error:
                 self._log_failure(str(error) or type(error).__name__)
             await clock.sleep(_LEAST_PAUSE_S)
-            await changes.wait(LOOK_EVERY_S)
+            await changes.wait(CHECK_EVERY_S)
 
-    async def look(self) -> None:
+    async def import_due(self) -> None:
         """Import what is due.
 
         Raises:

@@ -66,7 +66,7 @@ async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 """Interval of checks that Pulsar's own balancer is still off."""
 
 SETTLE_S: Final = 10.0
@@ -135,7 +135,7 @@ class PulsarTerm:
             except LoadManagerError as error:
                 self._hold(str(error))
             self._context.metrics.balancing_held.set(wanted() and bool(self._held))
-            await self._context.clock.sleep(LOOK_EVERY_S)
+            await self._context.clock.sleep(CHECK_EVERY_S)
 
     async def _check_balancer(self, *, wanted: bool, off: bool) -> bool:
         """Switch Pulsar's balancer off, or restore it; return whether this term switched it off.

@@ -33,8 +33,8 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.pulsar_sidecar.importer._LEAST_PAUSE_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar_sidecar.broker.FIRST_WINDOW_S", 0.1)
     monkeypatch.setattr("loadmanager.pulsar_sidecar.observing_agent.OWNED_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.LOOK_EVERY_S", 0.1)
-    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.term.CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr("loadmanager.pulsar_sidecar.importer.CHECK_EVERY_S", 0.1)
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def look(
     at = at or cluster()
     known, missing = decides.take(at, there, {})
     seen = observe(at, known, missing, rules or Rules(), grouped, strategy=decides)
-    decides.settle()
+    decides.record_choice()
     return seen
 
 
