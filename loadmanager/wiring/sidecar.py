@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 import socket
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -238,24 +239,14 @@ def make_history(
 
 
 def server_settings(config: Config) -> HttpServerSettings:
-    """Return the settings of the HTTP server."""
+    """Return the settings of the HTTP server: all of [http], and those of lookups."""
+    limits = {one.name for one in fields(ConnectionLimits)}
     return HttpServerSettings(
         mode=config.lookup.mode,
         max_concurrent=config.lookup.max_concurrent,
         retry_after_s=config.lookup.retry_after_s,
-        max_body_bytes=config.http.max_body_bytes,
-        max_url_bytes=config.http.max_url_bytes,
-        keepalive_s=config.http.keepalive_s,
-        stop_s=config.http.stop_s,
-        backlog=config.http.backlog,
-        limits=ConnectionLimits(
-            max_head_bytes=config.http.max_head_bytes,
-            head_s=config.http.head_s,
-            write_s=config.http.write_s,
-            max_connections=config.http.max_connections,
-            max_connections_per_address=config.http.max_connections_per_address,
-            max_queued_requests=config.http.max_queued_requests,
-        ),
+        limits=ConnectionLimits(**config.http.model_dump(include=limits)),
+        **config.http.model_dump(exclude=limits),
     )
 
 
@@ -292,22 +283,13 @@ def conditions_of(config: Config) -> Conditions:
 
 
 def zookeeper_options(config: Config) -> ZooKeeperOptions:
-    """Return the addresses and credentials of ZooKeeper."""
+    """Return the addresses and credentials of ZooKeeper: [zookeeper] without ``tick_s``."""
     settings = config.zookeeper
     return ZooKeeperOptions(
-        hosts=settings.hosts,
         chroot=chroot_of(config),
-        session_timeout_s=settings.session_timeout_s,
-        digest_user=settings.digest_user,
         digest_password=settings.digest_password.get_secret_value(),
-        sasl_mechanism=settings.sasl_mechanism,
-        sasl_username=settings.sasl_username,
         sasl_password=settings.sasl_password.get_secret_value(),
-        tls_ca_file=settings.tls_ca_file,
-        tls_certificate_file=settings.tls_certificate_file,
-        tls_key_file=settings.tls_key_file,
-        tls_verify_hostname=settings.tls_verify_hostname,
-        creator_only=settings.creator_only,
+        **settings.model_dump(exclude={"chroot", "digest_password", "sasl_password", "tick_s"}),
     )
 
 

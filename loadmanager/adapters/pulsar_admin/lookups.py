@@ -48,8 +48,7 @@ async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> Broke
 async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
     """Return the number of partitions of a topic, 0 if it is not partitioned or does not exist.
 
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
+    Raises as `PulsarAdmin.json`, as all functions below.
     """
     local = quote(topic.local, safe="")
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
@@ -61,11 +60,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
 
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
-    """Return the bundles of a namespace, None if it does not exist.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the bundles of a namespace, None if it does not exist."""
     where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
     try:
         answer = await admin.json(where)
@@ -83,11 +78,7 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
 
 
 async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
-    """Return the namespaces of all tenants; those of version 1 are left out.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the namespaces of all tenants; those of version 1 are left out."""
     found: set[Namespace] = set()
     for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
         where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
@@ -106,11 +97,7 @@ async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
-    """Return the persistent topics of a bundle, loaded or not.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the persistent topics of a bundle, loaded or not."""
     namespace, _, bounds = bundle.rpartition("/")
     # Older versions ignore the bundle, and list all of the namespace.
     answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
