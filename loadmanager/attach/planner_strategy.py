@@ -57,9 +57,8 @@ class PlannerStrategy(Strategy):
     acts: bool = True
     decided: DecidedRound | None = None
     _memory: RoundMemory = field(default_factory=RoundMemory)
-    _plan: Plan | None = None
     _choice: DecidedRound | None = None
-    _weighed: Mapping[BundleId, str] = field(default_factory=dict)
+    _last: DecidedRound | None = None
     _rounds: int = 0
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
@@ -96,11 +95,9 @@ class PlannerStrategy(Strategy):
         """Return the planner's moves, and its refusals."""
         early = self._too_early(given)
         self._choice = None if early else self._round(given)
-        if self._choice is not None:
-            self._weighed = _weighed(self._choice)
-            return _chosen(given, self._choice.plan, self._weighed)
-        if self._plan is not None and not self.acts:
-            return _chosen(given, self._plan, self._weighed)
+        shown = self._choice or (None if self.acts else self._last)
+        if shown is not None:
+            return _chosen(given, shown.plan, _weighed(shown))
         resting = Refusal("", Reason.COOLING_DOWN, early)
         return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
@@ -123,15 +120,15 @@ class PlannerStrategy(Strategy):
             return
         self._rounds += 1
         self._decided_s = self.loads.now_s
-        self._plan = self._choice.plan
-        self._memory = self._plan.memory_before_orders(self._memory)
+        self._last = self._choice
+        self._memory = self._choice.plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
         """Record that a move was ordered, and the time at which it ended."""
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
-            if self._plan is not None and task.kind is TaskKind.MOVE:
-                self._memory = self._plan.memory_after_orders(self._memory, {task.bundle})
+            if self._last is not None and task.kind is TaskKind.MOVE:
+                self._memory = self._last.plan.memory_after_orders(self._memory, {task.bundle})
         elif task.state.ended and task.bundle in self._under_way:
             self._under_way.discard(task.bundle)
             self._last_end_s = self.loads.monotonic_s()

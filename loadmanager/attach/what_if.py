@@ -16,6 +16,7 @@ from loadmanager.core.policies import NO_POLICIES, Policies, hosts_matching, ope
 from loadmanager.core.wire.policies import decode_isolation
 
 _MOST_MOVES: Final = 10_000
+_COLUMNS: Final = ("bundle", "msgsInPerS", "msgsOutPerS", "bytesInPerS", "bytesOutPerS")
 
 
 class SnapshotRefused(LoadManagerError):
@@ -81,16 +82,10 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
     try:
         for place, broker in enumerate(content["brokers"]):
             brokers.append(str(broker["broker"]))
-            columns = broker["traffic"]
-            every = zip(
-                columns["bundle"],
-                *(columns[name] for name in ("msgsInPerS", "msgsOutPerS")),
-                *(columns[name] for name in ("bytesInPerS", "bytesOutPerS")),
-                strict=True,
-            )
+            columns = (broker["traffic"][name] for name in _COLUMNS)
             rows += [
                 (parse_bundle(name), place, float(mi) + float(mo), float(bi) + float(bo))
-                for name, mi, mo, bi, bo in every
+                for name, mi, mo, bi, bo in zip(*columns, strict=True)
             ]
         stays = frozenset(map(BundleId, content["staying"]))
         policies = content.get("isolation", {})

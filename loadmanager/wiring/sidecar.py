@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import socket
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -239,14 +238,24 @@ def make_history(
 
 
 def server_settings(config: Config) -> HttpServerSettings:
-    """Return the settings of the HTTP server: all of [http], and those of lookups."""
-    limits = {one.name for one in fields(ConnectionLimits)}
+    """Return the settings of the HTTP server."""
     return HttpServerSettings(
         mode=config.lookup.mode,
         max_concurrent=config.lookup.max_concurrent,
         retry_after_s=config.lookup.retry_after_s,
-        limits=ConnectionLimits(**config.http.model_dump(include=limits)),
-        **config.http.model_dump(exclude=limits),
+        max_body_bytes=config.http.max_body_bytes,
+        max_url_bytes=config.http.max_url_bytes,
+        keepalive_s=config.http.keepalive_s,
+        stop_s=config.http.stop_s,
+        backlog=config.http.backlog,
+        limits=ConnectionLimits(
+            max_head_bytes=config.http.max_head_bytes,
+            head_s=config.http.head_s,
+            write_s=config.http.write_s,
+            max_connections=config.http.max_connections,
+            max_connections_per_address=config.http.max_connections_per_address,
+            max_queued_requests=config.http.max_queued_requests,
+        ),
     )
 
 

@@ -251,8 +251,8 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
 async def test_moves_that_wait_for_clients_end_with_the_term(
     term: Term, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.CALM_RATIO", 1e6)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.MOST_CALM_S", 600.0)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.PAUSE_RATIO", 1e6)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.LONGEST_PAUSE_S", 600.0)
     first, second = term.bundle(0), term.bundle(1)
     await term.order(first, term.brokers[1])
     await term.order(second, term.brokers[1])

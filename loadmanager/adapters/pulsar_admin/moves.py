@@ -18,11 +18,11 @@ from loadmanager.adapters.pulsar_admin.move_order import (
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
-CALM_RATIO: Final = 3.0
-MOST_CALM_S: Final = 3.0
+PAUSE_RATIO: Final = 3.0
+LONGEST_PAUSE_S: Final = 3.0
 """The longest pause between two claimed moves off one broker.
 
-It is `CALM_RATIO` times the duration of the first move, up to this. A modular broker answers
+It is `PAUSE_RATIO` times the duration of the first move, up to this. A modular broker answers
 requests for a topic that it is closing with an error, upon which several clients (in C++ and
 Python, older ones in Java) close their connection to it. They look up all their topics there
 again, and once more if the next move comes before they have reconnected.
@@ -64,7 +64,7 @@ class BundleMover:
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
-    _calm_s: dict[BrokerId, float] = field(default_factory=dict)
+    _paused_until_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class BundleMover:
         entering = self._targets.setdefault(target, asyncio.Lock())
         async with self._sources.setdefault(source, asyncio.Lock()):
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._calm_s.get(source, 0.0) - monotonic()):
+                async with asyncio.timeout(self._paused_until_s.get(source, 0.0) - monotonic()):
                     await self._over.wait()
             async with entering:
                 began_s = monotonic()
@@ -132,8 +132,8 @@ class BundleMover:
                 finally:
                     ended_s = monotonic()
                     if self.claims:
-                        calm_s = min(CALM_RATIO * (ended_s - began_s), MOST_CALM_S)
-                        self._calm_s[source] = ended_s + calm_s
+                        pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
+                        self._paused_until_s[source] = ended_s + pause_s
 
     async def _why_not(self, move: Move) -> Outcome | None:
         """Return the outcome of a move that cannot begin, None if it may begin."""
