@@ -6,15 +6,14 @@ anything is changed, and removed when everything is restored.
 """
 
 import fcntl
-import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel
@@ -23,15 +22,12 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import Coordination, CoordinationError, NodeExists, NodeMissing
 
-_FORMAT: Final = 1
-
 
 class StateUnusable(LoadManagerError):
     """The state cannot be used; the message says which file or node, why, what was expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriorSettings:
+class PriorSettings(BaseModel, frozen=True):
     """Settings from before the first change.
 
     Attributes:
@@ -39,12 +35,7 @@ class PriorSettings:
         effective: the value that all brokers ran with, "" if they differed or reported none.
     """
 
-    dynamic: Mapping[str, str | None]
-    effective: Mapping[str, str]
-
-
-class _StoredSettings(BaseModel):
-    format: Literal[1]
+    format: Literal[1] = 1
     dynamic: dict[str, str | None]
     effective: dict[str, str]
 
@@ -83,18 +74,19 @@ class State(ABC):
         if text is None:
             return None
         try:
-            stored = _StoredSettings.model_validate_json(text)
+            prior = PriorSettings.model_validate_json(text)
         except ValueError:
+            prior = None
+        if prior is None or "format" not in prior.model_fields_set:
             raise StateUnusable(
                 f"{self.where()}: expected the settings that attach --balance found; see with "
                 "pulsar-admin brokers get-all-dynamic-config what is set, then remove it"
-            ) from None
-        return PriorSettings(dynamic=stored.dynamic, effective=stored.effective)
+            )
+        return prior
 
     async def write(self, prior: PriorSettings) -> None:
         """Store the prior settings."""
-        content = {"format": _FORMAT, "dynamic": prior.dynamic, "effective": prior.effective}
-        await self.keep(Part.PRIOR, json.dumps(content))
+        await self.keep(Part.PRIOR, prior.model_dump_json())
 
     async def paused(self) -> str:
         """Return the reason of the pause, "" if moves are not paused."""

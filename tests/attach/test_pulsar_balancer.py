@@ -187,7 +187,16 @@ def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "dynamic": {"a": 1}, "effective": {}}'],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"format": 1}',
+        '{"dynamic": {}, "effective": {}}',
+        '{"format": 2, "dynamic": {}, "effective": {}}',
+        '{"format": 1, "dynamic": {"a": 1}, "effective": {}}',
+    ],
 )
 async def test_a_damaged_state_is_named_and_not_taken_for_none(state: StateFile, text: str) -> None:
     state.path.write_text(text, encoding="utf-8")
