@@ -59,7 +59,7 @@ class DrainRequests:
             return
         except CoordinationError as error:
             raise Unavailable(f"{path} cannot be written: {error}") from error
-        log.info("broker.mark.set", broker=broker, by=by, reason=reason)
+        log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
         """Let a broker take bundles again; see `DrainService`."""
@@ -70,7 +70,7 @@ class DrainRequests:
             return
         except CoordinationError as error:
             raise Unavailable(f"{path} cannot be deleted: {error}") from error
-        log.info("broker.mark.removed", broker=broker)
+        log.info("broker.drain.cancelled", broker=broker)
 
     async def status(self, broker: BrokerId) -> DrainStatus:
         """Return how far a broker is; see `DrainService`."""

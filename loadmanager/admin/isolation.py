@@ -140,7 +140,9 @@ class IsolationRequests:
                 await self._unload(namespace, range_text, None)
             except LookupRefused as error:
                 # The policy stands: the bundle can be unloaded again by hand.
-                log.warning("isolation.bundle.kept", bundle=bundle, policy=name, why=str(error))
+                log.warning(
+                    "isolation.bundle.unload_failed", bundle=bundle, policy=name, why=str(error)
+                )
 
     def _leaving(
         self, old: core_policies.IsolationPolicy | None, new: core_policies.IsolationPolicy

@@ -215,7 +215,7 @@ class NamespaceRequests:
         try:
             await leader_term.recall(namespace)
         except CoordinationError as error:
-            log.warning("namespace.bundles.kept", namespace=namespace, error=str(error))
+            log.warning("namespace.bundles.delete_failed", namespace=namespace, error=str(error))
             return
         owners, changes = self._context.cluster_state.owners, self._context.cluster_state.changes
         await changes.until(

@@ -74,7 +74,7 @@ class TopicRequests:
                 found[bundle] = await self._context.broker.topics(bundle)
             except BrokerError as error:
                 # It has just left, or the broker has: then so have its topics.
-                log.debug("broker.topics.unread", bundle=bundle, error=str(error))
+                log.debug("broker.topics.read_failed", bundle=bundle, error=str(error))
         return found
 
     async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:

@@ -99,7 +99,7 @@ class AcceptedOrders:
             try:
                 await self._settle()
             except CoordinationError as error:
-                log.debug("orders.epoch.unread", error=str(error))
+                log.debug("orders.epoch.read_failed", error=str(error))
                 await self._context.clock.sleep(_RETRY_S)
                 self._work.set()
 

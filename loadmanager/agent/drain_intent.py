@@ -31,7 +31,7 @@ class DrainIntent:
         """Set the mark as just read, None for no mark."""
         before, self._marked = self._marked, node is not None
         if self._marked is not before:
-            log.info("broker.mark.read", draining=self._marked)
+            log.info("broker.drain.observed", draining=self._marked)
             self.changes.notify()
 
     def health_found(self, *, healthy: bool, let_off: bool) -> None:

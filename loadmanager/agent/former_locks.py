@@ -140,7 +140,7 @@ class FormerLocks:
                 if await self._clear_untaken(membership, bundle, token):
                     self._tokens.pop(bundle, None)
             except (BrokerError, CoordinationError) as error:
-                log.debug("bundle.lock.uncleared", bundle=bundle, why=str(error))
+                log.debug("bundle.lock.delete_failed", bundle=bundle, why=str(error))
 
     async def _clear_untaken(self, membership: Membership, bundle: BundleId, token: int) -> bool:
         """Delete a lock unless it is being taken over; return whether it is gone."""
@@ -171,7 +171,7 @@ class FormerLocks:
                     why = str(rejected)
                 else:
                     return
-            log.warning("bundle.lock.left", bundle=bundle, why=why)
+            log.warning("bundle.lock.delete_rejected", bundle=bundle, why=why)
 
     async def _delete(self, membership: Membership, bundle: BundleId, beside: Node | None) -> None:
         """Delete a lock if it still belongs to this broker.
@@ -200,7 +200,7 @@ class FormerLocks:
             # changes the folder: so that lock is not deleted.
             unchanged = Check(folder_path, folder.stat.version)
         await self._coordination.commit([unchanged, Delete(path, node.stat.version)])
-        log.info("bundle.lock.cleared", bundle=bundle)
+        log.info("bundle.lock.deleted", bundle=bundle)
 
     async def _release_all(self) -> None:
         """Delete the locks that this session holds, and empty its list.
@@ -227,7 +227,7 @@ class FormerLocks:
             if unlisted or deletes or emptied:
                 await coordination.commit([*unchanged, *unlisted, *deletes, *emptied])
             released += len(deletes)
-        log.info("bundle.locks.released", broker=broker, bundles=released)
+        log.info("broker.locks.released", broker=broker, bundles=released)
 
     async def _emptied_list(self, session_id: int, *, last: bool) -> list[Operation]:
         """Return the operation that empties this session's list, if this is the last commit.

@@ -145,7 +145,7 @@ class Publisher:
             try:
                 report = await self._next(last.report)
             except BrokerError as error:
-                log.warning("broker.stats.missing", error=str(error))
+                log.warning("broker.stats.read_failed", error=str(error))
                 continue
             except Exception as error:  # noqa: BLE001 - the next sample may be sound
                 # Without further samples the report becomes stale, and its broker takes no part

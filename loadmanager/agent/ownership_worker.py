@@ -215,7 +215,7 @@ class OwnershipWorker:
             record = self.records.of(bundle)
             record.token, record.loading = token, True
             self._metrics.ownership_changed("acquired")
-            log.info("bundle.lock.taken", bundle=bundle, fencing_token=token)
+            log.info("bundle.lock.acquired", bundle=bundle, fencing_token=token)
             self._effects.fire(record, Event.LOCK_TAKEN)
 
     def lock_refused(self, bundle: BundleId) -> None:
@@ -229,7 +229,7 @@ class OwnershipWorker:
         records = [self.records.of(bundle) for bundle in bundles]
         for record in records:
             self._metrics.ownership_changed("released")
-            log.info("bundle.lock.dropped", bundle=record.bundle)
+            log.info("bundle.lock.released", bundle=record.bundle)
             self._effects.fire(record, Event.LOCK_DROPPED)
         self._compare_some(records)
 

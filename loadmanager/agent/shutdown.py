@@ -63,7 +63,7 @@ class Shutdown:
         try:
             await deregister(self._context.coordination, membership)
         except CoordinationError as error:
-            log.warning("broker.registration.kept", why=str(error))
+            log.warning("broker.deregistration.failed", why=str(error))
         begun_s = self._context.clock.monotonic_s()
         await self.let_go(begun_s + within_s / 2, while_true=self.has_heirs)
         self._ownerships.recall_all()

@@ -8,16 +8,21 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Final, Protocol
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError, RightMissing
-from loadmanager.attach.discovery import Addresses, PulsarCluster, discover_at_any
+from loadmanager.adapters.pulsar_admin import (
+    PulsarAdmin,
+    PulsarAdminError,
+    RequestFailed,
+    RightMissing,
+)
+from loadmanager.attach.discovery import PulsarCluster, addresses, discover_at_any
 from loadmanager.attach.dispatching import Dispatcher
 from loadmanager.attach.groups import Groups
-from loadmanager.attach.mandate import Alone, Mandate
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import GREEDY, Observation, Rules
 from loadmanager.attach.placing import NewNamespaces
-from loadmanager.attach.prior_settings import StateUnusable
-from loadmanager.attach.quiet import Quiet, disturbance
+from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler
+from loadmanager.attach.state import StateUnusable
 from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.attach.stored_course import Course
 from loadmanager.attach.strategy import Strategy
@@ -59,7 +64,7 @@ class Balancer:
         budget: limits on the number of moves.
         interval_s: seconds between two samples.
         settle_s: seconds without moves after a broker joined, left or restarted.
-        quiet: switches Pulsar's own balancer off and on again.
+        pulsar_balancer: switches Pulsar's own balancer off and on again.
         stopping: set to end the balancer.
         mandate: whether this controller may act.
         now: the local time, which maintenance windows are compared with.
@@ -74,10 +79,10 @@ class Balancer:
     budget: MoveBudget
     interval_s: float
     settle_s: float
-    quiet: Quiet
+    pulsar_balancer: PulsarBalancer
     log: Log
     stopping: asyncio.Event
-    mandate: Mandate = field(default_factory=Alone)
+    mandate: Mandate = field(default_factory=Mandate)
     now: Callable[[], datetime] = lambda: datetime.now(tz=UTC).astimezone()
     strategy: Strategy = GREEDY
     course: Course = field(default_factory=Course)
@@ -87,11 +92,11 @@ class Balancer:
     _groups: Groups = field(init=False)
     _new: NewNamespaces = field(init=False)
     _sampler: Sampler = field(init=False)
-    _address: Addresses = field(init=False)
+    _address: Callable[[BrokerId], str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare to sample the cluster."""
-        self._address = Addresses.of(self.url)
+        self._address = addresses(self.url)
         self._groups = Groups(self.admin, self.strategy)
         self._new = NewNamespaces(self.admin)
         self._sampler = Sampler(self.admin, self._address, self.strategy.hosts)
@@ -114,13 +119,13 @@ class Balancer:
             budget=self.budget,
             stopping=self.stopping,
             mandate=self.mandate,
-            log=self.log,
+            log=self.log.task,
         )
         try:
             self._know(cluster)
-            await StoredBudget(self.budget, self.quiet.state).resume()
-            self._note(await self.course.resume(self.quiet.state, self._now_ms()))
-            await self.quiet.begin(self.url, cluster, take_over=take_over)
+            await StoredBudget(self.budget, self.pulsar_balancer.state).resume()
+            self._note(await self.course.resume(self.pulsar_balancer.state, self._now_ms()))
+            await self.pulsar_balancer.begin(self.url, cluster, take_over=take_over)
             self.log.event("Pulsar's own shedding and automatic splits are off")
             await self._sampler.sample(cluster)
             while not self.stopping.is_set() and (rounds is None or rounds > 0):
@@ -149,23 +154,21 @@ class Balancer:
         try:
             cluster, url = await discover_at_any(self.admin, self._urls)
             self._know(cluster)
-            if switched_on := disturbance(cluster):
-                raise Stopped(f"stopped: {switched_on}; two balancers undo each other's moves")
+            if others := switched_on(cluster):
+                raise Stopped(f"stopped: {others}; two balancers undo each other's moves")
             samples, missing = self._fresh(*await self._sampler.sample(cluster))
             seen = await self._groups.observe(url, cluster, samples, missing, self.rules)
             if self.rules.place_new and cluster.manager == "modular":
                 placements = await self._new.proposals(url, cluster, samples, self.rules)
                 seen = replace(seen, placements=placements)
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             self.log.event(f"nothing moves in this round: {error}")
             return None
         held = await self._held(seen)
         self.log.round(seen, held)
         # A controller whose term has ended must not overwrite the state of its successor.
         if not self.mandate.lapsed():
-            self._note(await self.course.store(self.quiet.state, self._now_ms()))
+            self._note(await self.course.store(self.pulsar_balancer.state, self._now_ms()))
         if held or not (seen.placements or seen.proposals or seen.splits):
             return None
         return cluster if await self._carried_out(dispatcher, seen) else None
@@ -182,7 +185,7 @@ class Balancer:
 
         Nothing is carried out if the budget cannot be stored before.
         """
-        stored = StoredBudget(self.budget, self.quiet.state)
+        stored = StoredBudget(self.budget, self.pulsar_balancer.state)
         try:
             await stored.store([one.bundle for one in seen.splits or seen.proposals])
         except StateUnusable as error:
@@ -224,7 +227,7 @@ class Balancer:
 
     async def _held(self, seen: Observation) -> str:
         """Return why nothing may move now, "" if moves are allowed; raises `Deposed`."""
-        if why := await self.mandate.confirm() or await self.quiet.state.paused():
+        if why := await self.mandate.confirm() or await self.pulsar_balancer.state.paused():
             return why
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
         if not self.budget.may_decide_on(began_s):
@@ -245,7 +248,7 @@ class Balancer:
         for left in reversed(range(_RESTORE_TRIES)):
             try:
                 _, url = await discover_at_any(self.admin, self._urls)
-                for line in await self.quiet.restore(url):
+                for line in await self.pulsar_balancer.restore(url):
                     self.log.event(line)
             except PulsarAdminError as error:
                 if isinstance(error, RightMissing) or not left:

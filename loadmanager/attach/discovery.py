@@ -1,9 +1,9 @@
 """Discovery of a cluster: name, brokers, version, load manager and its balancer's settings."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from loadmanager.adapters.pulsar_admin import (
@@ -11,12 +11,15 @@ from loadmanager.adapters.pulsar_admin import (
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
+    RequestFailed,
     RightMissing,
 )
 from loadmanager.adapters.pulsar_admin.policies import read_isolation
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.policies import NO_POLICIES, Policies
+
+Answer = TypeVar("Answer")
 
 RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
 _MOST_BROKERS: Final = 10_000
@@ -28,6 +31,7 @@ BALANCER_KEYS: Final = (
 )
 _HOST_INTERVAL_MINUTES: Final = "loadBalancerHostUsageCheckIntervalMinutes"
 _USUAL_HOST_INTERVAL_S: Final = 60.0
+_FLAGS: Final = {"true": True, "false": False}
 _MANAGERS: Final = {
     "ModularLoadManagerImpl": "modular",
     "ModularLoadManagerWrapper": "modular",
@@ -55,8 +59,8 @@ class PulsarCluster:
 
     name: str
     brokers: tuple[BrokerId, ...]
-    version: str
-    manager: str
+    version: str = ""
+    manager: str = "unknown"
     settings: Mapping[BrokerId, Mapping[str, str]] = field(default_factory=dict)
     topic_metrics: bool | None = None
     silent: Mapping[BrokerId, str] = field(default_factory=dict)
@@ -72,20 +76,10 @@ class PulsarCluster:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """The URLs of brokers, all with the scheme of the URL that was configured."""
-
-    scheme: str
-
-    @classmethod
-    def of(cls, url: str) -> "Addresses":
-        """Return the addresses of brokers with the scheme of ``url``."""
-        return cls(urlsplit(url).scheme)
-
-    def __call__(self, broker: BrokerId) -> str:
-        """Return the URL of a broker, without a trailing slash."""
-        return f"{self.scheme}://{broker}"
+def addresses(url: str) -> Callable[[BrokerId], str]:
+    """Return the function from brokers to their URLs, all with the scheme of ``url``."""
+    scheme = urlsplit(url).scheme
+    return lambda broker: f"{scheme}://{broker}"
 
 
 async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
@@ -106,29 +100,39 @@ async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     brokers = await read_brokers(admin, url, name)
     admin.known = set(brokers)
     version = await read_version(admin, url)
-    address = Addresses.of(url)
-    answers = await asyncio.gather(
-        *(read_runtime(admin, address(broker)) for broker in brokers), return_exceptions=True
-    )
-    settings: dict[BrokerId, Mapping[str, str]] = {}
-    silent: dict[BrokerId, str] = {}
-    for broker, one in zip(brokers, answers, strict=True):
-        if isinstance(one, PulsarAdminError):
-            silent[broker] = str(one)
-        elif isinstance(one, BaseException):
-            raise one
-        else:
-            settings[broker] = {key: one.get(key, "") for key in BALANCER_KEYS}
+    address = addresses(url)
+    answers, silent = await ask_each(brokers, lambda one: read_runtime(admin, address(one)))
+    settings = {
+        broker: {key: one.get(key, "") for key in BALANCER_KEYS} for broker, one in answers.items()
+    }
     return PulsarCluster(
         name=name,
         brokers=brokers,
         version=version,
         manager=manager_of(runtime.get("loadManagerClassName", "")),
         settings=settings,
-        topic_metrics=_flag(runtime.get("exposeTopicLevelMetricsInPrometheus")),
+        topic_metrics=_FLAGS.get(runtime.get("exposeTopicLevelMetricsInPrometheus", "")),
         silent=silent,
         host_interval_s=_host_interval_s(runtime.get(_HOST_INTERVAL_MINUTES, "")),
     )
+
+
+async def ask_each(
+    brokers: Iterable[BrokerId], ask: Callable[[BrokerId], Awaitable[Answer]]
+) -> tuple[dict[BrokerId, Answer], dict[BrokerId, str]]:
+    """Ask all brokers at once; return the answers, and the reason by broker without one."""
+    names = tuple(brokers)
+    found = await asyncio.gather(*map(ask, names), return_exceptions=True)
+    answers: dict[BrokerId, Answer] = {}
+    failed: dict[BrokerId, str] = {}
+    for broker, one in zip(names, found, strict=True):
+        if isinstance(one, PulsarAdminError):
+            failed[broker] = str(one)
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            answers[broker] = one
+    return answers, failed
 
 
 async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
@@ -141,9 +145,7 @@ async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[Puls
     for url in urls:
         try:
             return await discover(admin, url), url
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             first = first or error
     raise first or NotPulsar("expected the URL of a broker")
 
@@ -173,13 +175,10 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
     if not found:
         raise NotPulsar(f"{where}: the cluster {cluster} has no active broker; start one")
     try:
-        return tuple(sorted(parse_broker(_without_scheme(one)) for one in found))
+        names = (str(one).removeprefix("http://").removeprefix("https://") for one in found)
+        return tuple(sorted(map(parse_broker, names)))
     except InvalidName as error:
         raise NotPulsar(f"{where}: {error}") from None
-
-
-def _without_scheme(url: object) -> str:
-    return str(url).removeprefix("http://").removeprefix("https://")
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:
@@ -192,10 +191,6 @@ def manager_of(class_name: str) -> str:
     """Return the load manager of a class name; see `PulsarCluster`."""
     last = class_name.rpartition(".")[2]
     return _MANAGERS.get(last, last or "unknown")
-
-
-def _flag(value: Any) -> bool | None:
-    return {"true": True, "false": False}.get(value)
 
 
 def _host_interval_s(value: str) -> float:

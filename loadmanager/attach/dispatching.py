@@ -2,19 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
-from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.orders import PulsarOrders
 from loadmanager.attach.placing import holds_policies, name_in
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.tasks import TaskLog, proposed_move, proposed_placement, proposed_split
+from loadmanager.attach.tasks import Proposal
 from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.runtime_settings import TaskBounds
 from loadmanager.common.subscriptions import Subscriptions
@@ -77,15 +77,16 @@ class Dispatcher:
         stopping: once it is set, no task begins; set here when an order fails for all bundles,
             such as for a missing permission.
         mandate: whether orders may be sent.
+        log: called with each task in a new state, and the reason for which it was proposed.
     """
 
     admin: PulsarAdmin
-    address: Addresses
+    address: Callable[[BrokerId], str]
     cluster: PulsarCluster
     budget: MoveBudget
     stopping: asyncio.Event
     mandate: Mandate
-    log: TaskLog
+    log: Callable[[BundleTask, str], None]
     _why: dict[BundleId, str] = field(default_factory=dict)
     _placing: frozenset[BundleId] = frozenset()
     _unfinished: BundleId | None = None
@@ -134,26 +135,23 @@ class Dispatcher:
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
         proposed = (*seen.placements, *(splits or seen.proposals))
-        self._why = {one.bundle: one.reason() for one in proposed}
+        self._why = {one.bundle: one.reason for one in proposed}
         self._placing = frozenset(one.bundle for one in seen.placements)
         self._unfinished = None
         try:
             for first in (True, False):  # Otherwise Pulsar places those that hold policies.
                 placements = [one for one in seen.placements if holds_policies(one.bundle) is first]
-                await self._carry_out(
-                    map(proposed_placement, placements), at_once=self.budget.limits.at_once
-                )
+                await self._carry_out(placements, at_once=self.budget.limits.at_once)
             if splits:
-                await self._carry_out(map(proposed_split, splits), at_once=1)
+                await self._carry_out(splits, at_once=1)
             else:
-                moves = map(proposed_move, seen.proposals)
-                await self._carry_out(moves, at_once=self.budget.limits.at_once)
+                await self._carry_out(seen.proposals, at_once=self.budget.limits.at_once)
         finally:
             # Also after an error, wait until the owner of each ordered bundle is known.
             await self._orders.settled()
 
-    async def _carry_out(self, proposals: Iterable[BundleTask], at_once: int) -> None:
-        waiting, live = deque(proposals), self._tasks.tasks
+    async def _carry_out(self, proposed: Iterable[Proposal], at_once: int) -> None:
+        waiting, live = deque(one.task() for one in proposed), self._tasks.tasks
         while waiting or len(live):
             self._changed.clear()
             while waiting and len(live) < at_once:
@@ -193,7 +191,7 @@ class Dispatcher:
         if task.kind is TaskKind.SPLIT and task.state is TaskState.TIMED_OUT:
             self._unfinished = task.bundle
         if begins or task.state.ended:
-            self.log.task(task, self._why.get(task.bundle, ""))
+            self.log(task, self._why.get(task.bundle, ""))
 
     def _failed(self, error: BaseException) -> None:
         self.stopping.set()

@@ -45,9 +45,7 @@ def _metrics(seen: Observation) -> Iterator[Finding]:
             "set it to true in broker.conf and restart the brokers one by one",
         )
     elif seen.samples:
-        topics = sum(
-            one.topics for sample in seen.samples.values() for one in sample.bundles.values()
-        )
+        topics = sum(sample.topics_in_bundles for sample in seen.samples.values())
         yield Finding("ok", "metrics", f"{topics:,} topics have counters")
     homeless = sum(sample.homeless_topics for sample in seen.samples.values())
     if homeless:

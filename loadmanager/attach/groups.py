@@ -47,7 +47,7 @@ class Groups:
             seen = observe(cluster, samples, missing, rules, grouped, strategy=self.strategy)
             unknown = {namespace_of(one.bundle) for one in seen.proposals} - self._known.keys()
             if not unknown:
-                self.strategy.settle()
+                self.strategy.record_choice()
                 return seen
             for namespace in sorted(unknown):
                 group = await read_anti_affinity_group(self.admin, url, namespace)

@@ -18,13 +18,16 @@ from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.core.load import ResourceUsage
 
 _PERCENT: Final = 100.0
-_IN_METRICS: Final[Mapping[str, str]] = {
-    "cpu": "cpu",
-    "memory": "memory",
-    "directMemory": "direct_memory",
-    "bandwidth_in": "bandwidth_in",
-    "bandwidth_out": "bandwidth_out",
-}
+_RESOURCES: Final = (
+    ("cpu", "cpu", "cpu"),
+    ("memory", "memory", "memory"),
+    ("direct_memory", "directMemory", "directMemory"),
+    ("bandwidth_in", "bandwidth_in", "bandwidthIn"),
+    ("bandwidth_out", "bandwidth_out", "bandwidthOut"),
+)
+"""The core's name of each resource, and its names in metrics and in load reports."""
+
+_MOST: Final = 1e12
 _INTERVALS_BACK: Final = 2.0
 _START_INTERVALS: Final = 2.5
 """Intervals after a broker's start within which its measurements may include the start."""
@@ -76,7 +79,7 @@ class Hosts:
                 refused = "its load report has no usage and limit of CPU"
         usages = {
             ours: ResourceUsage(seen.usages[name], _PERCENT)
-            for name, ours in _IN_METRICS.items()
+            for ours, name, _ in _RESOURCES
             if name in seen.usages
         }
         if "cpu" in usages:
@@ -109,16 +112,6 @@ def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float)
     return HostFigures(usages=usages, age_s=age_s)
 
 
-_RESOURCES: Final[Mapping[str, str]] = {
-    "cpu": "cpu",
-    "memory": "memory",
-    "directMemory": "direct_memory",
-    "bandwidthIn": "bandwidth_in",
-    "bandwidthOut": "bandwidth_out",
-}
-_MOST: Final = 1e12
-
-
 async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, ResourceUsage]:
     """Return usage and limit of each resource whose limit is known, by the core's names.
 
@@ -129,7 +122,7 @@ async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, Resource
     answer = await admin.json(where)
     if not isinstance(answer, dict):
         raise NotPulsar(f"{where}: expected the load report of a Pulsar broker")
-    found = {ours: _usage(answer.get(name)) for name, ours in _RESOURCES.items()}
+    found = {ours: _usage(answer.get(name)) for ours, _, name in _RESOURCES}
     return {name: usage for name, usage in found.items() if usage is not None}
 
 

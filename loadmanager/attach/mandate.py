@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
 
 from loadmanager.core import znodes
 from loadmanager.leader.election import Deposed, Term
@@ -16,15 +15,17 @@ from loadmanager.ports import (
 )
 
 
-class Mandate(Protocol):
-    """Decides whether a controller may act."""
+class Mandate:
+    """Whether a controller may act: this one may, as the only one of its state folder."""
 
     @property
     def epoch(self) -> int:
         """The epoch of the term, 0 without elections."""
+        return 0
 
     def lapsed(self) -> str:
         """Return why no order may be sent now, "" if orders are allowed."""
+        return ""
 
     async def confirm(self) -> str:
         """Return as `lapsed`, after a request to ZooKeeper where there are elections.
@@ -32,31 +33,15 @@ class Mandate(Protocol):
         Raises:
             Deposed: another controller was elected.
         """
+        return self.lapsed()
 
     async def hands_over(self) -> bool:
         """Return whether another controller takes over, so that Pulsar's balancer stays off."""
-
-
-class Alone:
-    """The mandate of the only controller of a state folder."""
-
-    epoch: Final = 0
-
-    def lapsed(self) -> str:
-        """Return that it may act."""
-        return ""
-
-    async def confirm(self) -> str:
-        """Return that it may act."""
-        return ""
-
-    async def hands_over(self) -> bool:
-        """Return that no other controller takes over."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class Elected:
+class Elected(Mandate):
     """The mandate of an elected controller; ``name`` is its name in the list of candidates."""
 
     term: Term

@@ -5,15 +5,19 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.splitting import SplitProposal, proposed_splits
+from loadmanager.attach.splitting import proposed_splits
 from loadmanager.attach.strategy import (
-    Chosen,
+    ChosenMoves,
     GreedyRate,
-    Look,
     Strategy,
+    StrategyInput,
 )
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
@@ -22,6 +26,7 @@ from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
 
 GREEDY: Final = GreedyRate()
+_RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 
 
@@ -67,48 +72,6 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """One proposed move; ``cause`` is why the strategy chose it.
-
-    ``weighed`` describes the benefit and cost that were compared, "" if the strategy compares
-    none.
-    """
-
-    bundle: BundleId
-    source: BrokerId
-    target: BrokerId
-    msgs_per_s: float
-    bytes_per_s: float
-    max_over_mean: float
-    strategy: str = GREEDY_RATE
-    cause: Cause = Cause.IMBALANCE
-    weighed: str = ""
-
-    def reason(self) -> str:
-        """Return why, in one line."""
-        why = f"{self.source} is fullest"
-        if self.strategy != GREEDY_RATE:
-            why = f"{self.strategy} takes it off {self.source} ({self.cause})"
-        return (
-            f"{why}; {self.msgs_per_s:,.0f} msg/s go to {self.target}, "
-            f"then the fullest broker has {self.max_over_mean:.2f} times the mean"
-            f"{f'; {self.weighed}' if self.weighed else ''}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementProposal:
-    """A bundle of a new namespace that no broker serves, and the broker that is to serve it."""
-
-    bundle: BundleId
-    target: BrokerId
-
-    def reason(self) -> str:
-        """Return why, in one line."""
-        return f"its namespace is new; {self.target} has the fewest of its bundles"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One observation of a cluster.
 
@@ -132,11 +95,11 @@ class Observation:
     plan: RatePlan | None
     proposals: tuple[Proposal, ...]
     staying: Mapping[BundleId, str]
-    splits: tuple[SplitProposal, ...] = ()
+    splits: tuple[Proposal, ...] = ()
     strategy: str = GREEDY_RATE
     refusals: tuple[Refusal, ...] = ()
     still: frozenset[BundleId] = frozenset()
-    placements: tuple[PlacementProposal, ...] = ()
+    placements: tuple[Proposal, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -213,43 +176,55 @@ def observe(
     )
     if not busy:
         return seen
-    look = Look(
+    given = StrategyInput(
         cluster=cluster, samples=samples, rows=rows, stays=stays, most_moves=rules.most_moves
     )
-    chosen = strategy.choose(look)
+    chosen = strategy.choose(given)
     return replace(
         seen,
         plan=chosen.plan,
-        proposals=_proposals(look, chosen, strategy.name),
-        splits=_splits(look, chosen, strategy) if rules.split else (),
+        proposals=_proposals(given, chosen, strategy.name),
+        splits=_splits(given, chosen, strategy) if rules.split else (),
         refusals=chosen.refusals,
     )
 
 
-def _proposals(look: Look, chosen: Chosen, strategy: str) -> tuple[Proposal, ...]:
-    brokers = look.brokers
-    return tuple(
-        Proposal(
-            bundle=look.rows[move.bundle][0],
-            source=brokers[move.source],
-            target=brokers[move.target],
-            msgs_per_s=look.rows[move.bundle][2].msgs_per_s,
-            bytes_per_s=look.rows[move.bundle][2].bytes_per_s,
-            max_over_mean=move.max_over_mean,
-            strategy=strategy,
-            cause=cause,
-            weighed=weighed,
+def _proposals(given: StrategyInput, chosen: ChosenMoves, strategy: str) -> tuple[Proposal, ...]:
+    found = []
+    for move in chosen.plan.moves:
+        bundle, _, traffic = given.rows[move.bundle]
+        source, target = given.brokers[move.source], given.brokers[move.target]
+        cause = chosen.causes.get(bundle, Cause.IMBALANCE)
+        weighed = chosen.weighed.get(bundle, "")
+        why = f"{source} is fullest"
+        if strategy != GREEDY_RATE:
+            why = f"{strategy} takes it off {source} ({cause})"
+        reason = (
+            f"{why}; {traffic.msgs_per_s:,.0f} msg/s go to {target}, "
+            f"then the fullest broker has {move.max_over_mean:.2f} times the mean"
+            f"{f'; {weighed}' if weighed else ''}"
         )
-        for move, cause, weighed in zip(
-            chosen.plan.moves, chosen.causes, chosen.weighed, strict=True
+        found.append(
+            Proposal(
+                kind=TaskKind.MOVE,
+                bundle=bundle,
+                source=source,
+                target=target,
+                cause=cause,
+                reason=reason,
+                msgs_per_s=traffic.msgs_per_s,
+                bytes_per_s=traffic.bytes_per_s,
+                max_over_mean=move.max_over_mean,
+                weighed=weighed,
+            )
         )
-    )
+    return tuple(found)
 
 
-def _splits(look: Look, chosen: Chosen, strategy: Strategy) -> tuple[SplitProposal, ...]:
+def _splits(given: StrategyInput, chosen: ChosenMoves, strategy: Strategy) -> tuple[Proposal, ...]:
     """Return the splits; by the moves of `GREEDY`, whichever strategy chose the moves."""
-    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(look).plan
-    return proposed_splits(look.samples, look.stays, plan)
+    plan = chosen.plan if strategy.name == GREEDY_RATE else GREEDY.choose(given).plan
+    return proposed_splits(given.samples, given.stays, plan)
 
 
 def document(
@@ -279,15 +254,9 @@ def document(
         "missing": dict(seen.missing),
         "proposals": [
             {
-                "bundle": one.bundle,
-                "source": one.source,
-                "target": one.target,
-                "msgsPerS": one.msgs_per_s,
-                "bytesPerS": one.bytes_per_s,
-                "maxOverMean": one.max_over_mean,
+                **_fields(one, "bundle", "source", "target", "msgs_per_s", "bytes_per_s"),
+                **_fields(one, "max_over_mean", "weighed", "reason"),
                 "cause": one.cause.value,
-                "weighed": one.weighed,
-                "reason": one.reason(),
             }
             for one in seen.proposals
         ],
@@ -296,17 +265,17 @@ def document(
             for one in seen.refusals
         ],
         "splits": [
-            {"bundle": one.bundle, "broker": one.broker, "cut": one.cut, "reason": one.reason()}
-            for one in seen.splits
+            {"broker": one.target, **_fields(one, "bundle", "cut", "reason")} for one in seen.splits
         ],
-        "placements": [
-            {"bundle": one.bundle, "target": one.target, "reason": one.reason()}
-            for one in seen.placements
-        ],
+        "placements": [_fields(one, "bundle", "target", "reason") for one in seen.placements],
         "staying": dict(seen.staying),
         **({"isolation": _isolation(seen.cluster)} if traffic else {}),
         "cost": {"requests": requests, "answerBytes": answer_bytes},
     }
+
+
+def _fields(one: object, *names: str) -> dict[str, Any]:
+    return {to_camel(name): getattr(one, name) for name in names}
 
 
 def _isolation(cluster: PulsarCluster) -> dict[str, Any]:
@@ -314,16 +283,12 @@ def _isolation(cluster: PulsarCluster) -> dict[str, Any]:
 
 
 def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
-    traffic = sample.bundles.values()
     return {
         "broker": name,
         "windowS": sample.window_s,
         "bundles": len(sample.bundles),
-        "topics": sum(one.topics for one in traffic),
-        "msgsInPerS": sum(one.msgs_in_per_s for one in traffic),
-        "msgsOutPerS": sum(one.msgs_out_per_s for one in traffic),
-        "bytesInPerS": sum(one.bytes_in_per_s for one in traffic),
-        "bytesOutPerS": sum(one.bytes_out_per_s for one in traffic),
+        "topics": sample.topics_in_bundles,
+        **_fields(sample.total, *_RATES),
         "cpuCores": sample.cpu_cores,
         "usagePercent": dict(sample.usages),
         "homelessTopics": sample.homeless_topics,
@@ -332,11 +297,7 @@ def _broker(name: BrokerId, sample: BrokerSample) -> dict[str, Any]:
 
 def _traffic(sample: BrokerSample) -> dict[str, Any]:
     every = sample.bundles.values()
-    return {
-        "bundle": list(sample.bundles),
-        "topics": [one.topics for one in every],
-        "msgsInPerS": [one.msgs_in_per_s for one in every],
-        "msgsOutPerS": [one.msgs_out_per_s for one in every],
-        "bytesInPerS": [one.bytes_in_per_s for one in every],
-        "bytesOutPerS": [one.bytes_out_per_s for one in every],
+    columns = {
+        to_camel(name): [getattr(one, name) for one in every] for name in ("topics", *_RATES)
     }
+    return {"bundle": list(sample.bundles), **columns}

@@ -6,15 +6,16 @@ so there are no stored orders to read, and no other process can change them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from time import monotonic
 from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome, OutcomeState
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.splits import split_bundle
 from loadmanager.attach.mandate import Mandate
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.core.bundle_task import TaskEvent
@@ -94,10 +95,11 @@ class _Assigned(Mapping[BundleId, BrokerId]):
         return sum(1 for _ in self)
 
 
+@dataclass(slots=True)
 class PulsarOrders:
     """The `StandingOrders` of one term, carried out through the admin REST API.
 
-    Args:
+    Attributes:
         admin: the client of the admin REST API.
         address: returns the URL of a broker.
         cluster: its name.
@@ -110,51 +112,42 @@ class PulsarOrders:
         cut_of: returns the position at which a broker is to split a bundle, None if it cannot.
         name_in: returns the name of a topic in a bundle, to claim a bundle that no broker
             serves; None if such bundles are left to Pulsar.
+        uncut: the bundles that Pulsar did not split when ordered to.
     """
 
-    def __init__(
-        self,
-        admin: PulsarAdmin,
-        address: Callable[[BrokerId], str],
-        cluster: str,
-        *,
-        claims: bool,
-        owners: FoundOwners,
-        topic_of: Callable[[BundleId], Awaitable[TopicName | None]],
-        mandate: Mandate,
-        failed: Callable[[Exception], None],
-        cut_of: CutOf = ordered_cut,
-        name_in: Callable[[BundleId], TopicName | None] = lambda _: None,
-    ) -> None:
-        self._admin = admin
-        self._address = address
-        self._cluster = cluster
-        self._owners = owners
-        self._topic_of = topic_of
-        self._mandate = mandate
-        self._failed = failed
-        self._cut_of = cut_of
-        self._name_in = name_in if claims else lambda _: None
-        self._mover = BundleMover(admin, address, cluster, self._brokers, claims)
-        self._splitting = asyncio.Lock()
-        self._unfinished_until_s = float("-inf")
-        self._parts: dict[BundleId, tuple[BundleId, ...]] = {}
-        self._under_way: dict[BundleId, _Order] = {}
-        self._working: dict[BundleId, asyncio.Task[None]] = {}
-        self._closed = False
-        self._reported: Reported = lambda *_: None
-        self.assigned: Mapping[BundleId, BrokerId] = _Assigned(self._under_way, owners)
-        self.known = True
-        self.uncut: set[BundleId] = set()
-        """The bundles that Pulsar did not split when ordered to."""
+    admin: PulsarAdmin
+    address: Callable[[BrokerId], str]
+    cluster: str
+    _: KW_ONLY
+    claims: bool
+    owners: FoundOwners
+    topic_of: Callable[[BundleId], Awaitable[TopicName | None]]
+    mandate: Mandate
+    failed: Callable[[Exception], None]
+    cut_of: CutOf = ordered_cut
+    name_in: Callable[[BundleId], TopicName | None] = lambda _: None
+    uncut: set[BundleId] = field(default_factory=set)
+    assigned: Mapping[BundleId, BrokerId] = field(init=False)
+    known: bool = True
+    _mover: BundleMover = field(init=False)
+    _splitting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unfinished_until_s: float = float("-inf")
+    _parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
+    _under_way: dict[BundleId, _Order] = field(default_factory=dict)
+    _working: dict[BundleId, asyncio.Task[None]] = field(default_factory=dict)
+    _closed: bool = False
+    _reported: Reported = lambda *_: None
+
+    def __post_init__(self) -> None:
+        """Begin without orders."""
+        self.assigned = _Assigned(self._under_way, self.owners)
+        brokers = BrokerQueries(self.admin, self.address, self.cluster, lambda: self.owners.brokers)
+        self._mover = BundleMover(brokers, self.claims)
 
     @property
     def waiting(self) -> int:
         """Number of moves that wait for others to end."""
         return len(self._mover.waiting)
-
-    def _brokers(self) -> Collection[BrokerId]:
-        return self._owners.brokers
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
@@ -181,7 +174,7 @@ class PulsarOrders:
         """
         if not changes:
             return False
-        if why := await self._mandate.confirm():
+        if why := await self.mandate.confirm():
             raise Disconnected(why)
         taken_back = [bundle for bundle, split in changes.splits.items() if split is None]
         for bundle in (*changes.gone, *taken_back):
@@ -190,7 +183,7 @@ class PulsarOrders:
             order = _Order(target, changes.splits.get(bundle))
             if self._under_way.get(bundle) == order:
                 continue
-            stays = order.split is None and self._owners.listed_owner(bundle) == target
+            stays = order.split is None and self.owners.listed_owner(bundle) == target
             if not stays or bundle in self._working:
                 self._under_way[bundle] = order
                 self._begin(bundle, order)
@@ -228,25 +221,25 @@ class PulsarOrders:
         except Exception as error:  # noqa: BLE001 - each task comes to an end with its reason
             outcome = Outcome(state="failed", reason=str(error))
             if isinstance(error, RightMissing) or not isinstance(error, LoadManagerError):
-                self._failed(error)
+                self.failed(error)
         if self._under_way.get(bundle) is order:
             del self._under_way[bundle]
             self._reported(bundle, _EVENTS[outcome.state], outcome.reason)
         parts = self._parts.pop(bundle, None)
         if parts is not None:
-            self._owners.found({bundle: None, **dict.fromkeys(parts, outcome.owner)})
+            self.owners.found({bundle: None, **dict.fromkeys(parts, outcome.owner)})
         elif outcome.owner is not None:
-            self._owners.found({bundle: outcome.owner})
+            self.owners.found({bundle: outcome.owner})
 
     async def _outcome(self, bundle: BundleId, order: _Order) -> Outcome:
-        source = self._owners.listed_owner(bundle)
+        source = self.owners.listed_owner(bundle)
         if order.split is None and source == order.target:
             return Outcome(state="serving", owner=source)
         sent = 0
 
         def ordered() -> None:
             nonlocal sent
-            why = "the term ended" if self._closed else self._mandate.lapsed()
+            why = "the term ended" if self._closed else self.mandate.lapsed()
             if why:
                 raise _Lapsed(why)
             if self._under_way.get(bundle) is not order:
@@ -256,13 +249,14 @@ class PulsarOrders:
                 self._reported(bundle, TaskEvent.REPEATED, "")
 
         if source is None:
-            topic = None if order.split is not None else self._name_in(bundle)
+            places = order.split is None and self.claims
+            topic = self.name_in(bundle) if places else None
             if topic is None:
                 return Outcome(state="superseded", reason="no broker is seen to serve it")
             return await self._mover.place(bundle, order.target, topic, ordered)
         if order.split is not None:
             return await self._split(bundle, order.split, source, ordered)
-        topic = await self._topic_of(bundle)
+        topic = await self.topic_of(bundle)
         move = Move(bundle=bundle, source=source, target=order.target, topic=topic)
         return await self._mover.move(move, ordered)
 
@@ -279,12 +273,11 @@ class PulsarOrders:
             if monotonic() < self._unfinished_until_s:
                 why = "a split before it is not finished"
                 return Outcome(state="superseded", reason=why, owner=broker)
-            cut = await self._cut_of(bundle, split, broker)
+            cut = await self.cut_of(bundle, split, broker)
             if cut is None:
                 why = f"{split.algorithm}: Pulsar is asked for one cut, with topics on both sides"
                 return Outcome(state="failed", reason=why, owner=broker)
-            splitter = BundleSplitter(self._admin, self._address(broker), self._cluster, broker)
-            outcome = await splitter.split(bundle, cut, ordered)
+            outcome = await split_bundle(self._mover.brokers, broker, bundle, cut, ordered)
         if outcome.state == "timed_out":
             self._unfinished_until_s = monotonic() + UNFINISHED_S
         if outcome.attempts and outcome.state != "serving":

@@ -5,7 +5,7 @@ placed just before. So a namespace that many clients begin to use at once may en
 brokers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from time import monotonic
@@ -15,19 +15,13 @@ from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_namespaces
 from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.observation import PlacementProposal, Rules
+from loadmanager.attach.observation import Rules
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    range_of,
-)
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS, BundleTraffic, topics_in
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.plan import Cause
 from loadmanager.core.policies import open_to
 
 MOST_BUNDLES: Final = 128
@@ -51,7 +45,7 @@ class NewNamespaces:
         cluster: PulsarCluster,
         samples: Mapping[BrokerId, BrokerSample],
         rules: Rules,
-    ) -> tuple[PlacementProposal, ...]:
+    ) -> tuple[Proposal, ...]:
         """Return a broker for each bundle of a new namespace that no broker serves.
 
         A namespace counts as new for a minute. Namespaces that the rules exclude, that have an
@@ -74,7 +68,7 @@ class NewNamespaces:
         }
         if not samples.keys() >= set(cluster.brokers):
             return ()
-        found: list[PlacementProposal] = []
+        found: list[Proposal] = []
         for name in sorted(self._until_s):
             placed = await self._of(url, name, cluster, samples, rules)
             if placed is None:
@@ -90,7 +84,7 @@ class NewNamespaces:
         cluster: PulsarCluster,
         samples: Mapping[BrokerId, BrokerSample],
         rules: Rules,
-    ) -> list[PlacementProposal] | None:
+    ) -> list[Proposal] | None:
         """Return the placements of a namespace, None if it needs none now or later."""
         boundaries = await read_boundaries(self.admin, url, namespace)
         if boundaries is None or len(boundaries.bundles) > MOST_BUNDLES:
@@ -109,7 +103,7 @@ def spread(
     bundles: list[BundleId],
     cluster: PulsarCluster,
     samples: Mapping[BrokerId, BrokerSample],
-) -> list[PlacementProposal]:
+) -> list[Proposal]:
     """Return a broker for each bundle: with the fewest of the namespace, then the fewest msg/s."""
     isolation, brokers = cluster.isolation, tuple(samples)
     open_mask = open_to(isolation, isolation.governing(namespace), brokers)
@@ -120,14 +114,21 @@ def spread(
     }
     if not counts:
         return []
-    msgs_per_s = {
-        broker: sum(one.msgs_per_s for one in samples[broker].bundles.values()) for broker in counts
-    }
-    found: list[PlacementProposal] = []
+    msgs_per_s = {broker: samples[broker].total.msgs_per_s for broker in counts}
+    found: list[Proposal] = []
     for bundle in bundles:
         target = min(counts, key=lambda one: (counts[one], msgs_per_s[one], one))
         counts[target] += 1
-        found.append(PlacementProposal(bundle=bundle, target=target))
+        found.append(
+            Proposal(
+                kind=TaskKind.PLACE,
+                bundle=bundle,
+                source=None,
+                target=target,
+                cause=Cause.UNOWNED,
+                reason=f"its namespace is new; {target} has the fewest of its bundles",
+            )
+        )
     return found
 
 
@@ -137,17 +138,15 @@ def holds_policies(bundle: BundleId) -> bool:
     A modular broker that begins to serve another bundle of the namespace looks that topic up. If
     no broker serves its bundle, that lookup makes Pulsar's leader place it.
     """
-    return _lies_in(bundle, CHANGE_EVENTS) is not None
+    return _topic_in(bundle, [CHANGE_EVENTS]) is not None
 
 
 def name_in(bundle: BundleId) -> TopicName | None:
     """Return the name of a topic whose hash is in a bundle; its lookup creates no topic."""
-    names = (_lies_in(bundle, f"loadmanager-{number}") for number in range(_MOST_NAMES))
-    return next((topic for topic in names if topic is not None), None)
+    return _topic_in(bundle, (f"loadmanager-{number}" for number in range(_MOST_NAMES)))
 
 
-def _lies_in(bundle: BundleId, local: str) -> TopicName | None:
-    """Return the topic with that local name, None if its hash is in another bundle."""
-    topic = parse_full_topic(f"persistent://{namespace_of(bundle)}/{local}")
-    lower, upper = range_of(bundle)
-    return topic if lower <= position(topic, "crc32") < upper else None
+def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:
+    """Return the first topic with one of these names in a bundle, None if there is none."""
+    names = (f"persistent://{namespace_of(bundle)}/{local}" for local in local_names)
+    return next((topic for _, topic, _ in topics_in(bundle, names)), None)

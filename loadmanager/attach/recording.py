@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.strategy import Decided, Strategy
-from loadmanager.attach.tallied import Tallied
+from loadmanager.attach.sampled_loads import SampledLoads
+from loadmanager.attach.strategy import DecidedRound, Strategy
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.even_rates import GREEDY_RATE
@@ -50,7 +50,7 @@ class AttachHistory:
     or of the policies.
 
     Attributes:
-        tallied: the state of the cluster; that of ``strategy`` if it has one.
+        loads: the state of the cluster; that of ``strategy`` if it has one.
         balances: whether moves are made, not only proposed.
         most_moves: the limit of the controller's rules.
         epoch: of the term, 0 without elections.
@@ -58,7 +58,7 @@ class AttachHistory:
 
     sink: HistorySink
     strategy: Strategy
-    tallied: Tallied
+    loads: SampledLoads
     interval_s: float
     most_moves: int
     balances: bool
@@ -72,20 +72,20 @@ class AttachHistory:
 
     def began(self) -> None:
         """Write that the term begins."""
-        at_ms = self.tallied.wall_ms()
+        at_ms = self.loads.wall_ms()
         self._record(at_ms, [term_record(at_ms, self.epoch, "began")])
 
     def ended(self) -> None:
         """Write the last round, and that the term is over."""
         self._write_round()
-        at_ms = self.tallied.wall_ms()
+        at_ms = self.loads.wall_ms()
         self._record(at_ms, [term_record(at_ms, self.epoch, "ended")])
 
     def round(self, seen: Observation, held: str) -> None:
         """Write the reports of one window, and keep its decision for `_write_round`."""
         self._write_round()
-        if self.strategy.tallied is None:
-            self.tallied.take(seen.cluster, seen.samples)
+        if self.strategy.loads is None:
+            self.loads.take(seen.cluster, seen.samples)
         self._write_window(seen)
         decided = self.strategy.decided or self._by_rates(seen)
         if decided is None:
@@ -94,16 +94,16 @@ class AttachHistory:
         plan = self._acted(decided.plan, seen, held)
         greedy = self.strategy.decided is None
         facts = RoundFacts(
-            at_ms=self.tallied.at_ms,
+            at_ms=self.loads.at_ms,
             epoch=self.epoch,
             number=self._rounds,
             outcome="observed" if plan.observed else "quiet",
             took_s=None,
-            tick=self.tallied.ticks,
+            tick=self.loads.ticks,
             planner=decided.planner,
             steering="active" if self.balances else "observing",
             tick_interval_s=self.interval_s,
-            reported_at_ms=dict.fromkeys(self.tallied.taken, self.tallied.at_ms),
+            reported_at_ms=dict.fromkeys(self.loads.taken, self.loads.at_ms),
             decided_by=Choice(GREEDY_RATE, {"most_moves": self.most_moves}) if greedy else None,
         )
         if self._is_base(decided):
@@ -111,21 +111,21 @@ class AttachHistory:
             facts = replace(
                 facts,
                 memory=shifted(decided.memory, offset_s),
-                averages=self.tallied.tracker.averages(),
+                averages=self.loads.tracker.averages(),
             )
             bundles, view = facts, decided.view
             self.sink.offer(Stream.ROUNDS, facts.at_ms, lambda: bundles_records(bundles, view))
         self._decided = _Decided(facts, decided.view, plan)
 
-    def _by_rates(self, seen: Observation) -> Decided | None:
+    def _by_rates(self, seen: Observation) -> DecidedRound | None:
         """Return a round of `GREEDY_RATE`, which has no planner; None for another strategy."""
-        if self.strategy.tallied is not None:
+        if self.strategy.loads is not None:
             return None
         moves = tuple(Move(one.bundle, one.source, one.target, one.cause) for one in seen.proposals)
         plan = Plan(moves=moves, refusals=(), memory=RoundMemory())
         policies = replace(seen.cluster.isolation, staying=seen.still)
-        view = self.tallied.view(policies)
-        return Decided(planner=Planner(), view=view, memory=RoundMemory(), plan=plan)
+        view = self.loads.view(policies)
+        return DecidedRound(planner=Planner(), view=view, memory=RoundMemory(), plan=plan)
 
     def _acted(self, plan: Plan, seen: Observation, held: str) -> Plan:
         """Return a plan with its moves as made or observed, and the refusals of ``seen`` added."""
@@ -137,41 +137,41 @@ class AttachHistory:
             refusals=(*plan.refusals, *_refusals(seen, held)),
         )
 
-    def _is_base(self, decided: Decided) -> bool:
+    def _is_base(self, decided: DecidedRound) -> bool:
         former, self._based_on = self._based_on, (decided.planner, decided.view.policies)
         return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
 
     def _write_window(self, seen: Observation) -> None:
         """Write the reports of a window, and the tick that counts them."""
-        tallied = self.tallied
-        for gone in tallied.left:
+        loads = self.loads
+        for gone in loads.left:
             self._reported_s.pop(gone, None)
-        for broker, report in tallied.taken.items():
+        for broker, report in loads.taken.items():
             former_s = self._reported_s.get(broker)
-            self._reported_s[broker] = tallied.now_s
-            interval_s = None if former_s is None else tallied.now_s - former_s
+            self._reported_s[broker] = loads.now_s
+            interval_s = None if former_s is None else loads.now_s - former_s
             offer_report(
                 self.sink,
                 report,
-                tallied.at_ms,
+                loads.at_ms,
                 due="first" if interval_s is None else "age",
                 interval_s=interval_s,
                 window_s=seen.samples[broker].window_s,
             )
         tick = tick_record(
-            tallied.at_ms,
+            loads.at_ms,
             epoch=self.epoch,
             number=self._rounds,
-            tick=tallied.ticks,
+            tick=loads.ticks,
             sampled=True,
-            taken=dict.fromkeys(tallied.taken, tallied.at_ms),
-            left=tallied.left,
+            taken=dict.fromkeys(loads.taken, loads.at_ms),
+            left=loads.left,
         )
-        self._record(tallied.at_ms, [tick])
+        self._record(loads.at_ms, [tick])
 
     def task(self, task: BundleTask) -> None:
         """Write a task in its new state, and the parts of a finished split."""
-        at_ms, now_s = self.tallied.wall_ms(), self.tallied.monotonic_s()
+        at_ms, now_s = self.loads.wall_ms(), self.loads.monotonic_s()
         if self._decided is not None and task.state is TaskState.ORDERED:
             self._decided.ordered.add(task.bundle)
         records = task_records(at_ms, task, now_s)

@@ -5,40 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
-from loadmanager.adapters.pulsar_admin import PulsarAdmin, PulsarAdminError
+from loadmanager.adapters.pulsar_admin import PulsarAdmin
 from loadmanager.adapters.pulsar_admin.exposition import Exposition, read_exposition
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
-from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster, ask_each
 from loadmanager.attach.host_figures import HostFigures, Hosts
-from loadmanager.core.bundle_traffic import BundleTraffic, Counters, between, bundle_traffic
+from loadmanager.core.bundle_traffic import BundleTraffic, between, bundle_traffic
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.rates import Rates
+from loadmanager.core.rates import Rates, total
 
 _PARALLEL = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """One broker at one time.
-
-    Attributes:
-        at_s: when its metrics had been read, on the monotonic clock of this process.
-        owned: the bundles that it serves.
-        seen: its metrics.
-        foreign: names of bundles of version 1, which contain a cluster; they are left out.
-        host: host usage as its load manager measured it, None if the strategy needs none.
-    """
-
-    at_s: float
-    owned: tuple[BundleId, ...]
-    seen: Exposition
-    foreign: tuple[str, ...] = ()
-    host: HostFigures | None = None
-
-    @property
-    def topics(self) -> Mapping[str, Counters]:
-        """The counters of each topic."""
-        return self.seen.topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +44,16 @@ class BrokerSample:
     host: HostFigures | None = None
 
     @property
+    def total(self) -> Rates:
+        """The traffic of all its bundles."""
+        return total(self.bundles.values())
+
+    @property
+    def topics_in_bundles(self) -> int:
+        """Number of topics in its bundles."""
+        return sum(one.topics for one in self.bundles.values())
+
+    @property
     def shows_since_s(self) -> float:
         """Start of the period that traffic and host usage cover, on the clock of ``began_s``."""
         if self.host is None:
@@ -85,7 +71,7 @@ class Sampler:
     admin: PulsarAdmin
     address: Callable[[BrokerId], str]
     hosts: Hosts | None = None
-    _former: dict[BrokerId, Reading] = field(default_factory=dict)
+    _former: dict[BrokerId, tuple[float, Exposition]] = field(default_factory=dict)
 
     async def sample(
         self, cluster: PulsarCluster
@@ -93,62 +79,48 @@ class Sampler:
         """Read all brokers; return the samples, and the reason by broker without one."""
         parallel = asyncio.Semaphore(_PARALLEL)
 
-        async def bounded(broker: BrokerId) -> Reading:
+        async def bounded(broker: BrokerId) -> BrokerSample | None:
             async with parallel:
-                return await self._read(cluster, broker)
+                return await self._sample(cluster, broker)
 
-        readings = await asyncio.gather(
-            *(bounded(broker) for broker in cluster.brokers), return_exceptions=True
-        )
-        samples: dict[BrokerId, BrokerSample] = {}
-        missing: dict[BrokerId, str] = {}
-        for broker, reading in zip(cluster.brokers, readings, strict=True):
-            if isinstance(reading, PulsarAdminError):
-                missing[broker] = str(reading)
-                self._former.pop(broker, None)
-            elif isinstance(reading, BaseException):
-                raise reading
-            else:
-                former = self._former.get(broker)
-                self._former[broker] = reading
-                if former is None:
-                    missing[broker] = "its second reading is not there yet"
-                else:
-                    samples[broker] = self._sample(former, reading)
-        for gone in self._former.keys() - set(cluster.brokers):
+        answers, missing = await ask_each(cluster.brokers, bounded)
+        for gone in self._former.keys() - answers.keys():
             del self._former[gone]
-        return samples, missing
+        samples = {broker: one for broker, one in answers.items() if one is not None}
+        first = [broker for broker in answers if broker not in samples]
+        return samples, {**missing, **dict.fromkeys(first, "its second reading is not there yet")}
 
-    async def _read(self, cluster: PulsarCluster, broker: BrokerId) -> Reading:
+    async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | None:
+        """Read a broker; return the sample since its last reading, None if this is the first."""
         url = self.address(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         at_s = monotonic()
-        owned, foreign = await read_owned(self.admin, url, cluster.name, broker)
+        owned = await read_owned(self.admin, url, cluster.name, broker)
         host = None
         if self.hosts is not None:
             host = await self.hosts.measured(self.admin, url, cluster, seen)
-        return Reading(at_s=at_s, owned=owned, seen=seen, foreign=foreign, host=host)
-
-    def _sample(self, former: Reading, reading: Reading) -> BrokerSample:
-        window_s = max(reading.at_s - former.at_s, 1e-3)
-        window = between(former.topics, reading.topics, window_s)
-        bundles, homeless = bundle_traffic(reading.owned, window)
-        then, now = former.seen.cpu_seconds, reading.seen.cpu_seconds
+        former, self._former[broker] = self._former.get(broker), (at_s, seen)
+        if former is None:
+            return None
+        began_s, before = former
+        window_s = max(at_s - began_s, 1e-3)
+        window = between(before.topics, seen.topics, window_s)
+        bundles, homeless = bundle_traffic(owned, window)
+        then, now = before.cpu_seconds, seen.cpu_seconds
         counted = None if then is None or now is None else now - then
         # A restarted process has counted less than the one before.
         restarted = counted is not None and counted < 0
         cpu_cores = None if counted is None or restarted else counted / window_s
-        host = reading.host
         if self.hosts is not None and host is not None:
             host = self.hosts.completed(host, cpu_cores, window_s)
         return BrokerSample(
             window_s=window_s,
             bundles=bundles,
             topics=window.rates,
-            usages=reading.seen.usages,
+            usages=seen.usages,
             cpu_cores=cpu_cores,
             homeless_topics=homeless,
-            began_s=former.at_s,
+            began_s=began_s,
             restarted=restarted,
             host=host,
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from loadmanager.attach.doctor import Finding
 from loadmanager.attach.observation import Observation, refusal_text
 from loadmanager.core.ids import BrokerId
+from loadmanager.core.rates import total
 
 _MOST_SHOWN = 10
 
@@ -12,26 +13,20 @@ _MOST_SHOWN = 10
 def columns(seen: Observation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the names of the table's columns and its rows; ``>`` marks a right-aligned one."""
     names = ("broker", "msg/s>", "of mean>", "MB/s>", "of mean>", "CPU>", "topics>", "bundles>")
-    rates = {
-        broker: (
-            sum(one.msgs_per_s for one in sample.bundles.values()),
-            sum(one.bytes_per_s for one in sample.bundles.values()),
-        )
-        for broker, sample in seen.samples.items()
-    }
-    means = [sum(rate[place] for rate in rates.values()) / len(rates or "-") for place in (0, 1)]
+    totals = {broker: sample.total for broker, sample in seen.samples.items()}
+    whole, count = total(totals.values()), len(totals) or 1
     rows: list[tuple[str, ...]] = [
         (
             broker,
-            f"{msgs:,.0f}",
-            _share(msgs, means[0]),
-            f"{total_bytes / 1e6:,.2f}",
-            _share(total_bytes, means[1]),
+            f"{rates.msgs_per_s:,.0f}",
+            _share(rates.msgs_per_s, whole.msgs_per_s / count),
+            f"{rates.bytes_per_s / 1e6:,.2f}",
+            _share(rates.bytes_per_s, whole.bytes_per_s / count),
             _cpu(seen, broker),
-            f"{sum(one.topics for one in seen.samples[broker].bundles.values()):,}",
+            f"{seen.samples[broker].topics_in_bundles:,}",
             f"{len(seen.samples[broker].bundles):,}",
         )
-        for broker, (msgs, total_bytes) in sorted(rates.items(), key=lambda one: -one[1][0])
+        for broker, rates in sorted(totals.items(), key=lambda one: -one[1].msgs_per_s)
     ]
     return names, rows
 
@@ -57,11 +52,11 @@ def summary(seen: Observation) -> Iterator[str]:
     if not seen.whole and seen.samples:
         yield "some topics were loaded within the window: their rates are lower bounds"
     for one in seen.splits[:_MOST_SHOWN]:
-        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason()}"
+        yield f"  cut {one.bundle} at 0x{one.cut:08x}: {one.reason}"
     yield seen.verdict
     for number, move in enumerate(seen.proposals[:_MOST_SHOWN], 1):
         yield f"  {number}. {move.bundle}: {move.source} -> {move.target}"
-        yield f"     {move.reason()}"
+        yield f"     {move.reason}"
     if len(seen.proposals) > _MOST_SHOWN:
         yield f"  and {len(seen.proposals) - _MOST_SHOWN} more (--json has all)"
     others = [one for one in seen.refusals if one.subject]

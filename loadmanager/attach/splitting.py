@@ -1,70 +1,55 @@
 """Proposed splits: the bundles, and the position of each cut."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.errors import InvalidName
+from loadmanager.attach.tasks import Proposal
+from loadmanager.core.bundle_task import TaskKind
+from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.even_rates import RatePlan
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_full_topic, range_of
+from loadmanager.core.ids import BrokerId, BundleId, range_of
+from loadmanager.core.plan import Cause
 from loadmanager.core.rate_splits import evenest_cut, worth_cutting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitProposal:
-    """One proposed split; ``share_of_mean`` is the bundle's load over the mean of the brokers."""
-
-    bundle: BundleId
-    broker: BrokerId
-    cut: int
-    share_of_mean: float
-
-    def reason(self) -> str:
-        """Return why, in one line."""
-        return (
-            f"it has {self.share_of_mean:.2f} times the mean of a broker, and moves alone do not "
-            "even out the load"
-        )
+from loadmanager.core.rates import total
 
 
 def proposed_splits(
     samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
-) -> tuple[SplitProposal, ...]:
+) -> tuple[Proposal, ...]:
     """Return the splits, the largest bundle first; none if moves are enough."""
-    traffic = [one for sample in samples.values() for one in sample.bundles.values()]
-    msgs = sum(one.msgs_per_s for one in traffic) / max(len(samples), 1)
-    size = sum(one.bytes_per_s for one in traffic) / max(len(samples), 1)
-    found: list[SplitProposal] = []
+    whole = total([sample.total for sample in samples.values()])
+    msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
+    found: list[tuple[float, Proposal]] = []
     for broker, sample in samples.items():
         for bundle, one in sample.bundles.items():
             share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
             if bundle in stays or not worth_cutting(share, plan.planned_max_over_mean):
                 continue
             cut = evenest_cut(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
-            if cut is not None:
-                found.append(
-                    SplitProposal(bundle=bundle, broker=broker, cut=cut, share_of_mean=share)
-                )
-    return tuple(sorted(found, key=lambda one: (-one.share_of_mean, one.bundle)))
+            if cut is None:
+                continue
+            reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "
+            proposal = Proposal(
+                kind=TaskKind.SPLIT,
+                bundle=bundle,
+                source=broker,
+                target=broker,
+                cause=Cause.OVERSIZED,
+                reason=f"{reason}even out the load",
+                cut=cut,
+            )
+            found.append((share, proposal))
+    found.sort(key=lambda one: (-one[0], one[1].bundle))
+    return tuple(proposal for _, proposal in found)
 
 
 def topic_loads(
     sample: BrokerSample, bundle: BundleId, msgs: float, size: float
 ) -> Iterator[tuple[int, float]]:
     """Yield hash position and load of each topic in a bundle, relative to ``msgs`` and ``size``."""
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    for name, rates in sample.topics.items():
-        try:
-            topic = parse_full_topic(name)
-        except InvalidName:
-            continue
-        if topic.namespace == namespace and lower <= (at := position(topic, "crc32")) <= upper:
-            yield (
-                at,
-                _share(rates.msgs_in_per_s + rates.msgs_out_per_s, msgs)
-                + _share(rates.bytes_in_per_s + rates.bytes_out_per_s, size),
-            )
+    for name, _, at in topics_in(bundle, sample.topics):
+        rates = sample.topics[name]
+        yield at, _share(rates.msgs_per_s, msgs) + _share(rates.bytes_per_s, size)
 
 
 def _share(value: float, mean: float) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.attach.state import Part, State, StateUnusable
 from loadmanager.core.balance_course import (
     BalancePoint,
     course_from_fields,
@@ -53,8 +53,8 @@ class Course:
     async def resume(self, state: State, now_ms: int) -> str:
         """Continue the stored course; return why it cannot be read, "" if it can."""
         try:
-            text = await state.course()
-            stored = () if text is None else _parsed(text, state.where_course)
+            text = await state.text(Part.COURSE)
+            stored = () if text is None else _parsed(text, state.where(Part.COURSE))
         except StateUnusable as error:
             return f"the course of the balance starts over: {error}"
         # This controller may have led before, and then has points already.
@@ -70,7 +70,7 @@ class Course:
         self._stored_ms = now_ms
         document = {"format": _FORMAT, **course_to_json(self.points(now_ms))}
         try:
-            await state.keep_course(json.dumps(document, separators=(",", ":")))
+            await state.keep(Part.COURSE, json.dumps(document, separators=(",", ":")))
         except StateUnusable as error:
             return f"the course of the balance is not stored: {error}"
         return ""

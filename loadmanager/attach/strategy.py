@@ -1,15 +1,15 @@
 """The interface of strategies for ``attach``, and the strategy that needs only counters."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.tallied import Tallied
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
@@ -17,7 +17,7 @@ from loadmanager.core.even_rates import GREEDY_RATE, Floats, Places, RatePlan, p
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.plan import Cause, Refusal
 from loadmanager.core.planner import Plan, Planner
-from loadmanager.core.policies import IsolationPolicy, open_to
+from loadmanager.core.policies import IsolationPolicy, Policies, open_to
 from loadmanager.core.round_memory import RoundMemory
 
 Samples = Mapping[BrokerId, BrokerSample]
@@ -25,7 +25,7 @@ Missing = Mapping[BrokerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class StrategyInput:
     """Input of a strategy: each bundle with its broker and traffic.
 
     ``stays`` are the bundles that may not move, ``most_moves`` is the most moves of one round.
@@ -55,20 +55,24 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The moves that a strategy chose, each with its cause, and the refusals.
+class ChosenMoves:
+    """The moves that a strategy chose, and its refusals.
 
-    ``weighed`` describes benefit and cost of each move, "" if the strategy compares none.
+    Attributes:
+        plan: the moves.
+        causes: why each moves, by bundle; `IMBALANCE` if it is missing.
+        weighed: the benefit and cost of each move by bundle, empty if none are compared.
+        refusals: why other bundles and brokers are left alone.
     """
 
     plan: RatePlan
-    causes: tuple[Cause, ...]
-    weighed: tuple[str, ...]
+    causes: Mapping[BundleId, Cause] = field(default_factory=dict)
+    weighed: Mapping[BundleId, str] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class DecidedRound:
     """One round: the planner, its view and its memory before the round, and the plan."""
 
     planner: Planner
@@ -77,84 +81,95 @@ class Decided:
     plan: Plan
 
 
-class Strategy(Protocol):
-    """Chooses the moves of each round."""
+class Strategy(ABC):
+    """Chooses the moves of each round.
 
-    @property
-    def name(self) -> str:
-        """Its name, as in the option of the command."""
+    Attributes:
+        name: as in the option of the command.
+        hosts: reads host usage, None if it is not needed.
+        loads: the state of the cluster over time, None if there is none.
+        decided: the planner's decision in this window, None without one.
+    """
 
-    @property
-    def hosts(self) -> Hosts | None:
-        """Reads host usage for it, None if it needs none."""
-
-    @property
-    def tallied(self) -> Tallied | None:
-        """Its state of the cluster, None if it has none."""
-
-    @property
-    def decided(self) -> Decided | None:
-        """The planner's decision in this window, None without one."""
+    name: str
+    hosts: Hosts | None = None
+    loads: SampledLoads | None = None
+    decided: DecidedRound | None = None
 
     def take(
-        self, cluster: PulsarCluster, samples: Samples, missing: Missing
+        self,
+        cluster: PulsarCluster,  # noqa: ARG002 - for strategies that keep a state
+        samples: Samples,
+        missing: Missing,
     ) -> tuple[Samples, Missing]:
         """Count the samples of a window; return those to decide on, and why others are missing.
 
         Raises:
             LoadManagerError: the cluster does not report the figures that the strategy needs.
         """
+        return samples, missing
 
-    def choose(self, look: Look) -> Chosen:
+    @abstractmethod
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the moves; may be called more than once for the same samples."""
 
-    def settle(self) -> None:
+    def record_choice(self) -> None:
         """Make the last choice the decision of this window."""
+        return
 
-    def task(self, task: BundleTask) -> None:
+    def task(self, task: BundleTask) -> None:  # noqa: B027 - most strategies keep no state
         """Record a task in its new state."""
 
 
-@dataclass(frozen=True, slots=True)
-class GreedyRate:
+class GreedyRate(Strategy):
     """Evens out message and byte rates; needs no host usage and keeps no state."""
 
-    name: ClassVar[str] = GREEDY_RATE
-    hosts: ClassVar[Hosts | None] = None
-    tallied: ClassVar[Tallied | None] = None
-    decided: ClassVar[Decided | None] = None
+    name = GREEDY_RATE
 
-    def take(
-        self, cluster: PulsarCluster, samples: Samples, missing: Missing
-    ) -> tuple[Samples, Missing]:
-        """Return the samples unchanged."""
-        del cluster
-        return samples, missing
-
-    def choose(self, look: Look) -> Chosen:
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the moves that even out rates most."""
-        brokers = look.brokers
-        kinds: dict[IsolationPolicy | None, int] = {}
-        isolation = look.cluster.isolation
-        kind = [
-            kinds.setdefault(isolation.governing(namespace_of(one)), len(kinds))
-            for one, *_ in look.rows
-        ]
-        plan = plan_even_rates(
-            look.rates,
-            look.owner,
-            len(brokers),
-            movable=np.array([bundle not in look.stays for bundle, *_ in look.rows], dtype=bool),
-            kind=np.array(kind, dtype=np.intp),
-            gives=np.ones(len(brokers), dtype=bool),
-            takes=np.array([open_to(isolation, policy, brokers) for policy in kinds]),
-            most_moves=look.most_moves,
+        plan = even_out(
+            [bundle for bundle, *_ in given.rows],
+            given.rates,
+            given.owner,
+            given.brokers,
+            stays=given.stays,
+            policies=given.cluster.isolation,
+            most_moves=given.most_moves,
         )
-        count = len(plan.moves)
-        return Chosen(plan=plan, causes=(Cause.IMBALANCE,) * count, weighed=("",) * count)
+        return ChosenMoves(plan=plan)
 
-    def settle(self) -> None:
-        """Do nothing: there is no state."""
 
-    def task(self, task: BundleTask) -> None:
-        """Do nothing: there is no state."""
+def even_out(
+    bundles: Sequence[BundleId],
+    rates: Floats,
+    owner: Places,
+    brokers: tuple[BrokerId, ...],
+    *,
+    stays: Collection[BundleId],
+    policies: Policies,
+    most_moves: int,
+) -> RatePlan:
+    """Return the moves that even out rates, within the isolation policies.
+
+    Args:
+        bundles: K names.
+        rates: (K, R) of each bundle.
+        owner: (K,) the index of each bundle's broker.
+        brokers: B names.
+        stays: the bundles that do not move.
+        policies: isolation policies of namespaces.
+        most_moves: the maximum number of moves.
+    """
+    kinds: dict[IsolationPolicy | None, int] = {None: 0}
+    kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]
+    return plan_even_rates(
+        rates,
+        owner,
+        len(brokers),
+        movable=np.array([bundle not in stays for bundle in bundles], dtype=bool),
+        kind=np.array(kind, dtype=np.intp),
+        gives=np.ones(len(brokers), dtype=bool),
+        takes=np.array([open_to(policies, policy, brokers) for policy in kinds]),
+        most_moves=most_moves,
+    )

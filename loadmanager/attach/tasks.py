@@ -1,59 +1,55 @@
-"""Bundle tasks of ``attach``: from its proposals, and as text and JSON."""
+"""Proposals of ``attach``, and bundle tasks as text and JSON."""
 
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from loadmanager.attach.observation import PlacementProposal, Proposal
 from loadmanager.attach.orders import CUT_AT
-from loadmanager.attach.splitting import SplitProposal
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
 
 
-class TaskLog(Protocol):
-    """Receives tasks; ``why`` is the reason for which a task was proposed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A proposed placement, move or split.
 
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
+    Attributes:
+        source: the broker that serves the bundle, None if none does.
+        target: the broker that is to serve it, or to split it.
+        cause: why the strategy chose it.
+        reason: why, in one line.
+        cut: the position of a split, None for all else.
+        msgs_per_s, bytes_per_s: of a bundle that is to move.
+        max_over_mean: of the fullest broker after a move and all moves before it.
+        weighed: the benefit and cost of a move that were compared, "" if none were.
+    """
 
+    kind: TaskKind
+    bundle: BundleId
+    source: BrokerId | None
+    target: BrokerId
+    cause: Cause
+    reason: str
+    cut: int | None = None
+    msgs_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    max_over_mean: float = 0.0
+    weighed: str = ""
 
-def proposed_move(one: Proposal) -> BundleTask:
-    """Return a move for the task controller."""
-    return _proposed(TaskKind.MOVE, one.bundle, one.source, one.target, one.cause)
-
-
-def proposed_split(one: SplitProposal) -> BundleTask:
-    """Return a split for the task controller; both parts stay at their broker."""
-    task = _proposed(TaskKind.SPLIT, one.bundle, one.broker, one.broker, Cause.OVERSIZED)
-    return replace(task, splits={one.bundle: SplitOrder(CUT_AT, (one.cut,))})
-
-
-def proposed_placement(one: PlacementProposal) -> BundleTask:
-    """Return a placement for the task controller."""
-    return BundleTask(
-        kind=TaskKind.PLACE,
-        bundles=(one.bundle,),
-        source=None,
-        target=one.target,
-        cause=Cause.UNOWNED,
-        asked_by=AskedBy.BALANCING,
-    )
-
-
-def _proposed(
-    kind: TaskKind, bundle: BundleId, source: BrokerId, target: BrokerId, cause: Cause
-) -> BundleTask:
-    return BundleTask(
-        kind=kind,
-        bundles=(bundle,),
-        source=source,
-        target=target,
-        cause=cause,
-        asked_by=AskedBy.BALANCING,
-        planned={bundle: source},
-    )
+    def task(self) -> BundleTask:
+        """Return its task, which is outdated if the bundle leaves its source."""
+        splits = {} if self.cut is None else {self.bundle: SplitOrder(CUT_AT, (self.cut,))}
+        return BundleTask(
+            kind=self.kind,
+            bundles=(self.bundle,),
+            source=self.source,
+            target=self.target,
+            cause=self.cause,
+            asked_by=AskedBy.BALANCING,
+            planned={} if self.source is None else {self.bundle: self.source},
+            splits=splits,
+        )
 
 
 def line(task: BundleTask, why: str) -> str:

@@ -7,20 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from loadmanager.attach.strategy import even_out
 from loadmanager.core.bounds import TOTAL
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan, plan_even_rates
+from loadmanager.core.even_rates import Flags, Floats, Places, RatePlan
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_bundle
-from loadmanager.core.policies import (
-    NO_POLICIES,
-    IsolationPolicy,
-    Policies,
-    hosts_matching,
-    open_to,
-)
+from loadmanager.core.policies import NO_POLICIES, Policies, hosts_matching, open_to
 from loadmanager.core.wire.policies import decode_isolation
 
 _MOST_MOVES: Final = 10_000
+_COLUMNS: Final = ("bundle", "msgsInPerS", "msgsOutPerS", "bytesInPerS", "bytesOutPerS")
 
 
 class SnapshotRefused(LoadManagerError):
@@ -28,7 +24,7 @@ class SnapshotRefused(LoadManagerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Snapshot:
     """One observation: K bundles on B brokers.
 
     Attributes:
@@ -58,7 +54,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Forecast:
     """A cluster, and the effect of moves on it.
 
     ``loads`` are those of the brokers (B, 2), ``evened`` those after the moves of ``plan``.
@@ -67,7 +63,7 @@ class Outlook:
     in no load.
     """
 
-    seen: Seen
+    seen: Snapshot
     loads: Floats
     evened: Floats
     plan: RatePlan
@@ -75,7 +71,7 @@ class Outlook:
     unserved: tuple[BundleId, ...] = ()
 
 
-def seen_in(content: Any, where: str) -> Seen:
+def snapshot_in(content: Any, where: str) -> Snapshot:
     """Return the observation in the output of ``attach --once --json``.
 
     Raises:
@@ -86,16 +82,10 @@ def seen_in(content: Any, where: str) -> Seen:
     try:
         for place, broker in enumerate(content["brokers"]):
             brokers.append(str(broker["broker"]))
-            columns = broker["traffic"]
-            every = zip(
-                columns["bundle"],
-                *(columns[name] for name in ("msgsInPerS", "msgsOutPerS")),
-                *(columns[name] for name in ("bytesInPerS", "bytesOutPerS")),
-                strict=True,
-            )
+            columns = (broker["traffic"][name] for name in _COLUMNS)
             rows += [
                 (parse_bundle(name), place, float(mi) + float(mo), float(bi) + float(bo))
-                for name, mi, mo, bi, bo in every
+                for name, mi, mo, bi, bo in zip(*columns, strict=True)
             ]
         stays = frozenset(map(BundleId, content["staying"]))
         policies = content.get("isolation", {})
@@ -109,7 +99,7 @@ def seen_in(content: Any, where: str) -> Seen:
     if not brokers or not ((rates >= 0) & (rates <= TOTAL.most)).all():
         why = f"rates from 0 to {TOTAL.most:g}, of at least one broker"
         raise SnapshotRefused(f"{where}: expected {why}")
-    return Seen(
+    return Snapshot(
         brokers=tuple(brokers),
         bundles=tuple(row[0] for row in rows),
         owner=np.array([row[1] for row in rows], dtype=np.intp),
@@ -119,7 +109,7 @@ def seen_in(content: Any, where: str) -> Seen:
     )
 
 
-def outlook(seen: Seen, change: Change) -> Outlook:
+def forecast(seen: Snapshot, change: Change) -> Forecast:
     """Return the cluster after a change, and the effect of moves on it.
 
     Raises:
@@ -128,15 +118,17 @@ def outlook(seen: Seen, change: Change) -> Outlook:
     _check(seen, change)
     kept = [one for one in seen.brokers if one not in change.lose]
     brokers = (*kept, *(f"new-{number}" for number in range(1, change.add + 1)))
+    # The host of a broker that is to be added is its name.
+    names = tuple(BrokerId(name if ":" in name else f"{name}:0") for name in brokers)
     place = {name: at for at, name in enumerate(brokers)}
-    kind, takes, helps = _allowed(seen, brokers)
     factors = [change.times.get(namespace_of(one), 1.0) for one in seen.bundles]
     rates = seen.rates * np.array(factors, dtype=float).reshape(-1, 1)
     owner = np.array([place.get(seen.brokers[at], -1) for at in seen.owner], dtype=np.intp)
     lost = np.flatnonzero(owner < 0)
-    _place(lost, owner, rates, np.where(takes.any(axis=1, keepdims=True), takes, helps)[kind])
+    may = {row: _may_serve(seen.policies, seen.bundles[row], names) for row in lost.tolist()}
+    _place(may, owner, rates, len(brokers))
     served = owner >= 0
-    changed = Seen(
+    changed = Snapshot(
         brokers=brokers,
         bundles=tuple(one for one, kept in zip(seen.bundles, served, strict=True) if kept),
         owner=owner[served],
@@ -144,20 +136,19 @@ def outlook(seen: Seen, change: Change) -> Outlook:
         stays=seen.stays,
         policies=seen.policies,
     )
-    plan = plan_even_rates(
+    plan = even_out(
+        changed.bundles,
         changed.rates,
         changed.owner,
-        len(brokers),
-        movable=np.array([one not in seen.stays for one in changed.bundles], dtype=bool),
-        kind=kind[served],
-        gives=np.ones(len(brokers), dtype=bool),
-        takes=takes,
+        names,
+        stays=seen.stays,
+        policies=seen.policies,
         most_moves=_MOST_MOVES,
     )
     evened = changed.owner.copy()
     for move in plan.moves:
         evened[move.bundle] = move.target
-    return Outlook(
+    return Forecast(
         seen=changed,
         loads=_loads(changed.rates, changed.owner, len(brokers)),
         evened=_loads(changed.rates, evened, len(brokers)),
@@ -167,25 +158,16 @@ def outlook(seen: Seen, change: Change) -> Outlook:
     )
 
 
-def _allowed(seen: Seen, brokers: tuple[str, ...]) -> tuple[Places, Flags, Flags]:
-    """Return the policy number of each bundle, and the brokers open to each policy.
-
-    These are two tables (policies, brokers): by the policy, and by its secondary brokers. The
-    host of a broker that is to be added is its name.
-    """
-    names = tuple(BrokerId(name if ":" in name else f"{name}:0") for name in brokers)
-    kinds: dict[IsolationPolicy | None, int] = {None: 0}
-    governing = seen.policies.governing
-    kind = [kinds.setdefault(governing(namespace_of(one)), len(kinds)) for one in seen.bundles]
-    takes = np.array([open_to(seen.policies, policy, names) for policy in kinds])
-    none = np.zeros(len(names), dtype=np.bool_)
-    helps = np.array(
-        [none if one is None else hosts_matching(one.secondary, names) for one in kinds]
-    )
-    return np.array(kind, dtype=np.intp), takes, helps
+def _may_serve(policies: Policies, bundle: BundleId, brokers: tuple[BrokerId, ...]) -> Flags:
+    """Return the brokers that may serve a bundle: secondary ones only if no primary one is left."""
+    policy = policies.governing(namespace_of(bundle))
+    primary = open_to(policies, policy, brokers)
+    if policy is None or primary.any():
+        return primary
+    return hosts_matching(policy.secondary, brokers)
 
 
-def _check(seen: Seen, change: Change) -> None:
+def _check(seen: Snapshot, change: Change) -> None:
     for broker in change.lose:
         if broker not in seen.brokers:
             known = ", ".join(seen.brokers)
@@ -198,13 +180,11 @@ def _check(seen: Seen, change: Change) -> None:
             raise SnapshotRefused(f"namespace {namespace} has no bundle; expected one that has")
 
 
-def _place(lost: Places, owner: Places, rates: Floats, may: Flags) -> None:
-    """Assign bundles without a broker to the least loaded one that ``may`` (K, B) serve them."""
-    brokers = may.shape[1]
-    means = np.maximum(rates.sum(axis=0) / brokers, 1e-9)
-    sizes = rates / means
+def _place(may: Mapping[int, Flags], owner: Places, rates: Floats, brokers: int) -> None:
+    """Assign each bundle in ``may``, by row, to the least loaded broker that may serve it."""
+    sizes = rates / np.maximum(rates.sum(axis=0) / brokers, 1e-9)
     loads = _loads(sizes[owner >= 0], owner[owner >= 0], brokers)
-    for bundle in sorted(lost.tolist(), key=lambda one: -sizes[one].max()):
+    for bundle in sorted(may, key=lambda one: -sizes[one].max()):
         if not may[bundle].any():
             continue
         target = int(np.where(may[bundle], loads.max(axis=1), np.inf).argmin())
@@ -218,7 +198,7 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
     return loads
 
 
-def document(now: Outlook, then: Outlook) -> dict[str, Any]:
+def document(now: Forecast, then: Forecast) -> dict[str, Any]:
     """Return the cluster before and after the change, as JSON."""
     return {
         "now": _document(now),
@@ -228,7 +208,7 @@ def document(now: Outlook, then: Outlook) -> dict[str, Any]:
     }
 
 
-def _document(one: Outlook) -> dict[str, Any]:
+def _document(one: Forecast) -> dict[str, Any]:
     return {
         "maxOverMean": one.plan.max_over_mean,
         "plannedMaxOverMean": one.plan.planned_max_over_mean,

@@ -17,8 +17,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import PulsarAdminError
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.attach.mandate import Elected
-from loadmanager.attach.prior_settings import StateUnusable
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.state import SharedState, StateUnusable
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import agree

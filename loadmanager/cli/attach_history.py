@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history import open_history
-from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster, addresses
 from loadmanager.attach.recording import AttachHistory
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history import Origin
@@ -47,7 +47,7 @@ def recording(
         history = AttachHistory(
             sink=sink,
             strategy=strategy,
-            tallied=strategy.tallied or Tallied(Reports(Addresses.of(options["url"]))),
+            loads=strategy.loads or SampledLoads(addresses(options["url"])),
             interval_s=options["interval_s"],
             most_moves=options["most_moves"],
             balances=options["balance"],

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.quiet import SHEDDING
+from loadmanager.attach.pulsar_balancer import SHEDDING
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.telemetry.attaching import AttachMetrics

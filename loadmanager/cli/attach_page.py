@@ -87,7 +87,7 @@ class AttachOverviews:
                     subject=one.bundle,
                     outcome=Outcome.MOVED if moves else Outcome.OBSERVED,
                     code=one.cause,
-                    detail=one.reason(),
+                    detail=one.reason,
                     source=one.source,
                     target=one.target,
                 )

@@ -11,8 +11,8 @@ from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply, 
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.origin import OwnNames, is_forwarded, refuse_foreign_page
 from loadmanager.admin.steering import BalancingState
-from loadmanager.attach.observation import Proposal
-from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.attach.state import State, StateUnusable
+from loadmanager.attach.tasks import Proposal
 from loadmanager.core.balancing import Balancing, BalancingMode
 
 _ADMIN: Final = "/admin/v2/loadmanager"
@@ -80,7 +80,7 @@ class PageSteering:
 
     async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         moves = [
-            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason()}
+            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason}
             for m in self._proposals()
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})

@@ -9,12 +9,12 @@ from typing import Any, Final
 import click
 
 from loadmanager.attach.balancing import Log
-from loadmanager.attach.discovery import Addresses
+from loadmanager.attach.discovery import addresses
 from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.observation import Observation
-from loadmanager.attach.planned import Planned
+from loadmanager.attach.planner_strategy import PlannerStrategy
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import GreedyRate, Strategy
-from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.config import (
     Config,
     LeaderSettings,
@@ -61,10 +61,10 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         PlannerSettings() if config is None else config.planner,
         LeaderSettings() if config is None else config.leader,
     )
-    return Planned(
+    return PlannerStrategy(
         name=name,
         planner=_of_attach(planner),
-        tallied=Tallied(Reports(Addresses.of(options["url"])), planner.weights),
+        loads=SampledLoads(addresses(options["url"]), planner.weights),
         hosts=_hosts(planner, options["cores"]),
         acts=options["balance"],
     )

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
-from loadmanager.attach.discovery import Addresses, discover
+from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.groups import Groups
-from loadmanager.attach.mandate import Alone, Mandate
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.prior_settings import State, StateUnusable, locked_state, state_file
-from loadmanager.attach.quiet import Quiet
+from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampling import Sampler
+from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
 from loadmanager.cli.attach_history import RecordedLog, recording
 from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
 from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
@@ -80,7 +80,7 @@ class Attached:
     async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
-        sampler = Sampler(admin, Addresses.of(self._url), strategy.hosts)
+        sampler = Sampler(admin, addresses(self._url), strategy.hosts)
         groups = Groups(admin, strategy)
         cluster = await discover(admin, self._url)
         await sampler.sample(cluster)
@@ -109,7 +109,7 @@ class Attached:
         cluster = await discover(admin, self._url)
         log = DecisionLog(admin.cost, self._options["as_json"])
         async with self._idle_state(cluster.name) as state:
-            for line in await Quiet(admin, state).restore(self._url):
+            for line in await PulsarBalancer(admin, state).restore(self._url):
                 log.event(line)
         return 0
 
@@ -162,7 +162,7 @@ class Attached:
             await self._balance_if_elected(admin, metrics, stopping)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
-            await self._led(admin, metrics, state, stopping, Alone())
+            await self._led(admin, metrics, state, stopping, Mandate())
         return 0
 
     async def _balance_if_elected(
@@ -205,7 +205,7 @@ class Attached:
             async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:
                 if await watching.another_leads(left.leader):
                     return
-                for line in await Quiet(admin, watching.state).restore(self._url):
+                for line in await PulsarBalancer(admin, watching.state).restore(self._url):
                     log.event(line)
         except TimeoutError:
             raise StateUnusable(
@@ -237,7 +237,7 @@ class Attached:
                 budget=MoveBudget(self._limits()),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
-                quiet=Quiet(admin, state),
+                pulsar_balancer=PulsarBalancer(admin, state),
                 log=FollowedLog(
                     ShownLog(
                         MeasuredLog(log if history is None else RecordedLog(log, history), metrics),

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.discovery import Addresses, discover
+from loadmanager.attach.discovery import addresses, discover
 from loadmanager.attach.groups import Groups
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.sampling import Sampler
-from loadmanager.attach.what_if import Change, Outlook, document, outlook, seen_in
+from loadmanager.attach.what_if import Change, Forecast, document, forecast, snapshot_in
 from loadmanager.cli.pulsar_access import AccessFiles
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.errors import InvalidName, LoadManagerError
@@ -48,8 +48,8 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
     Raises:
         LoadManagerError: it cannot be read, or has not what is to be changed.
     """
-    seen = seen_in(_reported(source, files), source)
-    now, then = outlook(seen, Change()), outlook(seen, change)
+    seen = snapshot_in(_reported(source, files), source)
+    now, then = forecast(seen, Change()), forecast(seen, change)
     if as_json:
         click.echo(json.dumps(document(now, then), allow_nan=False))
         return
@@ -70,7 +70,7 @@ def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: b
         )
 
 
-def _print_brokers(then: Outlook) -> None:
+def _print_brokers(then: Forecast) -> None:
     rows = [
         (
             name,
@@ -102,7 +102,7 @@ def _reported(source: str, files: AccessFiles) -> Any:
 async def _look(url: str, access: Access) -> Any:
     admin = PulsarAdmin(access)
     try:
-        sampler = Sampler(admin, Addresses.of(url))
+        sampler = Sampler(admin, addresses(url))
         await sampler.sample(await discover(admin, url))
         await asyncio.sleep(INTERVAL_S)
         cluster = await discover(admin, url)

@@ -100,7 +100,7 @@ class BalancingModeWatch:
                 self._metrics.malformed("balancing")
                 self._read = before or Balancing(mode=BalancingMode.PAUSED)
         if before is None or before.mode is not self._read.mode:
-            log.info("balancing.mode.read", mode=self._read.mode.value)
+            log.info("balancing.mode.changed", mode=self._read.mode.value)
         self._metrics.balancing_changed(self._read.mode.value)
         self._changes.notify()
 

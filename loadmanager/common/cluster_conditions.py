@@ -80,7 +80,7 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
         except CoordinationError as error:
             if clock.monotonic_s() - told_at_s >= _TELL_EVERY_S:
                 told_at_s = clock.monotonic_s()
-                log.warning("coordination.service.awaited", error=str(error))
+                log.warning("coordination.service.unavailable", error=str(error))
             await clock.sleep(_RETRY_S)
             continue
         if data is not None:

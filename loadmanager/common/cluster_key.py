@@ -84,7 +84,7 @@ class ClusterKey:
         except (Disconnected, SessionLost):
             return False  # The session's state shows it.
         except CoordinationError as error:
-            log.warning("cluster.key.unread", path=znodes.KEY, error=str(error))
+            log.warning("cluster.key.read_failed", path=znodes.KEY, error=str(error))
             return False
         except MalformedContent:
             return True  # The watch reports it, and its replacement.

@@ -121,7 +121,7 @@ class CostModelWatch:
             unusable = True
         if self.document != before:
             made_at_ms = self.document and self.document.made_at_ms
-            log.info("cost_model.document.read", made_at_ms=made_at_ms)
+            log.info("cost_model.document.loaded", made_at_ms=made_at_ms)
         self._unusable, self._read = unusable, True
         self._show()
         self._changes.notify()

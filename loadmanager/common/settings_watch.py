@@ -44,7 +44,7 @@ class SettingsWatch:
         self._settings.now = tuned_by(result.config)
         for follower in self._followers:
             follower(result.config)
-        log.info("configuration.taken", names=sorted(values.keys() - result.faults.keys()))
+        log.info("configuration.values.applied", names=sorted(values.keys() - result.faults.keys()))
 
 
 def _same(one: Config, other: Config) -> bool:

@@ -1,13 +1,20 @@
 """Computes the traffic of bundles from the counters of their topics."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import BundleId, Namespace, namespace_of, parse_full_topic, range_of
+from loadmanager.core.hashing import lies_in, position
+from loadmanager.core.ids import (
+    BundleId,
+    Namespace,
+    TopicName,
+    namespace_of,
+    parse_full_topic,
+    range_of,
+)
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates, total
 
@@ -115,10 +122,9 @@ class _Ranges:
     """Finds the bundle that holds a position."""
 
     def __init__(self, bundles: Collection[BundleId]) -> None:
-        self._bundles: dict[Namespace, list[tuple[int, int, BundleId]]] = {}
+        self._bundles: dict[Namespace, list[tuple[int, BundleId]]] = {}
         for bundle in bundles:
-            lower, upper = range_of(bundle)
-            self._bundles.setdefault(namespace_of(bundle), []).append((lower, upper, bundle))
+            self._bundles.setdefault(namespace_of(bundle), []).append((range_of(bundle)[0], bundle))
         for ranges in self._bundles.values():
             ranges.sort()
 
@@ -127,5 +133,20 @@ class _Ranges:
         place = bisect_right(ranges, at, key=lambda one: one[0]) - 1
         if place < 0:
             return None
-        _, upper, bundle = ranges[place]
-        return bundle if at < upper or at == upper == FULL_RANGE_END else None
+        _, bundle = ranges[place]
+        return bundle if lies_in(at, bundle) else None
+
+
+def topics_in(bundle: BundleId, names: Iterable[str]) -> Iterator[tuple[str, TopicName, int]]:
+    """Yield each full name that is a topic of ``bundle``, with the topic and its position.
+
+    Topics are hashed with crc32, as in Pulsar.
+    """
+    for name in names:
+        try:
+            topic = parse_full_topic(name)
+        except InvalidName:
+            continue
+        at = position(topic, "crc32")
+        if topic.namespace == namespace_of(bundle) and lies_in(at, bundle):
+            yield name, topic, at

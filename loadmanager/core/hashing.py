@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import mmh3
 
-from loadmanager.core.ids import TopicName
+from loadmanager.core.ids import BundleId, TopicName, range_of
 
 HashName = Literal["murmur3", "crc32"]
 HashFunction = Callable[[str], int]
@@ -37,3 +37,13 @@ HASH_FUNCTIONS: Final[Mapping[HashName, HashFunction]] = {"murmur3": murmur3, "c
 def position(topic: TopicName, hash_name: HashName) -> int:
     """Return the position of ``topic``, from 0 to 0xffffffff."""
     return HASH_FUNCTIONS[hash_name](str(topic))
+
+
+def lies_in(at: int, bundle: BundleId) -> bool:
+    """Return whether a position lies in the range of ``bundle``.
+
+    A range holds its lower bound and not its upper one, except the last range of a namespace,
+    which holds 0xffffffff too.
+    """
+    lower, upper = range_of(bundle)
+    return lower <= at < upper or at == upper == FULL_RANGE_END

@@ -54,7 +54,7 @@ def report(found: Iterable[Disagreement], metrics: Metrics, decision_log: Decisi
     """Report all inconsistencies of one check; resolved ones are cleared from the metrics."""
     found = list(found)
     for one in found:
-        event = "cluster.state.repaired" if one.repaired else "cluster.state.doubted"
+        event = "cluster.state.repaired" if one.repaired else "cluster.state.inconsistent"
         log.warning(event, kind=one.kind.value, subject=one.subject, detail=one.detail)
     details: dict[str, list[str]] = {}
     for one in found:

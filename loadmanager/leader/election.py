@@ -116,7 +116,7 @@ class Election:
             try:
                 await self._next_turn()
             except CoordinationError as error:
-                log.debug("election.turn.failed", error=str(error) or type(error).__name__)
+                log.debug("election.attempt.failed", error=str(error) or type(error).__name__)
                 await self._clock.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - no error of one turn ends the sidecar
                 self._unexpected.caught("election", error)
@@ -219,7 +219,7 @@ class Election:
             check = Check(znodes.EPOCH, epoch.stat.version)
             try:
                 await self._coordination.commit([check, Delete(znodes.LEADER)])
-                log.info("election.node.cleared", session=incumbent.session_id)
+                log.info("election.node.deleted", session=incumbent.session_id)
             except CommitRejected as rejected:
                 log.debug("election.node.changed", error=str(rejected))
         await self._cluster_state.changes.wait(_RETRY_S)
@@ -275,7 +275,7 @@ class Election:
         group = BaseExceptionGroup("term", [error])
         expected, rest = group.split((Deposed, CoordinationError))
         if expected is not None:
-            log.warning("leadership.term.broken", why=str(expected.exceptions))
+            log.warning("leadership.term.interrupted", why=str(expected.exceptions))
         if rest is None:
             return
         given_up, unexpected = rest.split(TermGivenUp)

@@ -65,7 +65,7 @@ class HarmfulReports:
         for broker, one in list(self._left_out.items()):
             if broker not in known or known[broker].mzxid != one.mzxid:
                 del self._left_out[broker]
-                log.info("broker.report.tried_again", broker=broker)
+                log.info("broker.report.retried", broker=broker)
         self._show()
         return frozenset(self._left_out)
 
@@ -109,7 +109,7 @@ class HarmfulReports:
         while brokers and (error := await self._fails(trial, brokers)) is not None:
             culprit = await self._last_of_shortest(trial, brokers, trials)
             if culprit is None or len(found) == most:
-                log.error("broker.report.not_found", brokers=len(brokers), error=repr(error))
+                log.error("broker.report.cause_not_found", brokers=len(brokers), error=repr(error))
                 return False
             brokers.remove(culprit)
             found[culprit] = error

@@ -89,7 +89,7 @@ class Reconciler:
             return []
         bundles = [bundle for bundle in bundles if bundle in self.tasks.assigned]
         if boundaries is None:
-            log.warning("namespace.bundles.vanished", namespace=namespace)
+            log.warning("namespace.bundles.missing", namespace=namespace)
             kind, detail = Kind.VANISHED_NAMESPACE, f"{namespace} does not exist"
         else:
             kind, detail = Kind.UNKNOWN_RANGE, "no bundle of its namespace, nor cut into some"

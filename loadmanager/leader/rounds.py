@@ -85,7 +85,7 @@ class Rounds:
             try:
                 await self._tick()
             except CoordinationError as error:
-                log.warning("bundle.split.unread", error=str(error))
+                log.warning("leadership.tick.failed", error=str(error))
             except Deposed:
                 raise
             except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar

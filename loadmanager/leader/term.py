@@ -321,7 +321,7 @@ class LeaderTerm:
             try:
                 await self._leader_state.leave(self._decider.memory)
             except CoordinationError as error:  # The next round stores it.
-                log.warning("leadership.state.unwritten", error=str(error))
+                log.warning("leadership.state.write_failed", error=str(error))
         sources = {leaving[bundle] for bundle in found.ordered}
         self._context.metrics.bundles_unloaded(len(found.ordered), len(sources))
         for bundle, target in found.ordered.items():

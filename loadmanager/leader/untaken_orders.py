@@ -157,4 +157,4 @@ class UntakenOrders:
         again = former is not None and former.registered_as == registered_as
         rest_s = min(2 * former.rest_s, MOST_REST_S) if former and again else REST_S
         self._rests[broker] = _Rest(now_s + rest_s, registered_as, rest_s)
-        log.warning("broker.locks.untaken", broker=broker, bundles=bundles, rest_s=rest_s)
+        log.warning("broker.locks.not_acquired", broker=broker, bundles=bundles, rest_s=rest_s)

@@ -79,7 +79,7 @@ class WarmStart:
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
         count = self._tracker.suppose(seeded(seed.bundles, boundaries))
         self._context.metrics.learning.seeded("used", count)
-        log.info("leadership.averages.seeded", bundles=count, age_s=round(age_ms / 1000))
+        log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
         """Return the current boundaries of the namespaces that exist."""
@@ -94,4 +94,4 @@ class WarmStart:
 
     def _give_up(self, result: str, why: str) -> None:
         self._context.metrics.learning.seeded(result)
-        log.warning("leadership.seed.refused", result=result, error=why)
+        log.warning("leadership.warm_start.skipped", result=result, error=why)

@@ -222,7 +222,7 @@ class LookupService:
             try:
                 return await self._find(bundle, mode, authoritative=authoritative)
             except BundleCut as cut:
-                log.debug("lookup.bundle.cut", topic=str(topic), why=str(cut))
+                log.debug("lookup.bundle.split", topic=str(topic), why=str(cut))
         raise Unavailable(f"the bundle of {topic} is being split again and again")
 
     def _was_cut(self, bundle: BundleId) -> bool:
@@ -284,7 +284,7 @@ class LookupService:
         try:
             holder = await self._holder_of_lock(bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
-            log.debug("lookup.lock.unread", bundle=bundle, why=str(error))
+            log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return False
         return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
 
@@ -293,7 +293,7 @@ class LookupService:
         try:
             return await self._holder_of_lock(bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
-            log.debug("lookup.lock.unread", bundle=bundle, why=str(error))
+            log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return None
 
     async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:

@@ -21,25 +21,16 @@ from loadmanager.adapters.pulsar_admin import (
 from loadmanager.adapters.pulsar_admin.lookups import read_own_urls, read_topics
 from loadmanager.adapters.pulsar_admin.ownership import read_owned
 from loadmanager.attach.discovery import (
-    Addresses,
     PulsarCluster,
+    addresses,
     manager_of,
     read_brokers,
     read_runtime,
     read_version,
 )
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.core.bundle_traffic import BundleTraffic
-from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    range_of,
-)
+from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
@@ -108,8 +99,7 @@ class PulsarBroker:
         """Return the bundles that the broker serves now."""
         with _as_broker_error():
             await self._know()
-            owned, _ = await read_owned(self.admin, self.url, self.cluster, self.name)
-        return owned
+            return await read_owned(self.admin, self.url, self.cluster, self.name)
 
     async def stats(self) -> BrokerStats:
         """Return the traffic of each bundle that may move, since the last call."""
@@ -157,22 +147,12 @@ class PulsarBroker:
         """Return the topics of ``bundle`` with the traffic of the last sample."""
         if self._sample is None or bundle not in self._sample.bundles:
             raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
-        lower, upper = range_of(bundle)
-        found: dict[TopicName, Rates] = {}
-        for name, traffic in self._sample.topics.items():
-            try:
-                topic = parse_full_topic(name)
-            except InvalidName:
-                continue
-            at = position(topic, "crc32")
-            inside = lower <= at < upper or at == upper == FULL_RANGE_END
-            if inside and topic.namespace == namespace_of(bundle):
-                found[topic] = traffic
-        return found
+        rates = self._sample.topics
+        return {topic: rates[name] for name, topic, _ in topics_in(bundle, rates)}
 
     def address(self, broker: BrokerId) -> str:
         """Return the URL of a broker of the cluster, with the scheme of ``url``."""
-        return self.url if broker == self.name else Addresses.of(self.url)(broker)
+        return self.url if broker == self.name else addresses(self.url)(broker)
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
         """Return a topic of a bundle of any broker, None if it has none.
@@ -184,10 +164,7 @@ class PulsarBroker:
 
     async def _read(self) -> BrokerSample | None:
         """Return the sample since the last reading, or None with the reason in `_missing`."""
-        version, manager = self._version, "unknown"
-        alone = PulsarCluster(
-            name=self.cluster, brokers=(self.name,), version=version, manager=manager
-        )
+        alone = PulsarCluster(name=self.cluster, brokers=(self.name,))
         samples, missing = await self._sampler.sample(alone)
         self._missing = missing.get(self.name, "")
         return samples.get(self.name)
@@ -211,7 +188,7 @@ class PulsarBroker:
         try:
             self._urls = await read_own_urls(self.admin, self.url, self.name)
         except AnswerRefused as error:
-            log.debug("broker.urls.unread", error=str(error))
+            log.debug("broker.urls.read_failed", error=str(error))
         self._known_until_s = monotonic() + _KNOWN_FOR_S
 
     async def renew_lease(self, *_: object, **__: object) -> NoReturn:

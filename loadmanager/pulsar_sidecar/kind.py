@@ -25,14 +25,14 @@ from loadmanager.lookup.service import LookupService
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
 from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent
-from loadmanager.pulsar_sidecar.term import PulsarTerm, log_restored, quiet_of
+from loadmanager.pulsar_sidecar.term import PulsarTerm, balancer_of, log_restored
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class BesidePulsar:
-    """See `Kind`; ``cluster`` is the name of the cluster in loadmanager's configuration."""
+    """A Pulsar broker, as a `Kind`; ``cluster`` is its name in loadmanager's configuration."""
 
     broker: PulsarBroker
     cluster: str
@@ -50,9 +50,9 @@ class BesidePulsar:
 
         async def restore() -> None:
             try:
-                log_restored(await quiet_of(context, self.broker).restore(self.broker.url))
+                log_restored(await balancer_of(context, self.broker).restore(self.broker.url))
             except LoadManagerError as error:
-                log.warning("pulsar.balancer.kept_off", error=str(error))
+                log.warning("pulsar.balancer.restore_failed", error=str(error))
 
         async def settled() -> None:
             if self._term is not None:

@@ -1,10 +1,10 @@
 """Lookups of bundles under Pulsar's own locks: from observed owners, or else from the broker."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from loadmanager.adapters.pulsar_admin import AnswerRefused, PulsarAdminError
@@ -13,24 +13,13 @@ from loadmanager.adapters.pulsar_admin.lookups import (
     read_lookup,
     read_partitions,
 )
-from loadmanager.common.context import Context
-from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
-from loadmanager.leader.leadership import Leadership
-from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.lookup.service import LookupService
-from loadmanager.ports import (
-    Assignment,
-    LeaderLine,
-    NamespaceUnknown,
-    Owner,
-    Redirection,
-    Unavailable,
-)
+from loadmanager.ports import Assignment, NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
@@ -51,21 +40,8 @@ class ObservedBundles:
 class ObservedLookups(LookupService):
     """Answers lookups without a leader: Pulsar's brokers alone place bundles."""
 
-    def __init__(
-        self,
-        broker: PulsarBroker,
-        context: Context,
-        naming: OwnerResolver,
-        leader_line: LeaderLine,
-        leading: Leadership,
-        *,
-        mode: LookupMode,
-        settings: RuntimeSettings,
-        unready: Callable[[], Iterable[str]],
-    ) -> None:
-        super().__init__(
-            context, naming, leader_line, leading, mode=mode, settings=settings, unready=unready
-        )
+    def __init__(self, broker: PulsarBroker, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._broker = broker
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:

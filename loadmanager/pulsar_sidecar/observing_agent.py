@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -32,14 +33,15 @@ LAST_LEFT_WITHIN_S: Final = 45.0
 """Time for the last sidecar's ``last_left``, which may wait for older brokers twice."""
 
 _PAUSE_S: Final = 0.5
-_TELL_EVERY_S: Final = 60.0
+_LOG_EVERY_S: Final = 60.0
 _READY_TIMEOUT_S: Final = 5.0
 
 
+@dataclass(slots=True, eq=False)
 class ObservingAgent:
     """Keeps a broker registered, and its load report and owned list published, while it answers.
 
-    Args:
+    Attributes:
         context: of this sidecar.
         broker: the broker to observe.
         publisher: of its load reports.
@@ -47,27 +49,24 @@ class ObservingAgent:
         last_left: awaited after an orderly leave if no other broker is registered.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        broker: PulsarBroker,
-        publisher: Publisher,
-        *,
-        settled: Callable[[], Awaitable[None]],
-        last_left: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._context = context
-        self._broker = broker
-        self._publisher = publisher
-        self._settled = settled
-        self._last_left = last_left
-        succession = Takeover(context.identity, context.coordination, context.clock)
-        self._succession = succession
-        self._registrar = Registrar(context, succession)
-        self._membership: Membership | None = None
-        self._leaving = False
-        self._why = "it is being registered"
-        self._tell_again_s = float("-inf")
+    context: Context
+    broker: PulsarBroker
+    publisher: Publisher
+    settled: Callable[[], Awaitable[None]]
+    last_left: Callable[[], Awaitable[None]]
+    _takeover: Takeover = field(init=False)
+    _registrar: Registrar = field(init=False)
+    _membership: Membership | None = None
+    _tokens: Mapping[BundleId, int] = field(default_factory=dict)
+    _leaving: bool = False
+    _why: str = "it is being registered"
+    _log_again_s: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        """Begin without a registration."""
+        context = self.context
+        self._takeover = Takeover(context.identity, context.coordination, context.clock)
+        self._registrar = Registrar(context, self._takeover)
         context.metrics.broker_leased.set(0)
 
     @property
@@ -92,60 +91,60 @@ class ObservingAgent:
             except* Displaced as displaced:
                 self._ended(displaced)
                 try:
-                    await self._succession.insist()
+                    await self._takeover.insist()
                 except CoordinationError as unread:  # The next registration finds out.
-                    log.debug("broker.succession.unread", error=str(unread))
+                    log.debug("broker.takeover.read_failed", error=str(unread))
             except* StandingBy as waiting:
                 self._ended(waiting)
             except* (CoordinationError, BrokerError, MembershipEnded) as ended:
                 self._ended(ended)
             except* Exception as unexpected:  # noqa: BLE001 - no error ends the sidecar
                 for error in leaves(unexpected):
-                    self._context.unexpected.caught("membership", error)
+                    self.context.unexpected.caught("membership", error)
                 self._ended(unexpected)
             finally:
                 self._membership = None
-                self._context.metrics.broker_leased.set(0)
+                self.context.metrics.broker_leased.set(0)
             raise_if_cancelled()
-            await self._context.clock.sleep(_PAUSE_S)
+            await self.context.clock.sleep(_PAUSE_S)
 
     def _ended(self, ended: BaseExceptionGroup[Exception]) -> None:
         """Log why the broker is not registered: at once, then once a minute."""
         error = first_leaf(ended)
         self._why = str(error) or type(error).__name__
-        now_s = self._context.clock.monotonic_s()
-        if self._membership is not None or now_s >= self._tell_again_s:
-            self._tell_again_s = now_s + _TELL_EVERY_S
+        now_s = self.context.clock.monotonic_s()
+        if self._membership is not None or now_s >= self._log_again_s:
+            self._log_again_s = now_s + _LOG_EVERY_S
             log.warning("broker.membership.ended", why=self._why)
 
     async def _one_membership(self) -> None:
-        context, registrar = self._context, self._registrar
+        context, registrar = self.context, self._registrar
         await registrar.ready()
         broker = context.identity.broker
-        self._publisher.sampler.intention.mark_read(
+        self.publisher.sampler.intention.mark_read(
             await context.coordination.get(znodes.draining(broker))
         )
         try:
-            await self._broker.health(_READY_TIMEOUT_S)
-            report = self._publisher.fitting(await self._publisher.sampler.sample())
-            owned = await self._broker.owned()
+            await self.broker.health(_READY_TIMEOUT_S)
+            report = self.publisher.fitting(await self.publisher.sampler.sample())
+            owned = await self.broker.owned()
         except BrokerError:
             await registrar.take_back()
             raise
         membership, _ = await registrar.register(report)
         try:
-            lists = _OwnedList(context, membership)
-            await lists.publish(owned)
+            self._tokens = {}
+            await self._publish_owned(owned)
             self._membership = membership
             context.metrics.broker_leased.set(1)
             context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
             watch = context.coordination.watch(
-                znodes.draining(broker), self._publisher.sampler.intention.mark_read
+                znodes.draining(broker), self.publisher.sampler.intention.mark_read
             )
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._publisher.run(membership, report), name="reports")
-                    tasks.create_task(self._observe(lists), name="owned")
+                    tasks.create_task(self.publisher.run(membership, report), name="reports")
+                    tasks.create_task(self._observe(), name="owned")
                     await self._watch_registration(membership)
             finally:
                 watch.close()
@@ -158,28 +157,28 @@ class ObservingAgent:
             await registrar.give_up(membership)
             raise
 
-    async def _observe(self, lists: "_OwnedList") -> None:
+    async def _observe(self) -> None:
         """Publish what the broker owns whenever that changes.
 
         Raises:
             BrokerLost: it has not answered, or has not been ready, for too long.
         """
-        clock = self._context.clock
+        clock = self.context.clock
         answered_s = clock.monotonic_s()
         while True:
             await clock.sleep(OWNED_EVERY_S)
             try:
-                await self._broker.health(_READY_TIMEOUT_S)
-                owned = await self._broker.owned()
+                await self.broker.health(_READY_TIMEOUT_S)
+                owned = await self.broker.owned()
             except BrokerError as error:
                 if clock.monotonic_s() - answered_s >= LOST_AFTER_S:
                     raise BrokerLost(f"no answer for {LOST_AFTER_S:g} s: {error}") from error
                 continue
             answered_s = clock.monotonic_s()
             try:
-                await lists.publish(owned)
+                await self._publish_owned(owned)
             except Disconnected as error:
-                log.debug("broker.owned.unwritten", error=str(error))
+                log.debug("broker.owned_list.write_failed", error=str(error))
 
     async def _watch_registration(self, membership: Membership) -> None:
         await self._registrar.until_deleted(membership, lambda: self._leaving)
@@ -193,51 +192,40 @@ class ObservingAgent:
         self._leaving = True
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s / 2):
-                await self._settled()
+                await self.settled()
         try:
             async with asyncio.timeout(within_s):
                 if self._membership is not None:
-                    await deregister(self._context.coordination, self._membership)
-                last = not await self._context.coordination.children(znodes.BROKERS)
+                    await deregister(self.context.coordination, self._membership)
+                last = not await self.context.coordination.children(znodes.BROKERS)
             if last:
                 async with asyncio.timeout(LAST_LEFT_WITHIN_S):
-                    await self._last_left()
+                    await self.last_left()
         except TimeoutError:
-            log.warning("broker.leaving.late")
+            log.warning("sidecar.shutdown.timed_out")
         except CoordinationError as error:
-            log.warning("broker.registration.kept", why=str(error))
+            log.warning("broker.deregistration.failed", why=str(error))
 
     async def serving_ended(self) -> None:
         """Return at once: the broker serves under Pulsar's locks, none of which is held here."""
 
+    async def _publish_owned(self, owned: Collection[BundleId]) -> None:
+        """Write the owned list if it changed; after a lost reply the next call writes it again.
 
-class _OwnedList:
-    """The owned list of the broker, in ZooKeeper.
-
-    A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
-    moment, the later listing counts.
-    """
-
-    def __init__(self, context: Context, membership: Membership) -> None:
-        self._coordination = context.coordination
-        self._path = znodes.owned(membership.broker)
-        self._tokens: Mapping[BundleId, int] = {}
-        self._oversized = context.oversized
-        self._broker = membership.broker
-
-    async def publish(self, owned: Collection[BundleId]) -> None:
-        """Write the list if it changed; after a lost reply the next call writes it again.
+        A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
+        moment, the later listing counts.
 
         Raises:
             CoordinationError: it may not have been written.
         """
         if self._tokens.keys() == set(owned):
             return
+        broker = self.context.identity.broker
         tokens = {bundle: self._tokens.get(bundle) for bundle in sorted(owned)}
         try:
-            stat = await self._coordination.set(self._path, encode_owned(tokens))
+            stat = await self.context.coordination.set(znodes.owned(broker), encode_owned(tokens))
         except TooLarge as error:
-            self._oversized.refused("owned", self._broker, error)
+            self.context.oversized.refused("owned", broker, error)
             return
         self._tokens = {
             bundle: stat.mzxid if token is None else token for bundle, token in tokens.items()

@@ -27,29 +27,29 @@ class ObservedOwners:
     it is (`PulsarBroker.stays`), or its load is not known yet.
     """
 
-    def __init__(self, picture: ClusterState, clock: Clock) -> None:
-        self._picture = picture
+    def __init__(self, cluster_state: ClusterState, clock: Clock) -> None:
+        self._cluster_state = cluster_state
         self._clock = clock
         self._found: dict[BundleId, _Found] = {}
         self._owners: Mapping[BundleId, Holding] = {}
         self._current = False
         self.owner_changes = Subscriptions()
-        picture.changes.subscribe(self._changed)
+        cluster_state.changes.subscribe(self._changed)
 
     def close(self) -> None:
         """Unsubscribe from changes of the cluster state."""
-        self._picture.changes.unsubscribe(self._changed)
+        self._cluster_state.changes.unsubscribe(self._changed)
 
     @property
     def brokers(self) -> Collection[BrokerId]:
         """The registered brokers."""
-        return self._picture.brokers
+        return self._cluster_state.brokers
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
         """The owner of each bundle that may move."""
         if not self._current:
-            self._owners, self._current = self._look(), True
+            self._owners, self._current = self._merged(), True
         return self._owners
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
@@ -61,7 +61,7 @@ class ObservedOwners:
         """Record the brokers that now serve bundles, None for none."""
         until_s = self._clock.monotonic_s() + FOUND_FOR_S
         for bundle, broker in owners.items():
-            listed = self._picture.owners.get(bundle)
+            listed = self._cluster_state.owners.get(bundle)
             if (listed.broker if listed else None) != broker:
                 self._found[bundle] = _Found(broker, listed, until_s)
         self._changed()
@@ -70,8 +70,8 @@ class ObservedOwners:
         self._current = False
         self.owner_changes.notify()
 
-    def _look(self) -> Mapping[BundleId, Holding]:
-        listed, now_s = self._picture.owners, self._clock.monotonic_s()
+    def _merged(self) -> Mapping[BundleId, Holding]:
+        listed, now_s = self._cluster_state.owners, self._clock.monotonic_s()
         seen = {bundle: at for bundle, at in listed.items() if self._moves(bundle, at)}
         for bundle, one in list(self._found.items()):
             if listed.get(bundle) != one.listed or one.until_s <= now_s:
@@ -83,7 +83,7 @@ class ObservedOwners:
         return seen
 
     def _moves(self, bundle: BundleId, at: Holding) -> bool:
-        known = self._picture.loads.reports.get(at.broker)
+        known = self._cluster_state.loads.reports.get(at.broker)
         if known is not None and bundle in known.report.bundles:
             return True
         # It has just moved: its new broker reports it within seconds.

@@ -11,10 +11,10 @@ from loadmanager.adapters.pulsar_admin import Unanswered
 from loadmanager.attach.discovery import PulsarCluster, describe
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.orders import PulsarOrders, ordered_cut
-from loadmanager.attach.quiet import Quiet, disturbance
+from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.shared_state import SharedState
 from loadmanager.attach.splitting import topic_loads
+from loadmanager.attach.state import SharedState
 from loadmanager.common.context import Context
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, range_of
@@ -22,7 +22,7 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.rate_splits import evenest_cut
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
-from loadmanager.pulsar_sidecar.importing import Importing
+from loadmanager.pulsar_sidecar.importer import Importer
 from loadmanager.pulsar_sidecar.owners import ObservedOwners
 
 WINDOW_S: Final = 5.0
@@ -54,7 +54,7 @@ async def find_cut(
 
 
 async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
-    alone = PulsarCluster(name=broker.cluster, brokers=(owner,), version="", manager="unknown")
+    alone = PulsarCluster(name=broker.cluster, brokers=(owner,))
     sampler = Sampler(broker.admin, broker.address)
     await sampler.sample(alone)
     await asyncio.sleep(WINDOW_S)
@@ -66,7 +66,7 @@ async def _read(broker: PulsarBroker, owner: BrokerId) -> BrokerSample:
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 """Interval of checks that Pulsar's own balancer is still off."""
 
 SETTLE_S: Final = 10.0
@@ -87,8 +87,8 @@ class PulsarTerm:
         self._context = context
         self._broker = broker
         self._mandate = Elected(term, context.coordination, context.identity.broker)
-        self._quiet = quiet_of(context, broker)
-        self._importing = Importing(context, broker, cluster)
+        self._pulsar_balancer = balancer_of(context, broker)
+        self._importer = Importer(context, broker, cluster)
         self._held = "it is not known yet whether Pulsar's own balancer is off"
         self.owners = ObservedOwners(context.cluster_state, context.clock)
         self.orders = PulsarOrders(
@@ -116,8 +116,8 @@ class PulsarTerm:
     async def run(self, wanted: Callable[[], bool]) -> None:
         """Import, and keep Pulsar's own balancer off while moves are ``wanted``."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._importing.run(), name="import")
-            await self._keep_quiet(wanted)
+            tasks.create_task(self._importer.run(), name="import")
+            await self._keep_off(wanted)
 
     def close(self) -> None:
         """End with the term."""
@@ -125,19 +125,19 @@ class PulsarTerm:
         self._context.metrics.balancing_held.set(0)
         self._context.metrics.moves_awaiting_clients.set_function(lambda: 0)
 
-    async def _keep_quiet(self, wanted: Callable[[], bool]) -> None:
-        quiet = False
+    async def _keep_off(self, wanted: Callable[[], bool]) -> None:
+        off = False
         while True:
             try:
-                quiet = await self._look(wanted=wanted(), quiet=quiet)
+                off = await self._check_balancer(wanted=wanted(), off=off)
             except Deposed:
                 raise
             except LoadManagerError as error:
                 self._hold(str(error))
             self._context.metrics.balancing_held.set(wanted() and bool(self._held))
-            await self._context.clock.sleep(LOOK_EVERY_S)
+            await self._context.clock.sleep(CHECK_EVERY_S)
 
-    async def _look(self, *, wanted: bool, quiet: bool) -> bool:
+    async def _check_balancer(self, *, wanted: bool, off: bool) -> bool:
         """Switch Pulsar's balancer off, or restore it; return whether this term switched it off.
 
         Raises:
@@ -147,17 +147,17 @@ class PulsarTerm:
         url = self._broker.url
         if why := await self._mandate.confirm():
             self._hold(why)
-            return quiet
+            return off
         if not wanted:
             self._hold("balancing is off")
-            if await self._quiet.state.read() is not None:
-                log_restored(await self._quiet.restore(url))
+            if await self._pulsar_balancer.state.read() is not None:
+                log_restored(await self._pulsar_balancer.restore(url))
             return False
-        if not quiet:
+        if not off:
             cluster = await describe(self._broker.admin, url)
-            await self._quiet.begin(url, cluster, take_over=False)
-            log.info("pulsar.balancer.off", cluster=cluster.name)
-        self._hold(disturbance(await describe(self._broker.admin, url)))
+            await self._pulsar_balancer.begin(url, cluster, take_over=False)
+            log.info("pulsar.balancer.disabled", cluster=cluster.name)
+        self._hold(switched_on(await describe(self._broker.admin, url)))
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -169,12 +169,12 @@ class PulsarTerm:
     def _hold(self, why: str) -> None:
         if why != self._held:
             self._held = why
-            (log.warning if why else log.info)("balancing.held", why=why)
+            (log.warning if why else log.info)("balancing.moves.held", why=why)
 
 
-def quiet_of(context: Context, broker: PulsarBroker) -> Quiet:
+def balancer_of(context: Context, broker: PulsarBroker) -> PulsarBalancer:
     """Return the switch of Pulsar's own balancer, with its state below loadmanager's chroot."""
-    return Quiet(
+    return PulsarBalancer(
         broker.admin,
         SharedState(context.coordination),
         settle_s=SETTLE_S,

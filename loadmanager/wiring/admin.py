@@ -1,6 +1,7 @@
 """The routes of the admin REST, built on the application."""
 
 from loadmanager.adapters.http import HttpAssignClient, Route
+from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
 from loadmanager.admin.brokers import BrokerRequests, Brokers
@@ -32,66 +33,50 @@ from loadmanager.wiring.application import Application
 def admin_routes(
     config: Config, context: Context, application: Application, leader_line: HttpAssignClient
 ) -> list[Route]:
-    """Return the routes of the admin REST of one sidecar."""
-    if config.broker.kind == "pulsar":
-        return _routes_beside_pulsar(config, context, application, leader_line)
-    cluster, lookup = config.cluster.name, application.answering
-    settings = application.settings
-    namespaces = NamespaceRequests(context, application.leading, cluster)
+    """Return the routes of the admin REST of one sidecar.
+
+    Beside a Pulsar broker, namespaces, topics and policies are Pulsar's own: they are read and
+    changed through its brokers' admin REST, not here.
+    """
+    cluster = config.cluster.name
     topics = TopicRequests(context, HttpTopicsClient(leader_line))
-    resources = (
+    partitions = Partitions(application.answering, PartitionRequests(context)).routes()
+    resources: list[Resource] = [
         Brokers(BrokerRequests(context, cluster), topics),
         Configuration(application.dynamic, internal_configuration(config)),
-        Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests.unload),
+        Drains(application.drain_requests),
+        Steers(BalancingModeRequests(context)),
+        CostModels(CostModelRequests(context, cluster)),
+        Overviews(application.overviews),
+        Accounts(application.accounting),
+        Plans(PreviewRequests(application.leading).plan),
+    ]
+    if config.broker.kind == "pulsar":
+        partitions = [route for route in partitions if route.method == "GET"]
+    else:
+        resources += _resources_of_namespaces(config, context, application, topics)
+    return [*(route for resource in resources for route in resource.routes()), *partitions]
+
+
+def _resources_of_namespaces(
+    config: Config, context: Context, application: Application, topics: TopicRequests
+) -> list[Resource]:
+    cluster, leading = config.cluster.name, application.leading
+    unload, settings = application.unload_requests.unload, application.settings
+    return [
+        Namespaces(
+            application.answering,
+            NamespaceRequests(context, leading, cluster),
+            default_bundles=config.cluster.default_bundles,
+        ),
         Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
         Merges(application.merge_requests.merge),
         AntiAffinity(AffinityRequests(context, cluster)),
         Topics(topics),
-        Partitions(lookup, PartitionRequests(context)),
-        Isolation(
-            IsolationRequests(
-                context, application.leading, application.unload_requests.unload, cluster
-            )
-        ),
+        Isolation(IsolationRequests(context, leading, unload, cluster)),
         FailureDomains(DomainRequests(context, cluster)),
         Quotas(QuotaRequests(context)),
-        Drains(application.drain_requests),
-        Steers(BalancingModeRequests(context)),
-        CostModels(CostModelRequests(context, cluster)),
-        Overviews(application.overviews),
-        Accounts(application.accounting),
-        Plans(PreviewRequests(application.leading).plan),
-    )
-    return [route for resource in resources for route in resource.routes()]
-
-
-def _routes_beside_pulsar(
-    config: Config, context: Context, application: Application, leader_line: HttpAssignClient
-) -> list[Route]:
-    """Return the routes of the admin REST beside a Pulsar broker.
-
-    Namespaces, topics and policies are Pulsar's own: they are read and changed through its
-    brokers' admin REST, not here.
-    """
-    cluster = config.cluster.name
-    resources = (
-        Brokers(
-            BrokerRequests(context, cluster), TopicRequests(context, HttpTopicsClient(leader_line))
-        ),
-        Configuration(application.dynamic, internal_configuration(config)),
-        Unloads(application.unload_requests.unload),
-        Drains(application.drain_requests),
-        Steers(BalancingModeRequests(context)),
-        CostModels(CostModelRequests(context, cluster)),
-        Overviews(application.overviews),
-        Accounts(application.accounting),
-        Plans(PreviewRequests(application.leading).plan),
-    )
-    partitions = Partitions(application.answering, PartitionRequests(context)).routes()
-    return [
-        *(route for resource in resources for route in resource.routes()),
-        *(route for route in partitions if route.method == "GET"),
     ]
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -38,35 +37,15 @@ from loadmanager.leader.term import ForeignTerm, LeaderTerm
 from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
 from loadmanager.lookup.service import LookupService
 from loadmanager.ports import HostProbe, LeaderLine
+from loadmanager.pulsar_sidecar.kind import BesidePulsar
 
-_SPLIT_WAIT_S = 15.0
-_MERGE_WAIT_S = 30.0
-_UNLOAD_WAIT_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """The parts of one sidecar that do not depend on the adapters in use."""
-
-    member: Agent
-    leading: Leadership
-    election: Election
-    readiness: SuccessorReading
-    answering: LookupService
-    reachability: Reachability
-    split_requests: SplitRequests
-    merge_requests: MergeRequests
-    unload_requests: UnloadRequests
-    drain_requests: DrainRequests
-    accounting: Explainer
-    overviews: OverviewRequests
-    dynamic: DynamicSettings
-    settings: RuntimeSettings
-    retuning: SettingsWatch
+_SPLIT_WAIT_S: Final = 15.0
+_MERGE_WAIT_S: Final = 30.0
+_UNLOAD_WAIT_S: Final = 15.0
 
 
-class Kind(Protocol):
-    """How the sidecar treats brokers of one kind: membership, lookups and leadership."""
+class Commanded:
+    """A broker that its agent commands: it serves the ordered bundles, under a lease."""
 
     def agent(
         self,
@@ -77,129 +56,120 @@ class Kind(Protocol):
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
         """Return the agent of this sidecar's broker, and the bundles that it serves."""
+        ownerships = make_ownerships(context, commands)
+        broker, ownership = config.broker, config.ownership
+        rules = HealthRules(
+            interval_s=broker.health_interval_s,
+            timeout_s=broker.health_timeout_s,
+            unhealthy_after=broker.unhealthy_after,
+            healthy_after=broker.healthy_after,
+        )
+        terms = LeaseTerms(
+            ownership.self_fence_fraction, ownership.heartbeat_fraction, config.zookeeper.tick_s
+        )
+        member = OwningAgent(
+            context,
+            ownerships,
+            health=HealthWatch(context, publisher.sampler, rules),
+            publisher=publisher,
+            splitter=Splitter(context, ownerships, settings),
+            lease_terms=terms,
+            leaving=Shutdown(context, ownerships, settings),
+        )
+        return member, ownerships
 
     @property
     def answering(self) -> Callable[..., LookupService]:
         """The factory of the lookup service, with the arguments of `LookupService`."""
-
-    def stays(self, bundle: BundleId, /) -> bool:
-        """Return whether a bundle never moves, by its name."""
-
-    def term(self, context: Context, term: Term, /) -> ForeignTerm | None:
-        """Return the parts of a term that does not command agents, None for one that does."""
-
-
-class Commanded:
-    """Brokers that their agents command: they serve the ordered bundles, under a lease."""
-
-    def agent(
-        self,
-        config: Config,
-        context: Context,
-        publisher: Publisher,
-        settings: RuntimeSettings,
-        commands: asyncio.TaskGroup,
-    ) -> tuple[Agent, OwnBundles]:
-        """See `Kind`."""
-        ownerships = make_ownerships(context, commands)
-        return make_member(config, context, ownerships, publisher, settings), ownerships
-
-    @property
-    def answering(self) -> Callable[..., LookupService]:
-        """See `Kind`."""
         return LookupService
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """See `Kind`."""
+        """Return whether a bundle never moves, by its name."""
         return belongs_to_a_broker(bundle)
 
     def term(self, _context: Context, _term: Term) -> ForeignTerm | None:
-        """See `Kind`."""
+        """Return None: a term of such brokers commands agents."""
         return None
 
+
+Kind = Commanded | BesidePulsar
+"""The kind of a sidecar's broker: its agent, lookups, and parts of a leader's term."""
 
 _COMMANDED: Final = Commanded()
 
 
-def join(
-    config: Config,
-    context: Context,
-    *,
-    probe: HostProbe,
-    leader_line: LeaderLine,
-    commands: asyncio.TaskGroup,
-    rng: np.random.Generator,
-    kind: Kind = _COMMANDED,
-) -> Application:
-    """Build the application on the given adapters; ``rng`` draws jitter and breaks ties."""
-    settings = RuntimeSettings(tuned_by(config))
-    dynamic = DynamicSettings(context, config)
-    retuning = SettingsWatch(config, settings)
-    dynamic.subscribe(retuning.changed)
+class Application:
+    """The parts of one sidecar that do not depend on the adapters in use.
 
-    def open_term(term: Term) -> LeaderTerm:
-        return LeaderTerm(
+    ``rng`` draws jitter and breaks ties. ``commands`` runs the commands to the broker.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        context: Context,
+        *,
+        probe: HostProbe,
+        leader_line: LeaderLine,
+        commands: asyncio.TaskGroup,
+        rng: np.random.Generator,
+        kind: Kind = _COMMANDED,
+    ) -> None:
+        cluster = config.cluster.name
+        self.settings = settings = RuntimeSettings(tuned_by(config))
+        self.dynamic = DynamicSettings(context, config)
+        self.retuning = SettingsWatch(config, settings)
+        self.dynamic.subscribe(self.retuning.changed)
+
+        def open_term(term: Term) -> LeaderTerm:
+            return LeaderTerm(
+                context,
+                term,
+                settings,
+                cluster=cluster,
+                rng=rng,
+                foreign=kind.term(context, term),
+                base_every_rounds=config.history.base_every_rounds,
+                seed_max_age_days=config.history.seed_max_age_days,
+            )
+
+        sampler = Sampler(context, probe, DrainIntent(), config.history.broker_class)
+        publisher = Publisher(context, sampler, settings, draw=rng.random)
+        self.member, own = kind.agent(config, context, publisher, settings, commands)
+        self.reachability = Reachability(context)
+        self.leading = Leadership(open_term, context)
+        self.answering = kind.answering(
             context,
-            term,
-            settings,
-            cluster=config.cluster.name,
-            rng=rng,
-            foreign=kind.term(context, term),
-            base_every_rounds=config.history.base_every_rounds,
-            seed_max_age_days=config.history.seed_max_age_days,
+            OwnerResolver(context, own),
+            leader_line,
+            self.leading,
+            mode=LookupMode(config.lookup.mode),
+            settings=settings,
+            unready=lambda: (*self.member.unready(), *self.reachability.unready()),
         )
-
-    sampler = Sampler(context, probe, DrainIntent(), config.history.broker_class)
-    publisher = Publisher(context, sampler, settings, draw=rng.random)
-    member, own = kind.agent(config, context, publisher, settings, commands)
-    reachability = Reachability(context)
-    leading = Leadership(open_term, context)
-    answering = kind.answering(
-        context,
-        OwnerResolver(context, own),
-        leader_line,
-        leading,
-        mode=LookupMode(config.lookup.mode),
-        settings=settings,
-        unready=lambda: (*member.unready(), *reachability.unready()),
-    )
-    election = Election(
-        context,
-        eligible=lambda: member.registered,
-        lead=leading.lead,
-        barred=lambda: bool(reachability.why),
-    )
-    split_requests = SplitRequests(context, leading, _SPLIT_WAIT_S)
-    accounting = Explainer(context, leading, config.cluster.name)
-    unload_requests = UnloadRequests(
-        context,
-        leading,
-        settings=settings,
-        wait_s=_UNLOAD_WAIT_S,
-    )
-    return Application(
-        member,
-        leading,
-        election,
-        SuccessorReading(context, leading),
-        answering,
-        reachability,
-        split_requests,
-        MergeRequests(context, leading, settings=settings, wait_s=_MERGE_WAIT_S),
-        unload_requests,
-        DrainRequests(context, kind.stays),
-        accounting,
-        OverviewRequests(
+        self.election = Election(
             context,
-            leading,
-            accounting,
-            cluster=config.cluster.name,
+            eligible=lambda: self.member.registered,
+            lead=self.leading.lead,
+            barred=lambda: bool(self.reachability.why),
+        )
+        self.readiness = SuccessorReading(context, self.leading)
+        self.split_requests = SplitRequests(context, self.leading, _SPLIT_WAIT_S)
+        self.merge_requests = MergeRequests(
+            context, self.leading, settings=settings, wait_s=_MERGE_WAIT_S
+        )
+        self.unload_requests = UnloadRequests(
+            context, self.leading, settings=settings, wait_s=_UNLOAD_WAIT_S
+        )
+        self.drain_requests = DrainRequests(context, kind.stays)
+        self.accounting = Explainer(context, self.leading, cluster)
+        self.overviews = OverviewRequests(
+            context,
+            self.leading,
+            self.accounting,
+            cluster=cluster,
             splits=config.broker.kind != "pulsar",
-        ),
-        dynamic,
-        settings,
-        retuning,
-    )
+        )
 
 
 def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
@@ -232,39 +202,3 @@ def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipW
 
     lists.follow_while(awaits)
     return ownerships
-
-
-def make_member(
-    config: Config,
-    context: Context,
-    ownerships: OwnershipWorker,
-    publisher: Publisher,
-    settings: RuntimeSettings,
-) -> OwningAgent:
-    """Return the agent that keeps this broker in the cluster."""
-    terms = LeaseTerms(
-        config.ownership.self_fence_fraction,
-        config.ownership.heartbeat_fraction,
-        config.zookeeper.tick_s,
-    )
-    splitter = Splitter(context, ownerships, settings)
-    return OwningAgent(
-        context,
-        ownerships,
-        health=HealthWatch(context, publisher.sampler, health_rules(config)),
-        publisher=publisher,
-        splitter=splitter,
-        lease_terms=terms,
-        leaving=Shutdown(context, ownerships, settings),
-    )
-
-
-def health_rules(config: Config) -> HealthRules:
-    """Return the intervals and thresholds of the broker's health checks."""
-    broker = config.broker
-    return HealthRules(
-        interval_s=broker.health_interval_s,
-        timeout_s=broker.health_timeout_s,
-        unhealthy_after=broker.unhealthy_after,
-        healthy_after=broker.healthy_after,
-    )

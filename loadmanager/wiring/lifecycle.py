@@ -2,21 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
 
-from loadmanager.agent.agent import Agent
 from loadmanager.common.cluster_conditions import Conditions, agree
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.context import Context
-from loadmanager.common.dynamic_settings import DynamicSettings
-from loadmanager.common.reachability import Reachability
 from loadmanager.core.ids import BrokerId
-from loadmanager.leader.election import Election
-from loadmanager.leader.successor import SuccessorReading
 from loadmanager.ports import Connection, CoordinationError, SessionState
+from loadmanager.wiring.application import Application
 
 log = structlog.get_logger()
 
@@ -34,36 +30,20 @@ class Server(Protocol):
         """Stop listening, and finish the requests under way."""
 
 
+@dataclass(slots=True)
 class Sidecar:
     """Runs the parts of one process: agent, leader election and HTTP server.
 
-    ``key`` signs tokens between sidecars, if no other keys are configured. ``close`` releases the
-    resources of the adapters after everything else has ended.
+    ``close`` releases the resources of the adapters after everything else has ended. ``key``
+    signs tokens between sidecars, if no other keys are configured.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        server: Server,
-        member: Agent,
-        election: Election,
-        readiness: SuccessorReading,
-        *,
-        dynamic: DynamicSettings,
-        reachability: Reachability,
-        key: ClusterKey | None = None,
-        close: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._context = context
-        self._server = server
-        self._member = member
-        self._election = election
-        self._readiness = readiness
-        self._dynamic = dynamic
-        self._key = key
-        self._reachability = reachability
-        self._close = close
-        self._shown: set[BrokerId] = set()
+    context: Context
+    server: Server
+    application: Application
+    close: Callable[[], Awaitable[None]]
+    key: ClusterKey | None = None
+    _shown: set[BrokerId] = field(default_factory=set)
 
     async def run(
         self,
@@ -85,8 +65,8 @@ class Sidecar:
             Displaced: another sidecar took over this broker.
             OSError: the server cannot listen on the address.
         """
-        context = self._context
-        await self._server.start(host, port)
+        context, application = self.context, self.application
+        await self.server.start(host, port)
         try:
             await context.coordination.start()
             watch = context.coordination.on_session(self._show_session)
@@ -104,29 +84,29 @@ class Sidecar:
             if not working.cancelled():
                 working.result()
         finally:
-            await self._server.stop()
-            await self._member.serving_ended()
-            self._dynamic.close()
+            await self.server.stop()
+            await application.member.serving_ended()
+            application.dynamic.close()
             context.cluster_state.close()
             await context.coordination.close()
-            await self._close()
+            await self.close()
             log.info("sidecar.service.stopped")
 
     async def _work(self, conditions: Conditions) -> None:
-        context = self._context
+        context, application = self.context, self.application
         context.topic_hash.name = await agree(context.coordination, context.clock, conditions)
         context.cluster_state.open()
-        self._dynamic.open()
+        application.dynamic.open()
         log.info("sidecar.service.started", broker=context.identity.broker)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._member.run(), name="member")
-            tasks.create_task(self._election.run(), name="election")
-            tasks.create_task(self._reachability.run(), name="reachability")
-            tasks.create_task(self._readiness.run(), name="readiness")
+            tasks.create_task(application.member.run(), name="member")
+            tasks.create_task(application.election.run(), name="election")
+            tasks.create_task(application.reachability.run(), name="reachability")
+            tasks.create_task(application.readiness.run(), name="readiness")
             tasks.create_task(self._agree_again(conditions), name="agreement")
             tasks.create_task(self._show(), name="gauges")
-            if self._key is not None:
-                tasks.create_task(self._key.run(), name="cluster key")
+            if self.key is not None:
+                tasks.create_task(self.key.run(), name="cluster key")
 
     async def _agree_again(self, conditions: Conditions) -> None:
         """Repeat the agreement in each new session: the ensemble may be another one, or empty.
@@ -135,8 +115,8 @@ class Sidecar:
             ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
             ChrootRefused: the nodes there belong to another cluster.
         """
-        coordination, clock = self._context.coordination, self._context.clock
-        conditions = replace(conditions, hash_name=self._context.topic_hash.name)
+        coordination, clock = self.context.coordination, self.context.clock
+        conditions = replace(conditions, hash_name=self.context.topic_hash.name)
         agreed_in = coordination.session.session_id
         while True:
             await clock.sleep(_NEW_SESSION_POLL_S)
@@ -146,13 +126,13 @@ class Sidecar:
                 agreed_in = session.session_id
 
     async def _leave(self, within_s: float) -> None:
-        log.info("sidecar.service.leaving")
+        log.info("sidecar.service.stopping")
         try:
-            await self._election.resign()
+            await self.application.election.resign()
         except CoordinationError as error:
-            log.warning("leadership.node.kept", why=str(error))
-        await self._member.drain()
-        await self._member.leave(within_s)
+            log.warning("leadership.resignation.failed", why=str(error))
+        await self.application.member.drain()
+        await self.application.member.leave(within_s)
 
     async def _show(self) -> None:
         """Update the gauges that no event updates: ages and sizes."""
@@ -160,11 +140,11 @@ class Sidecar:
             try:
                 self._show_once()
             except Exception as error:  # noqa: BLE001 - a wrong gauge ends nothing
-                self._context.unexpected.caught("gauges", error)
-            await self._context.clock.sleep(_SHOW_EVERY_S)
+                self.context.unexpected.caught("gauges", error)
+            await self.context.clock.sleep(_SHOW_EVERY_S)
 
     def _show_once(self) -> None:
-        context = self._context
+        context = self.context
         now_s = context.clock.monotonic_s()
         reports = context.cluster_state.loads.reports
         for broker, known in reports.items():
@@ -180,4 +160,4 @@ class Sidecar:
         context.metrics.leader_epoch.set(leader.epoch if leader else 0)
 
     def _show_session(self, state: SessionState) -> None:
-        self._context.metrics.session_changed(state.connection.value)
+        self.context.metrics.session_changed(state.connection.value)

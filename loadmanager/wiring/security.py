@@ -68,13 +68,9 @@ def make_tls(tls: TlsSettings) -> TlsFiles | None:
     """Return the files of the server's TLS, None for plain HTTP."""
     if not tls.certificate_file:
         return None
-    authorities = Path(tls.client_authorities_file) if tls.client_authorities_file else None
-    return TlsFiles(
-        Path(tls.certificate_file),
-        Path(tls.key_file),
-        authorities,
-        tls.clients if authorities else "none",
-    )
+    authorities = _path(tls.client_authorities_file)
+    clients = tls.clients if authorities else "none"
+    return TlsFiles(Path(tls.certificate_file), Path(tls.key_file), authorities, clients)
 
 
 def make_leader_line(
@@ -92,11 +88,8 @@ def make_leader_line(
     tls, token_file = config.tls, config.security.own_token_file
     client = None
     if tls.certificate_file or tls.authorities_file:
-        client = ClientTls(
-            Path(tls.authorities_file) if tls.authorities_file else None,
-            Path(tls.certificate_file) if tls.certificate_file else None,
-            Path(tls.key_file) if tls.key_file else None,
-        )
+        files = (tls.authorities_file, tls.certificate_file, tls.key_file)
+        client = ClientTls(*map(_path, files))
 
     def token() -> str:
         if not uses_cluster_key(config.security, tls):
@@ -135,10 +128,12 @@ def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> st
 
 def _tokens(security: SecuritySettings) -> Tokens | None:
     claim, audience = security.token_claim, security.token_audience
-    if security.token_secret_key_file:
-        path = Path(security.token_secret_key_file)
+    if path := _path(security.token_secret_key_file):
         return Tokens.of_secret_file(path, claim=claim, audience=audience)
-    if security.token_public_key_file:
-        path = Path(security.token_public_key_file)
+    if path := _path(security.token_public_key_file):
         return Tokens.of_public_key_file(path, claim=claim, audience=audience)
     return None
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

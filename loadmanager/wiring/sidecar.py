@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +53,7 @@ from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.admin import admin_routes
-from loadmanager.wiring.application import Application, Commanded, Kind, join
+from loadmanager.wiring.application import Application, Commanded, Kind
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.security import (
     make_forwarder,
@@ -131,7 +130,7 @@ def build_sidecar(
     )
     key = ClusterKey(coordination, clock)
     leader_line = make_leader_line(config, lambda: key.value, context.cluster_state.advertises)
-    application = join(
+    application = Application(
         config,
         context,
         probe=PsutilHostProbe(config.host),
@@ -148,18 +147,19 @@ def build_sidecar(
             await asyncio.to_thread(history.close, _LEAVE_S)
 
     server = make_server(config, context, application, leader_line, lambda: key.value)
-    application.retuning.follow(server_tuner(server))
-    application.retuning.follow(lambda changed: change_level(changed.log.level))
+
+    def apply(changed: Config) -> None:
+        lookup = changed.lookup
+        server.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
+        change_level(changed.log.level)
+
+    application.retuning.follow(apply)
     return Sidecar(
         context,
         server,
-        application.member,
-        application.election,
-        application.readiness,
-        dynamic=application.dynamic,
+        application,
+        close,
         key=key if uses_cluster_key(config.security, config.tls) else None,
-        reachability=application.reachability,
-        close=close,
     )
 
 
@@ -172,20 +172,12 @@ def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
     if config.broker.kind == "pulsar":
         pulsar = make_pulsar_broker(config)
         return pulsar, BesidePulsar(pulsar, config.cluster.name)
-    return make_broker_control(config, control_url), Commanded()
-
-
-def make_broker_control(config: Config, control_url: str) -> HttpBrokerControl:
-    """Return the client for commands to the broker.
-
-    Raises:
-        SecretUnusable: the configured secret cannot be read.
-    """
     broker = config.broker
     if exposure := broker.exposure(control_url):
         log.warning("broker.control.exposed", why=exposure)
     secret = read_secret(Path(broker.control_secret_file)) if broker.control_secret_file else ""
-    return HttpBrokerControl(control_url, broker.control_timeout_s, secret=secret)
+    control = HttpBrokerControl(control_url, broker.control_timeout_s, secret=secret)
+    return control, Commanded()
 
 
 def make_server(
@@ -245,16 +237,6 @@ def make_history(
     return history
 
 
-def server_tuner(server: HttpServer) -> Callable[[Config], None]:
-    """Return a function that applies a changed configuration to the server."""
-
-    def tune(config: Config) -> None:
-        lookup = config.lookup
-        server.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
-
-    return tune
-
-
 def server_settings(config: Config) -> HttpServerSettings:
     """Return the settings of the HTTP server."""
     return HttpServerSettings(
@@ -310,22 +292,13 @@ def conditions_of(config: Config) -> Conditions:
 
 
 def zookeeper_options(config: Config) -> ZooKeeperOptions:
-    """Return the addresses and credentials of ZooKeeper."""
+    """Return the addresses and credentials of ZooKeeper: [zookeeper] without ``tick_s``."""
     settings = config.zookeeper
     return ZooKeeperOptions(
-        hosts=settings.hosts,
         chroot=chroot_of(config),
-        session_timeout_s=settings.session_timeout_s,
-        digest_user=settings.digest_user,
         digest_password=settings.digest_password.get_secret_value(),
-        sasl_mechanism=settings.sasl_mechanism,
-        sasl_username=settings.sasl_username,
         sasl_password=settings.sasl_password.get_secret_value(),
-        tls_ca_file=settings.tls_ca_file,
-        tls_certificate_file=settings.tls_certificate_file,
-        tls_key_file=settings.tls_key_file,
-        tls_verify_hostname=settings.tls_verify_hostname,
-        creator_only=settings.creator_only,
+        **settings.model_dump(exclude={"chroot", "digest_password", "sasl_password", "tick_s"}),
     )
 
 

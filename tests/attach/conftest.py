@@ -10,8 +10,7 @@ from fake_pulsar import FakeBroker, FakePulsar, running
 
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
-from loadmanager.attach.prior_settings import State, state_file
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.state import SharedState, State, state_file
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
@@ -38,7 +37,7 @@ def brief_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._PAUSE_S", 0.02)
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits.LOOK_S", 0.2)
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits._PAUSE_S", 0.02)
-    monkeypatch.setattr("loadmanager.attach.quiet._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.attach.pulsar_balancer._PAUSE_S", 0.02)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from attach_process import AttachProcess, attached
 from click.testing import CliRunner, Result
 from fake_pulsar import CONFIGURATION, FakePulsar, answer, refused
 
-from loadmanager.attach.quiet import SHEDDING, SWITCHES
+from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
 from loadmanager.cli import main
 
 OFF = dict.fromkeys(SWITCHES, "false")

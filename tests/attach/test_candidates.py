@@ -19,7 +19,7 @@ from fake_pulsar import FakePulsar
 from kazoo.client import KazooClient
 from page_events import event, free_port
 
-from loadmanager.attach.quiet import SWITCHES
+from loadmanager.attach.pulsar_balancer import SWITCHES
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,9 +15,8 @@ from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.mandate import Elected, withdrawn
 from loadmanager.attach.observation import Observation, Rules
-from loadmanager.attach.prior_settings import PriorSettings, StateUnusable
-from loadmanager.attach.quiet import SWITCHES, Quiet
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.pulsar_balancer import SWITCHES, PulsarBalancer
+from loadmanager.attach.state import Part, PriorSettings, SharedState, StateUnusable
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
@@ -66,7 +65,7 @@ async def leader(pulsar: FakePulsar) -> AsyncIterator[tuple[Balancer, MemoryCoor
             budget=MoveBudget(MoveLimits()),
             interval_s=0.2,
             settle_s=0.0,
-            quiet=Quiet(admin, SharedState(session)),
+            pulsar_balancer=PulsarBalancer(admin, SharedState(session)),
             log=Told(),
             stopping=asyncio.Event(),
             mandate=Elected(Term(1, session.session.session_id), session, "attach-a:1"),
@@ -137,11 +136,12 @@ async def test_nothing_is_ordered_where_the_budget_cannot_be_kept(
 class SuspendedBeforeOrders(SharedState):
     """A state whose session is suspended once the budget of a round is kept."""
 
-    async def keep_moves(self, text: str) -> None:
+    async def keep(self, part: Part, text: str) -> None:
         """Keep it, then lose the connection."""
-        await super().keep_moves(text)
-        assert isinstance(self.coordination, MemoryCoordination)
-        self.coordination.suspend()
+        await super().keep(part, text)
+        if part is Part.MOVES:
+            assert isinstance(self.coordination, MemoryCoordination)
+            self.coordination.suspend()
 
 
 async def test_no_order_is_sent_while_the_session_may_be_gone(
@@ -149,7 +149,7 @@ async def test_no_order_is_sent_while_the_session_may_be_gone(
 ) -> None:
     balancer, session = leader
     log = told(balancer)
-    balancer.quiet = Quiet(balancer.admin, SuspendedBeforeOrders(session))
+    balancer.pulsar_balancer = PulsarBalancer(balancer.admin, SuspendedBeforeOrders(session))
     await run(balancer, rounds=2)
     assert log.held == ["", "ZooKeeper does not answer"]
     assert {task.state for task in log.tasks} == {TaskState.FAILED}

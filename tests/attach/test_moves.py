@@ -11,7 +11,8 @@ from fake_pulsar import EXTENSIBLE, FakePulsar, Handler, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move
-from loadmanager.adapters.pulsar_admin.moves import CALM_RATIO, BundleMover
+from loadmanager.adapters.pulsar_admin.moves import PAUSE_RATIO, BundleMover
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle, parse_full_topic
 
 
@@ -27,9 +28,8 @@ def mover(admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = True) -> Bun
     brokers = [parse_broker(one.name) for one in pulsar.brokers]
     # Without claims the source is asked after that time, too: long after what is tried here.
     look_s = 0.3 if claims else 20.0
-    return BundleMover(
-        admin, lambda broker: f"http://{broker}", "research", lambda: brokers, claims, look_s
-    )
+    queries = BrokerQueries(admin, lambda broker: f"http://{broker}", "research", lambda: brokers)
+    return BundleMover(queries, claims, look_s)
 
 
 def move(pulsar: FakePulsar, number: int = 0) -> Move:
@@ -268,7 +268,7 @@ async def test_with_claims_clients_of_one_move_are_back_before_the_next_from_tha
     outcomes = await asyncio.gather(*(moves.move(one) for one in wanted))
     assert [one.state for one in outcomes] == ["serving", "serving"]
     (_, ended_s), (began_s, _) = sorted(times)
-    assert began_s - ended_s >= CALM_RATIO * 0.1
+    assert began_s - ended_s >= PAUSE_RATIO * 0.1
 
 
 @pytest.mark.parametrize(("sources", "targets"), [((0, 0), (1, 2)), ((0, 1), (2, 2))])

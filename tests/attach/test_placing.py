@@ -17,13 +17,14 @@ from loadmanager.attach.balancing import Balancer, Stopped
 from loadmanager.attach.discovery import discover
 from loadmanager.attach.observation import Observation, Rules
 from loadmanager.attach.placing import MOST_BUNDLES, holds_policies, name_in
-from loadmanager.attach.prior_settings import StateFile
-from loadmanager.attach.quiet import Quiet
+from loadmanager.attach.pulsar_balancer import PulsarBalancer
+from loadmanager.attach.state import StateFile
 from loadmanager.attach.tasks import line
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
+from loadmanager.core.bundle_traffic import CHANGE_EVENTS
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import position
-from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
+from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 
 NEW = Namespace("bench/new")
@@ -83,7 +84,7 @@ async def balancer(pulsar: FakePulsar, tmp_path: Path) -> AsyncIterator[Balancer
         budget=MoveBudget(MoveLimits()),
         interval_s=0.2,
         settle_s=0.0,
-        quiet=Quiet(admin, StateFile(tmp_path / "state.json")),
+        pulsar_balancer=PulsarBalancer(admin, StateFile(tmp_path / "state.json")),
         log=Told(),
         stopping=asyncio.Event(),
     )
@@ -241,9 +242,17 @@ async def test_tenants_that_cannot_be_read_are_named(
 
 def test_the_name_for_a_claim_lies_in_its_bundle() -> None:
     for bundle in Boundaries.even(NEW, 16).bundles:
-        lower, upper = range_of(bundle)
         name = name_in(bundle)
         assert name is not None
-        assert lower <= position(name, "crc32") < upper
+        assert lies_in(position(name, "crc32"), bundle)
     narrow = BundleId("bench/new/0x00000000_0x00000001")
     assert name_in(narrow) is None
+
+
+def test_the_last_bundle_of_a_namespace_has_the_last_position() -> None:
+    # The position of the topic of the policies is 0xffffffff.
+    namespace = Namespace("bench/aacaaaacaaaccaaccccaccaccccaccccaaaaaaaa")
+    assert position(TopicName("persistent", namespace, CHANGE_EVENTS), "crc32") == FULL_RANGE_END
+    first, last = Boundaries.even(namespace, 2).bundles
+    assert holds_policies(last)
+    assert not holds_policies(first)

@@ -14,8 +14,8 @@ from waiting import eventually
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
 from loadmanager.attach.dispatching import SampledOwners
+from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.orders import CUT_AT, CUT_EVENLY, PulsarOrders
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.common.runtime_settings import TaskBounds
@@ -30,7 +30,7 @@ from loadmanager.leader.task_controller import TaskController
 
 
 @dataclass
-class Right:
+class Right(Mandate):
     """A mandate that is as a test says."""
 
     epoch: int = 7
@@ -251,8 +251,8 @@ async def test_a_term_that_ends_orders_no_further_attempt(term: Term, closed: bo
 async def test_moves_that_wait_for_clients_end_with_the_term(
     term: Term, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.CALM_RATIO", 1e6)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.MOST_CALM_S", 600.0)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.PAUSE_RATIO", 1e6)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves.LONGEST_PAUSE_S", 600.0)
     first, second = term.bundle(0), term.bundle(1)
     await term.order(first, term.brokers[1])
     await term.order(second, term.brokers[1])
@@ -325,7 +325,7 @@ async def test_nothing_is_split_after_a_split_that_did_not_finish(
     async def lost(*_: Any) -> Outcome:
         return Outcome(state="timed_out", reason="no parts", attempts=1)
 
-    monkeypatch.setattr(BundleSplitter, "split", lost)
+    monkeypatch.setattr("loadmanager.attach.orders.split_bundle", lost)
     first, second = term.bundle(0), term.bundle(1)
     for bundle in (first, second):
         split: dict[str, Any] = {"kind": TaskKind.SPLIT, "splits": {bundle: SplitOrder(CUT_EVENLY)}}

@@ -12,9 +12,14 @@ from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, refused, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.adapters.pulsar_admin.splits import BundleSplitter
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
+from loadmanager.adapters.pulsar_admin.splits import split_bundle
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.attach.splitting import topic_loads
 from loadmanager.cli import main
-from loadmanager.core.ids import parse_broker, parse_bundle
+from loadmanager.core.hashing import position
+from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
+from loadmanager.core.rates import Rates
 
 WHOLE = "bench/hot/0x00000000_0xffffffff"
 
@@ -162,12 +167,24 @@ async def test_nothing_is_cut_at_a_broker_that_does_not_answer_or_serves_it_no_m
     first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
     bundle = parse_bundle(WHOLE)
     try:
-        elsewhere = BundleSplitter(admin, f"http://{second}", "research", second)
-        assert (await elsewhere.split(bundle, 1 << 31)).state == "superseded"
-        dead = BundleSplitter(admin, "http://127.0.0.1:9", "research", first)
-        outcome = await dead.split(bundle, 1 << 31)
+        brokers = BrokerQueries(admin, lambda one: f"http://{one}", "research", list)
+        assert (await split_bundle(brokers, second, bundle, 1 << 31)).state == "superseded"
+        dead = BrokerQueries(admin, lambda _: "http://127.0.0.1:9", "research", list)
+        outcome = await split_bundle(dead, first, bundle, 1 << 31)
     finally:
         await admin.close()
     assert (outcome.state, outcome.attempts) == ("failed", 0)
     assert "127.0.0.1:9" in outcome.reason
     assert pulsar.brokers[0].owned == [WHOLE]
+
+
+def test_a_topic_on_the_bound_between_two_bundles_counts_for_the_upper_one() -> None:
+    topic = "persistent://bench/hot/topic-1"
+    at = position(parse_full_topic(topic), "crc32")
+    lower, upper = (
+        parse_bundle(f"bench/hot/{bounds}")
+        for bounds in (f"0x00000000_0x{at:08x}", f"0x{at:08x}_0xffffffff")
+    )
+    sample = BrokerSample(window_s=1.0, bundles={}, topics={topic: Rates(1.0, 1.0)})
+    assert list(topic_loads(sample, lower, 4.0, 0.0)) == []
+    assert list(topic_loads(sample, upper, 4.0, 0.0)) == [(at, 0.5)]

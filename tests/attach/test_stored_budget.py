@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.prior_settings import State, StateUnusable
+from loadmanager.attach.state import Part, State, StateUnusable
 from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
@@ -72,10 +72,10 @@ async def test_a_controller_that_crashed_amid_a_round_counts_as_having_moved_all
     ],
 )
 async def test_what_is_none_is_refused_by_name(state: State, text: str) -> None:
-    await state.keep_moves(text)
+    await state.keep(Part.MOVES, text)
     with pytest.raises(StateUnusable, match="expected the moves of the last hour") as refused:
         await resumed(state, at_s=9000.0)
-    assert state.where_moves in str(refused.value)
+    assert state.where(Part.MOVES) in str(refused.value)
 
 
 def balance(pulsar: FakePulsar, folder: Path, *more: str) -> list[str]:

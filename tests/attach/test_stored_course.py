@@ -8,7 +8,7 @@ import pytest
 from attach_process import attached
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.prior_settings import State
+from loadmanager.attach.state import Part, State
 from loadmanager.attach.stored_course import Course
 from loadmanager.core.balance_course import HOUR_MS, BalancePoint
 
@@ -53,24 +53,24 @@ async def test_it_is_stored_twice_a_minute_at_most_and_stays_small(state: State)
     for second in range(720):
         course.add(point(NOW_MS - 5000 * second))
     await course.store(state, NOW_MS)
-    text = await state.course()
+    text = await state.text(Part.COURSE)
     assert text is not None
     assert len(json.loads(text)["atMs"]) <= 120
     assert len(text) < 8192
     course.add(point(NOW_MS + 1000, 0.75))
     await course.store(state, NOW_MS + 29_000)
-    assert await state.course() == text
+    assert await state.text(Part.COURSE) == text
     await course.store(state, NOW_MS + 30_000)
-    assert "0.75" in (await state.course() or "")
+    assert "0.75" in (await state.text(Part.COURSE) or "")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format":2}', '{"format":1,"atMs":[1],"gap":[]}'])
 async def test_what_is_none_is_reported_and_begins_anew(state: State, text: str) -> None:
-    await state.keep_course(text)
+    await state.keep(Part.COURSE, text)
     course = Course()
     trouble = await course.resume(state, NOW_MS)
     assert trouble.startswith("the course of the balance starts over: ")
-    assert state.where_course in trouble
+    assert state.where(Part.COURSE) in trouble
     course.add(point(NOW_MS))
     await course.store(state, NOW_MS)
     assert await Course().resume(state, NOW_MS) == ""

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.attach.discovery import Addresses, PulsarCluster
+from loadmanager.attach.discovery import PulsarCluster, addresses
 from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
-from loadmanager.attach.planned import Planned
+from loadmanager.attach.planner_strategy import PlannerStrategy
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import BrokerSample
 from loadmanager.attach.strategy import Strategy
-from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced
@@ -44,8 +44,8 @@ def strategy(name: str, *, acts: bool = True, placement: str | None = None) -> S
     planner = planner_of(shedding, beside, PlannerSettings(), LeaderSettings())
     planner = replace(planner, settings=replace(planner.settings, settle_s=0.0))
     hosts = None if name == "uniform" else Hosts()
-    tallied = Tallied(Reports(Addresses("http")), planner.weights)
-    return Planned(name=name, planner=planner, tallied=tallied, hosts=hosts, acts=acts)
+    loads = SampledLoads(addresses("http://any"), planner.weights)
+    return PlannerStrategy(name=name, planner=planner, loads=loads, hosts=hosts, acts=acts)
 
 
 def samples(
@@ -98,7 +98,7 @@ def look(
     at = at or cluster()
     known, missing = decides.take(at, there, {})
     seen = observe(at, known, missing, rules or Rules(), grouped, strategy=decides)
-    decides.settle()
+    decides.record_choice()
     return seen
 
 
@@ -158,8 +158,8 @@ class Watched:
         self.now_s = 1000.0
         self.at = cluster(host_interval_s=host_interval_s)
         self.decides = strategy(name, acts=acts)
-        assert isinstance(self.decides, Planned)
-        self.decides.tallied.monotonic_s = lambda: self.now_s
+        assert isinstance(self.decides, PlannerStrategy)
+        self.decides.loads.monotonic_s = lambda: self.now_s
 
     def look(self) -> Observation:
         """Look at a window that ends now."""

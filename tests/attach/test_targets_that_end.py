@@ -16,6 +16,7 @@ from waiting import eventually
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
+from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic
 
@@ -108,15 +109,13 @@ def mover(
     admin: PulsarAdmin, pulsar: FakePulsar, *, claims: bool = False, look_s: float = 0.2
 ) -> BundleMover:
     """Return one that looks after ``look_s``: long, where it is not to look before the answer."""
-    return BundleMover(
+    queries = BrokerQueries(
         admin,
         lambda broker: f"http://{broker}",
         "research",
         lambda: [parse_broker(one.name) for one in pulsar.brokers],
-        claims,
-        look_s=look_s,
-        return_s=5.0,
     )
+    return BundleMover(queries, claims, look_s=look_s, return_s=5.0)
 
 
 def freed(transfer: Transfer, outcome: Outcome) -> None:

@@ -1,8 +1,8 @@
 import pytest
 
-from loadmanager.core.bundle_traffic import BundleTraffic, Window, bundle_traffic
+from loadmanager.core.bundle_traffic import BundleTraffic, Window, bundle_traffic, topics_in
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import FULL_RANGE_END, position
+from loadmanager.core.hashing import FULL_RANGE_END, lies_in, position
 from loadmanager.core.ids import BundleId, Namespace, parse_full_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
@@ -82,3 +82,24 @@ def test_the_last_position_belongs_to_the_last_bundle(monkeypatch: pytest.Monkey
     )
     found, homeless = traffic(TOPIC)
     assert (found[BOUNDARIES.bundles[-1]].topics, homeless) == (1, 0)
+
+
+LAST = "persistent://t/n/caaaacaccccccacacccaaacccacccaccaaaaaaaa"
+"""A topic with the position 0xffffffff."""
+
+
+def test_a_range_has_its_lower_bound_and_not_its_upper_one_unless_it_is_the_last() -> None:
+    first, second, *_, last = BOUNDARIES.bundles
+    bound = 0x40000000
+    assert not lies_in(bound, first)
+    assert lies_in(bound - 1, first)
+    assert lies_in(bound, second)
+    assert lies_in(FULL_RANGE_END, last)
+    assert not lies_in(FULL_RANGE_END, first)
+
+
+def test_the_topics_of_a_bundle_are_found_by_namespace_and_position() -> None:
+    names = (LAST, TOPIC, TOPIC.replace("t/n", "t/other"), "no topic")
+    found = {name: at for one in BOUNDARIES.bundles for name, _, at in topics_in(one, names)}
+    assert found == {LAST: FULL_RANGE_END, TOPIC: position(parse_full_topic(TOPIC), "crc32")}
+    assert next(name for name, *_ in topics_in(BOUNDARIES.bundles[-1], names)) == LAST

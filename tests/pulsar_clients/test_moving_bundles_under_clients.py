@@ -109,7 +109,7 @@ async def test_clients_follow_their_bundles_and_lose_no_message(
         await progress(streams)
         # The leader's orders named who is next, so that no client had to look it up.
         logs = await asyncio.to_thread(lambda: [one.read_text() for one in tmp_path.glob("*.log")])
-        assert any("bundle.clients.sent_on" in one for one in logs)
+        assert any("bundle.clients.forwarded" in one for one in logs)
         first = processes.boundaries.bundles[0]
         await put(processes, members[0], f"namespaces/{first}/split")
         await progress(streams)

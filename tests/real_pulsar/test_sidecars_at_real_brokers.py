@@ -19,7 +19,7 @@ from pulsar_traffic import sending, zipf_rates
 from real_pulsar import RealPulsar, lies_in
 from zookeeper_transactions import paths_written
 
-from loadmanager.attach.quiet import SHEDDING, SWITCHES
+from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
 from loadmanager.testbed.demo.children import free_ports
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")

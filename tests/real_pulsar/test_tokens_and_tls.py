@@ -12,7 +12,7 @@ from pulsar_processes import NoPulsar
 from real_pulsar import RealPulsar, real_pulsar
 from secured_pulsar import SUPERUSER, Secured
 
-from loadmanager.attach.quiet import SWITCHES
+from loadmanager.attach.pulsar_balancer import SWITCHES
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600), pytest.mark.flaky(reruns=1)]
 

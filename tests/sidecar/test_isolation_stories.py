@@ -61,7 +61,7 @@ async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster
     locks = cluster.lock_sessions()
     await isolation(cluster.leader).put(CLUSTER, "gold", only_on("nowhere:1"))
     assert cluster.lock_sessions() == locks
-    assert len(cluster.warnings("isolation.bundle.kept")) == 4
+    assert len(cluster.warnings("isolation.bundle.unload_failed")) == 4
 
 
 @story()

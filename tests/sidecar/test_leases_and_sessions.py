@@ -269,7 +269,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_br
     assert host.serving.keys() == before.keys()
     await cluster.settled(boundaries.bundles)
     _assert_never_stopped(host, before)
-    taken = [e for e in cluster.log_entries if e["event"] == "bundle.lock.taken"]
+    taken = [e for e in cluster.log_entries if e["event"] == "bundle.lock.acquired"]
     assert len({e["fencing_token"] for e in taken if e["bundle"] in before}) >= 2
 
 
@@ -302,7 +302,7 @@ async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their
     await cluster.move(bundle, other)
     cluster.start(host)
     await cluster.until(lambda: cluster.servers(bundle) == [other], within_s=3.0)
-    assert [e["bundle"] for e in cluster.warnings("bundle.lock.cleared")] == [bundle]
+    assert [e["bundle"] for e in cluster.warnings("bundle.lock.deleted")] == [bundle]
     await cluster.settled(boundaries.bundles)
 
 

@@ -19,8 +19,8 @@ def _others(cluster: Cluster, bundle: BundleId) -> list[Host]:
 def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
     interesting = {
         "bundle.serving.ended": "ended",
-        "bundle.lock.dropped": "dropped",
-        "bundle.lock.taken": "taken",
+        "bundle.lock.released": "released",
+        "bundle.lock.acquired": "acquired",
         "bundle.serving.begun": "begun",
     }
     return [
@@ -44,7 +44,7 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
     await cluster.move(bundle, target)
     await cluster.until(lambda: len(_steps(cluster, bundle, begun_s)) == 4)
 
-    assert _steps(cluster, bundle, begun_s) == ["ended", "dropped", "taken", "begun"]
+    assert _steps(cluster, bundle, begun_s) == ["ended", "released", "acquired", "begun"]
     assert cluster.servers(bundle) == [target]
     assert target.serving[bundle] > token
     await cluster.settled(boundaries.bundles)

@@ -26,7 +26,7 @@ async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
     await cluster.until(lambda: not cluster.lock_sessions(), within_s=ROUND_S + 1.0)
     assert all(cluster.servers(bundle) == [] for bundle in boundaries.bundles)
     assert all(not cluster.orders(host).bundles for host in cluster.hosts)
-    assert cluster.warnings("namespace.bundles.vanished")
+    assert cluster.warnings("namespace.bundles.missing")
     # The round looks at stray locks again before it reports what it found.
     first = boundaries.bundles[0]
     await cluster.until(lambda: "vanished_namespace" in _about(cluster, first), within_s=2.0)
@@ -67,7 +67,7 @@ async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> Non
     await cluster.until(
         lambda: any(
             entry["kind"] == kind and entry["subject"] == subject
-            for event in ("cluster.state.repaired", "cluster.state.doubted")
+            for event in ("cluster.state.repaired", "cluster.state.inconsistent")
             for entry in cluster.warnings(event)
         ),
         # A quarter of a round until it counts as stuck, and a second to look again.
@@ -179,4 +179,4 @@ async def test_of_a_cluster_that_agrees_nothing_is_told(cluster: Cluster) -> Non
         await cluster.until(functools.partial(_serves_alone, cluster, host, bundle))
         await asyncio.sleep(0.7)
     assert not cluster.warnings("cluster.state.repaired")
-    assert not cluster.warnings("cluster.state.doubted")
+    assert not cluster.warnings("cluster.state.inconsistent")

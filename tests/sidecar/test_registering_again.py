@@ -100,7 +100,7 @@ async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster)
     newcomer.coordination.before_commit = be_late_from_now_on
     # All before the former session ends, and its locks with it.
     await cluster.until(lambda: registered(newcomer), within_s=0.9 * SESSION_S)
-    cleared = [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")]
+    cleared = [entry["bundle"] for entry in cluster.warnings("bundle.lock.deleted")]
     assert sorted(cleared) == sorted(boundaries.bundles)
     newcomer.coordination.before_commit = None
     newcomer.coordination.delay_replies(0.0)
@@ -134,7 +134,7 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
     newcomer.coordination.before_commit = take_another_before
     await cluster.until(lambda: registered(newcomer), within_s=0.5 * SESSION_S)
     assert len(taken) == 2
-    assert [entry["bundle"] for entry in cluster.warnings("bundle.lock.cleared")] == [gone]
+    assert [entry["bundle"] for entry in cluster.warnings("bundle.lock.deleted")] == [gone]
     await cluster.settled([gone, kept])
 
 

@@ -40,7 +40,7 @@ async def test_an_unreachable_service_is_tried_again_for_as_long_as_it_takes(
     assert agent.alive
     assert agent.server.open
     assert not agent.app.answering.readiness().ready
-    awaited = cluster.warnings("coordination.service.awaited")
+    awaited = cluster.warnings("coordination.service.unavailable")
     assert 25 <= len(awaited) <= 31
     assert "suspended" in awaited[0]["error"]
     agent.coordination.reconnect()
@@ -176,7 +176,7 @@ async def test_leaving_without_the_service_ends_too(cluster: Cluster) -> None:
     agent = next(a for a in cluster.agents if not a.leads and a.host.serving)
     agent.coordination.suspend()
     await asyncio.wait_for(agent.leave(), 2 * SESSION_S)
-    assert cluster.warnings("broker.registration.kept")
+    assert cluster.warnings("broker.deregistration.failed")
     assert agent.host.serving == {}
     await cluster.settled(boundaries.bundles)
 

@@ -172,7 +172,7 @@ async def test_a_restarted_leader_need_not_wait_for_its_former_session(cluster: 
     cluster.start(leader.host)
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S / 2)
     assert asyncio.get_running_loop().time() - killed_at_s < 1.0
-    assert cluster.warnings("election.node.cleared")
+    assert cluster.warnings("election.node.deleted")
 
 
 @story()
@@ -182,7 +182,7 @@ async def test_a_leader_that_another_election_overtook_unheard_gives_up_its_node
     leader = cluster.leader
     await cluster.write(znodes.EPOCH, b"somebody else")  # The version moves on.
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=10.0)
-    assert cluster.warnings("leadership.term.broken")
+    assert cluster.warnings("leadership.term.interrupted")
     boundaries = await cluster.make_namespace(2)
     await place_all(cluster, boundaries)
     assert leader.alive

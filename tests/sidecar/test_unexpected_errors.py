@@ -179,7 +179,7 @@ async def test_where_the_program_is_at_fault_no_broker_is_left_out(
     harm(monkeypatch, {host.name for host in cluster.hosts})
     await cluster.until(lambda: cluster.warnings("leadership.term.given_up"))
     assert left_out(leader) == 0.0
-    assert cluster.warnings("broker.report.not_found")
+    assert cluster.warnings("broker.report.cause_not_found")
     assert not cluster.warnings("broker.report.left_out")
     assert all(agent.alive for agent in cluster.agents)
 
@@ -188,7 +188,7 @@ async def test_where_the_program_is_at_fault_no_broker_is_left_out(
 async def test_the_search_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harmful_reports, "MOST_TRIALS", 0)
     harm(monkeypatch, {cluster.hosts[1].name})
-    await cluster.until(lambda: cluster.warnings("broker.report.not_found"))
+    await cluster.until(lambda: cluster.warnings("broker.report.cause_not_found"))
     assert left_out(cluster.leader) == 0.0
 
 

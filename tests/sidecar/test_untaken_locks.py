@@ -43,7 +43,7 @@ async def test_what_a_broker_does_not_take_goes_to_another(
         await cluster.until(
             lambda: cluster.servers(bundle) not in ([], [agent.host]), within_s=WITHIN_S + 2.0
         )
-        (told,) = cluster.warnings("broker.locks.untaken")
+        (told,) = cluster.warnings("broker.locks.not_acquired")
         assert told["broker"] == agent.host.name
         assert cluster.leader.metric("loadmanager_brokers_passed_over") == 1
         # It is named by the next rounds, and gets nothing meanwhile.
@@ -84,7 +84,7 @@ async def test_a_lock_that_somebody_holds_is_no_fault_of_the_broker(cluster: Clu
     await cluster.hold_lock(bundle)
     asking = asyncio.ensure_future(cluster.living[0].look_up(topic_in(boundaries, bundle)))
     await asyncio.sleep(3 * SESSION_S)
-    assert not cluster.warnings("broker.locks.untaken")
+    assert not cluster.warnings("broker.locks.not_acquired")
     asking.cancel()
     await operator.delete(znodes.lock(bundle))
     await cluster.until(lambda: cluster.servers(bundle), within_s=5.0)
@@ -106,8 +106,8 @@ async def test_a_registration_answers_for_no_former_one(
     stop_taking(newcomer, monkeypatch)
     await asyncio.sleep(WITHIN_S - 1.0)
     assert newcomer.app.member.registered
-    assert not cluster.warnings("broker.locks.untaken")
-    await cluster.until(lambda: cluster.warnings("broker.locks.untaken"), within_s=2.0)
+    assert not cluster.warnings("broker.locks.not_acquired")
+    await cluster.until(lambda: cluster.warnings("broker.locks.not_acquired"), within_s=2.0)
 
 
 @story(2)
@@ -121,7 +121,7 @@ async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is other)
     sent = stop_taking(agent, monkeypatch)
     await cluster.move(bundle, agent.host)
-    await cluster.until(lambda: cluster.warnings("broker.locks.untaken"), within_s=15.0)
+    await cluster.until(lambda: cluster.warnings("broker.locks.not_acquired"), within_s=15.0)
     await cluster.until(lambda: cluster.servers(bundle) == [other])
     sent.set()
     stranger_epoch = 2**63 - 1
@@ -145,9 +145,9 @@ async def test_each_rest_is_longer_until_the_broker_takes_a_lock(
         for number in range(3):
             await cluster.move(bundle, agent.host)
             await cluster.until(
-                lambda number=number: len(cluster.warnings("broker.locks.untaken")) > number,  # type: ignore[misc] # bound now
+                lambda number=number: len(cluster.warnings("broker.locks.not_acquired")) > number,  # type: ignore[misc] # bound now
                 within_s=2 * WITHIN_S,
             )
             await asyncio.sleep(REST_S * 2**number + 1.0)
-    rests = [told["rest_s"] for told in cluster.warnings("broker.locks.untaken")]
+    rests = [told["rest_s"] for told in cluster.warnings("broker.locks.not_acquired")]
     assert rests == [REST_S, 2 * REST_S, 4 * REST_S]

@@ -25,7 +25,7 @@ from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
 from loadmanager.ports import BrokerStats, Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
-from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.security import make_leader_line
 from loadmanager.wiring.sidecar import conditions_of, free_port, make_identity, make_server
@@ -158,7 +158,7 @@ async def start_sidecar(
 
     async def live() -> None:
         async with asyncio.TaskGroup() as commands:
-            application = join(
+            application = Application(
                 config,
                 context,
                 probe=BusyProbe(broker),
@@ -169,13 +169,9 @@ async def start_sidecar(
             sidecar = Sidecar(
                 context,
                 make_server(config, context, application, line, lambda: key.value),
-                application.member,
-                application.election,
-                application.readiness,
-                dynamic=application.dynamic,
-                reachability=application.reachability,
+                application,
+                line.close,
                 key=key,
-                close=line.close,
             )
             ready.set_result(application)
             await sidecar.run(

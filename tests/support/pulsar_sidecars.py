@@ -24,7 +24,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import NoServer
-from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.sidecar import conditions_of
 
@@ -130,7 +130,7 @@ class PulsarSidecars:
 
         async def live() -> None:
             async with asyncio.TaskGroup() as commands:
-                application = join(
+                application = Application(
                     config,
                     context,
                     probe=BusyProbe(beside),
@@ -180,12 +180,8 @@ class PulsarSidecars:
         sidecar = Sidecar(
             context,
             NoServer(),
-            application.member,
-            application.election,
-            application.readiness,
-            dynamic=application.dynamic,
-            reachability=application.reachability,
-            close=broker.close,
+            application,
+            broker.close,
         )
         await sidecar.run(
             stopping,

@@ -10,8 +10,7 @@ from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.attach.prior_settings import PriorSettings
-from loadmanager.attach.shared_state import SharedState
+from loadmanager.attach.state import PriorSettings, SharedState
 from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.attach.stored_course import Course
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree

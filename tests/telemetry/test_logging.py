@@ -56,11 +56,11 @@ def events(stream: io.StringIO) -> list[dict[str, Any]]:
 def test_an_event_is_one_json_object_with_level_and_utc_time() -> None:
     stream = io.StringIO()
     configure_logging("json", "info", stream)
-    structlog.get_logger().info("bundle.lock.taken", bundle="a/b/0x0_0x1", cpu_fraction=0.5)
+    structlog.get_logger().info("bundle.lock.acquired", bundle="a/b/0x0_0x1", cpu_fraction=0.5)
     (event,) = events(stream)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", event.pop("timestamp"))
     assert event == {
-        "event": "bundle.lock.taken",
+        "event": "bundle.lock.acquired",
         "level": "info",
         "bundle": "a/b/0x0_0x1",
         "cpu_fraction": 0.5,

@@ -170,7 +170,7 @@ class ThreadedHistory:
         try:
             self._writers[offer.stream].add(offer.make())
         except ValueError as error:
-            log.error("history.record.unfit", stream=offer.stream.value, error=str(error))  # noqa: TRY400 - the number says all
+            log.error("history.record.invalid", stream=offer.stream.value, error=str(error))  # noqa: TRY400 - the number says all
             self._lost(offer.stream, "unfit", offer.at_ms)
 
     def _flush(self) -> None:

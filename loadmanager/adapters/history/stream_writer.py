@@ -208,7 +208,7 @@ class StreamWriter:
         """Return whether the open file was deleted, so that a new one is needed."""
         if self._disk.is_there(file.fd, file.path):
             return False
-        log.error("history.file.vanished", path=str(file.path), lines=file.lines)
+        log.error("history.file.missing", path=str(file.path), lines=file.lines)
         self._file = None
         self._disk.close(file.fd)
         return True

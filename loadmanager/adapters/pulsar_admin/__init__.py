@@ -6,6 +6,7 @@ from loadmanager.adapters.pulsar_admin.client import (
     NotPulsar,
     PulsarAdmin,
     PulsarAdminError,
+    RequestFailed,
     RightMissing,
     Unanswered,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "NotPulsar",
     "PulsarAdmin",
     "PulsarAdminError",
+    "RequestFailed",
     "RightMissing",
     "Unanswered",
 ]

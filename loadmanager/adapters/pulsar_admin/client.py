@@ -26,15 +26,22 @@ class PulsarAdminError(LoadManagerError):
     """A request to a broker's admin REST failed; the message says where and why."""
 
 
-class Unanswered(PulsarAdminError):
+class RightMissing(PulsarAdminError):
+    """401 or 403: the token or certificate is missing, expired, or lacks the permission.
+
+    Any further request would get the same answer.
+    """
+
+
+class RequestFailed(PulsarAdminError):
+    """One request failed for another reason; other requests may succeed."""
+
+
+class Unanswered(RequestFailed):
     """No answer came in time, or the connection failed: the broker may be down."""
 
 
-class RightMissing(PulsarAdminError):
-    """401 or 403: the token or certificate is missing, expired, or lacks the permission."""
-
-
-class AnswerRefused(PulsarAdminError):
+class AnswerRefused(RequestFailed):
     """A status other than 200, or an answer that is too long."""
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -42,7 +49,7 @@ class AnswerRefused(PulsarAdminError):
         self.status = status
 
 
-class NotPulsar(PulsarAdminError):
+class NotPulsar(RequestFailed):
     """The answer is not in the form of a Pulsar broker's."""
 
 
@@ -108,8 +115,8 @@ class PulsarAdmin:
         if self._session is not None:
             await self._session.close()
 
-    async def json(self, url: str) -> Any:
-        """Return the JSON at ``url``.
+    async def json(self, url: str, *, absent: Collection[int] = (), instead: Any = None) -> Any:
+        """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
         Raises:
             Unanswered: no answer comes in time.
@@ -117,7 +124,12 @@ class PulsarAdmin:
             AnswerRefused: a status other than 200, or an answer that is too long.
             NotPulsar: the answer is not JSON.
         """
-        text = await self.text(url)
+        try:
+            text = await self.text(url)
+        except AnswerRefused as error:
+            if error.status in absent:
+                return instead
+            raise
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -176,7 +188,7 @@ class PulsarAdmin:
                         data=body or None,
                         headers=self._headers(method),
                         allow_redirects=False,
-                        ssl=self._tls(),
+                        ssl=self.access.tls or True,
                     ) as answer:
                         self.cost.requests += 1
                         if answer.status not in _REDIRECTS:
@@ -250,9 +262,6 @@ class PulsarAdmin:
                 connector=aiohttp.TCPConnector(limit=64, limit_per_host=4),
             )
         return self._session
-
-    def _tls(self) -> ssl.SSLContext | bool:
-        return True if self.access.tls is None else self.access.tls
 
     def _headers(self, method: Method) -> dict[str, str]:
         headers = {"Accept-Encoding": "gzip"}

@@ -35,78 +35,65 @@ class Exposition:
 
     Attributes:
         topics: the counters of each topic, by its full name (a partition is a topic).
-        namespaces: those with counters of the whole namespace instead of its topics
-            (``exposeTopicLevelMetricsInPrometheus=false``).
         usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
             ``bandwidth_out``, as the broker's load manager last measured them.
         cpu_seconds: CPU time of the broker's process since its start, None if not reported.
         started_s: time of that start, in seconds since 1970 by the broker's clock, None if not
             reported.
-        malformed: number of lines without a valid number.
     """
 
     topics: dict[str, Counters] = field(default_factory=dict)
-    namespaces: set[str] = field(default_factory=set)
     usages: dict[str, float] = field(default_factory=dict)
     cpu_seconds: float | None = None
     started_s: float | None = None
-    malformed: int = 0
 
 
 async def read_exposition(blocks: AsyncIterator[bytes]) -> Exposition:
     """Return the metrics in blocks of whole lines; raises the errors of reading them."""
-    found = _Reading()
+    seen = Exposition()
+    # Outgoing traffic of a topic is reported for each of its subscriptions.
+    sums: dict[str, list[float]] = {}
+    # Some versions also report a line for all subscriptions of a topic together.
+    totals: dict[tuple[str, int], float] = {}
     async for block in blocks:
-        for match in _LINE.finditer(block):
-            found.take(match)
-    return found.done()
+        for line in _LINE.finditer(block):
+            direction, kind, process, usage, labels, text = line.groups()
+            value = _number(text)
+            if value is None:
+                continue
+            if process == b"process_start_time_seconds":
+                seen.started_s = value
+            elif process is not None:
+                seen.cpu_seconds = value
+            elif usage is not None:
+                seen.usages[usage.decode()] = value
+            else:
+                _count(_PLACE[direction, kind], _labels(labels), value, sums, totals)
+    for (topic, place), value in totals.items():
+        sums[topic][place] = value
+    seen.topics = {topic: Counters(*one) if any(one) else NOTHING for topic, one in sums.items()}
+    return seen
 
 
-class _Reading:
-    """Sums up lines. Outgoing traffic of a topic is reported for each of its subscriptions."""
-
-    def __init__(self) -> None:
-        self._seen = Exposition()
-        self._sums: dict[str, list[float]] = {}
-        # Some versions also report a line for all subscriptions of a topic together.
-        self._totals: dict[tuple[str, int], float] = {}
-
-    def take(self, line: re.Match[bytes]) -> None:
-        direction, kind, process, usage, labels, text = line.groups()
-        value = _number(text)
-        if value is None:
-            self._seen.malformed += 1
-        elif process == b"process_start_time_seconds":
-            self._seen.started_s = value
-        elif process is not None:
-            self._seen.cpu_seconds = value
-        elif usage is not None:
-            self._seen.usages[usage.decode()] = value
-        else:
-            self._count(_PLACE[direction, kind], _labels(labels), value)
-
-    def _count(self, place: int, labels: dict[str, str], value: float) -> None:
-        # The line of the subscription already counts its consumers.
-        if "consumer_name" in labels or "consumer_id" in labels:
-            return
-        topic = _topic(labels)
-        if topic is None:
-            if namespace := labels.get("namespace"):
-                self._seen.namespaces.add(namespace)
-            return
-        sums = self._sums.setdefault(topic, [0.0, 0.0, 0.0, 0.0])
-        if "subscription" in labels:
-            sums[place] += value
-        else:
-            self._totals[topic, place] = value
-
-    def done(self) -> Exposition:
-        for (topic, place), value in self._totals.items():
-            self._sums[topic][place] = value
-        self._seen.topics = {
-            topic: Counters(*sums) if any(sums) else NOTHING for topic, sums in self._sums.items()
-        }
-        return self._seen
+def _count(
+    place: int,
+    labels: dict[str, str],
+    value: float,
+    sums: dict[str, list[float]],
+    totals: dict[tuple[str, int], float],
+) -> None:
+    """Add the value of one line to the sums of its topic, or keep it as a total."""
+    # The line of the subscription already counts its consumers.
+    if "consumer_name" in labels or "consumer_id" in labels:
+        return
+    topic = _topic(labels)
+    if topic is None:
+        return  # Counters of a whole namespace: its topics are not exposed.
+    counters = sums.setdefault(topic, [0.0, 0.0, 0.0, 0.0])
+    if "subscription" in labels:
+        counters[place] += value
+    else:
+        totals[topic, place] = value
 
 
 def _labels(text: bytes) -> dict[str, str]:

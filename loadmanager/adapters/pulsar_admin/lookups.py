@@ -1,26 +1,20 @@
 """Lookups at a Pulsar broker: owners and partitions of topics, bundles and namespaces."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import AnswerRefused, NotPulsar, PulsarAdmin
+from loadmanager.core.bundle_traffic import topics_in
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.hashing import FULL_RANGE_END, position
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    TopicName,
-    namespace_of,
-    parse_full_topic,
-    parse_namespace,
-    range_of,
-)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_namespace
 from loadmanager.core.load import BrokerUrls
 
+_ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND})
+# In the order of the fields of `BrokerUrls`.
 _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 
 
@@ -34,15 +28,12 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
     local = quote(topic.local, safe="")
     where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
     answer = await admin.json(where)
-    texts = {key: _text(answer, key) for key in _KEYS}
-    if not texts["httpUrl"] and not texts["httpUrlTls"]:
+    found = answer if isinstance(answer, dict) else {}
+    texts = [text if isinstance(text := found.get(key), str) else "" for key in _KEYS]
+    urls = BrokerUrls(*texts)
+    if not urls.http_url and not urls.http_url_tls:
         raise NotPulsar(f"{where}: no httpUrl; expected the lookup answer of a Pulsar broker")
-    return BrokerUrls(
-        http_url=texts["httpUrl"],
-        http_url_tls=texts["httpUrlTls"],
-        broker_url=texts["brokerUrl"],
-        broker_url_tls=texts["brokerUrlTls"],
-    )
+    return urls
 
 
 async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
@@ -57,17 +48,11 @@ async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> Broke
 async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int:
     """Return the number of partitions of a topic, 0 if it is not partitioned or does not exist.
 
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
+    Raises as `PulsarAdmin.json`, as all functions below.
     """
     local = quote(topic.local, safe="")
     where = f"{url}/admin/v2/{topic.domain}/{topic.namespace}/{local}/partitions"
-    try:
-        answer = await admin.json(where)
-    except AnswerRefused as error:
-        if error.status == HTTPStatus.NOT_FOUND:
-            return 0
-        raise
+    answer = await admin.json(where, absent=_ABSENT, instead={"partitions": 0})
     count = answer.get("partitions") if isinstance(answer, dict) else None
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a number of partitions")
@@ -75,11 +60,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
 
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
-    """Return the bundles of a namespace, None if it does not exist.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the bundles of a namespace, None if it does not exist."""
     where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
     try:
         answer = await admin.json(where)
@@ -97,53 +78,28 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
 
 
 async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
-    """Return the namespaces of all tenants; those of version 1 are left out.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the namespaces of all tenants; those of version 1 are left out."""
     found: set[Namespace] = set()
     for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
-        try:
-            listed = await _names(admin, f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}")
-        except AnswerRefused as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                continue  # It was deleted in the meantime.
-            raise
-        for name in listed:
+        where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
+        # A tenant that was deleted in the meantime has none.
+        for name in await _names(admin, where, absent=_ABSENT):
             with suppress(InvalidName):
                 found.add(parse_namespace(name))
     return frozenset(found)
 
 
-async def _names(admin: PulsarAdmin, where: str) -> list[str]:
-    answer = await admin.json(where)
+async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -> list[str]:
+    answer = await admin.json(where, absent=absent, instead=[])
     if not isinstance(answer, list) or not all(isinstance(one, str) for one in answer):
         raise NotPulsar(f"{where}: answered {answer!r:.60}; expected a list of names")
     return answer
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
-    """Return the persistent topics of a bundle, loaded or not.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
-    namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
-    bounds = bundle.rpartition("/")[2]
+    """Return the persistent topics of a bundle, loaded or not."""
+    namespace, _, bounds = bundle.rpartition("/")
     # Older versions ignore the bundle, and list all of the namespace.
     answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")
-    found: list[TopicName] = []
-    for name in answer if isinstance(answer, list) else ():
-        try:
-            topic = parse_full_topic(str(name))
-        except InvalidName:
-            continue
-        if lower <= position(topic, "crc32") <= upper - (upper != FULL_RANGE_END):
-            found.append(topic)
-    return tuple(found)
-
-
-def _text(content: Any, key: str) -> str:
-    value = content.get(key) if isinstance(content, dict) else None
-    return value if isinstance(value, str) else ""
+    names = map(str, answer if isinstance(answer, list) else ())
+    return tuple(topic for _, topic, _ in topics_in(bundle, names))

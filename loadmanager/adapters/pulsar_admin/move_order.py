@@ -23,8 +23,7 @@ from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin.client import (
     AnswerRefused,
-    PulsarAdmin,
-    PulsarAdminError,
+    RequestFailed,
     RightMissing,
     Unanswered,
 )
@@ -91,7 +90,6 @@ class MoveOrder:
         left: whether the source may have closed its topics without notifying their clients.
     """
 
-    admin: PulsarAdmin
     brokers: BrokerQueries
     claims: bool
     move: Move
@@ -139,10 +137,8 @@ class MoveOrder:
         topic = f"{self.move.topic.domain}/{self.move.topic.namespace}/{local}"
         try:
             url = f"{self.brokers.address(self.move.target)}/lookup/v2/topic/{topic}"
-            await self.admin.text(f"{url}?authoritative=true")
-        except RightMissing:
-            raise
-        except PulsarAdminError:
+            await self.brokers.admin.text(f"{url}?authoritative=true")
+        except RequestFailed:
             return
 
     async def find(self) -> BrokerId | None:
@@ -160,9 +156,7 @@ class MoveOrder:
         self._said = ""
         try:
             await self._order(self._owner or self.move.source)
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             # The broker may have carried out the order without an answer, or with an error.
             self._said = str(error)
             final = _final_state(error)
@@ -181,7 +175,7 @@ class MoveOrder:
         destination = quote(self.move.target, safe="")
         url = f"{self._unload_url(owner)}?destinationBroker={destination}"
         if self.claims:
-            await self.admin.change("PUT", url)
+            await self.brokers.admin.change("PUT", url)
             await self.claim()
         elif not await self._sent(url, self.look_s):
             self.left = self._back = True
@@ -192,7 +186,7 @@ class MoveOrder:
         Returns before the answer, too, if the target serves the bundle. A broker does not list
         a bundle that it is releasing.
         """
-        change = asyncio.create_task(self.admin.change("PUT", url))
+        change = asyncio.create_task(self.brokers.admin.change("PUT", url))
         try:
             while not (await asyncio.wait({change}, timeout=look_s))[0]:
                 if await self.brokers.surely_serves(self.move.target, self.move.bundle):
@@ -234,9 +228,7 @@ class MoveOrder:
         """
         try:
             return await self._sent(self._unload_url(source), look_s)
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             self._said = f"{source} had it back and did not release it again: {error}"
             await asyncio.sleep(_RETURN_PAUSE_S)
             return not await self.brokers.surely_serves(source, self.move.bundle)
@@ -259,7 +251,7 @@ class MoveOrder:
         return Outcome(state="landed_elsewhere", reason=why, attempts=attempts, owner=owner)
 
 
-def _final_state(error: PulsarAdminError) -> OutcomeState | None:
+def _final_state(error: RequestFailed) -> OutcomeState | None:
     """Return the final state after a refused order, None if the move may still succeed."""
     if isinstance(error, AnswerRefused):
         if error.status in _CHANGED:

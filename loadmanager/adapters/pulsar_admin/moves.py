@@ -1,13 +1,13 @@
 """Moves of a cluster's bundles through Pulsar's admin REST, some one after another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import RequestFailed, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import (
     LOOK_S,
     RETURN_S,
@@ -18,11 +18,11 @@ from loadmanager.adapters.pulsar_admin.move_order import (
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
-CALM_RATIO: Final = 3.0
-MOST_CALM_S: Final = 3.0
+PAUSE_RATIO: Final = 3.0
+LONGEST_PAUSE_S: Final = 3.0
 """The longest pause between two claimed moves off one broker.
 
-It is `CALM_RATIO` times the duration of the first move, up to this. A modular broker answers
+It is `PAUSE_RATIO` times the duration of the first move, up to this. A modular broker answers
 requests for a topic that it is closing with an error, upon which several clients (in C++ and
 Python, older ones in Java) close their connection to it. They look up all their topics there
 again, and once more if the next move comes before they have reconnected.
@@ -47,8 +47,7 @@ class BundleMover:
     bundle would wait for those of the last.
 
     Attributes:
-        address: returns the URL of a broker.
-        brokers: returns all brokers of the cluster, to find a bundle that landed elsewhere.
+        brokers: the brokers of the cluster.
         claims: whether moves need the claim, as with the modular load manager.
         look_s: see `LOOK_S`.
         return_s: see `RETURN_S`.
@@ -56,10 +55,7 @@ class BundleMover:
         avoided: the brokers to which no move begins for now; see `AVOIDED_S`.
     """
 
-    admin: PulsarAdmin
-    address: Callable[[BrokerId], str]
-    cluster: str
-    brokers: Callable[[], Collection[BrokerId]]
+    brokers: BrokerQueries
     claims: bool
     look_s: float = LOOK_S
     return_s: float = RETURN_S
@@ -68,13 +64,8 @@ class BundleMover:
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _sources: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
     _targets: dict[BrokerId, asyncio.Lock] = field(default_factory=dict)
-    _calm_s: dict[BrokerId, float] = field(default_factory=dict)
+    _paused_until_s: dict[BrokerId, float] = field(default_factory=dict)
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _queries: BrokerQueries = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Prepare the queries to brokers."""
-        self._queries = BrokerQueries(self.admin, self.address, self.cluster, self.brokers)
 
     def close(self) -> None:
         """Begin no further moves; moves that wait end at once."""
@@ -112,7 +103,7 @@ class BundleMover:
         async with self._targets.setdefault(target, asyncio.Lock()):
             if self._over.is_set():
                 return Outcome(state="superseded", reason="the term ended")
-            if why := await self._queries.why_not_ready(target):
+            if why := await self.brokers.why_not_ready(target):
                 return Outcome(state="failed", reason=why)
             ordered()
             order = self._order(move)
@@ -132,7 +123,7 @@ class BundleMover:
         entering = self._targets.setdefault(target, asyncio.Lock())
         async with self._sources.setdefault(source, asyncio.Lock()):
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._calm_s.get(source, 0.0) - monotonic()):
+                async with asyncio.timeout(self._paused_until_s.get(source, 0.0) - monotonic()):
                     await self._over.wait()
             async with entering:
                 began_s = monotonic()
@@ -141,20 +132,18 @@ class BundleMover:
                 finally:
                     ended_s = monotonic()
                     if self.claims:
-                        calm_s = min(CALM_RATIO * (ended_s - began_s), MOST_CALM_S)
-                        self._calm_s[source] = ended_s + calm_s
+                        pause_s = min(PAUSE_RATIO * (ended_s - began_s), LONGEST_PAUSE_S)
+                        self._paused_until_s[source] = ended_s + pause_s
 
     async def _why_not(self, move: Move) -> Outcome | None:
         """Return the outcome of a move that cannot begin, None if it may begin."""
         try:
-            if not await self._queries.serves(move.source, move.bundle):
+            if not await self.brokers.serves(move.source, move.bundle):
                 why = f"{move.source} does not serve it any more"
                 return Outcome(state="superseded", reason=why)
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             return Outcome(state="failed", reason=str(error), owner=move.source)
-        why = await self._queries.why_not_ready(move.target)
+        why = await self.brokers.why_not_ready(move.target)
         if not why and move.target in self.avoided:
             why = f"{move.target} says that it is ready, but a move to it did not arrive before"
         return Outcome(state="failed", reason=why, owner=move.source) if why else None
@@ -169,7 +158,7 @@ class BundleMover:
         until_s = monotonic() + AVOIDED_S
         with suppress(RightMissing):
             while not self._over.is_set() and monotonic() < until_s:
-                if await self._queries.why_not_ready(broker):
+                if await self.brokers.why_not_ready(broker):
                     return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_AVOIDED_PAUSE_S):
@@ -177,8 +166,7 @@ class BundleMover:
 
     def _order(self, move: Move) -> MoveOrder:
         return MoveOrder(
-            admin=self.admin,
-            brokers=self._queries,
+            brokers=self.brokers,
             claims=self.claims,
             move=move,
             over=self._over,

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, PulsarAdminError, RightMissing
+from loadmanager.adapters.pulsar_admin.client import PulsarAdmin, RequestFailed
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 
 
 async def read_owned(
     admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
-) -> tuple[tuple[BundleId, ...], tuple[str, ...]]:
-    """Return the bundles of the broker at ``url``, and names that are not bundles of version 2.
+) -> tuple[BundleId, ...]:
+    """Return the bundles of the broker at ``url``, without those of version 1.
 
     Raises:
         PulsarAdminError: as `PulsarAdmin.json`.
@@ -21,13 +22,10 @@ async def read_owned(
     path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
     answer = await admin.json(f"{url}{path}")
     owned: list[BundleId] = []
-    foreign: list[str] = []
     for name in answer if isinstance(answer, dict) else ():
-        try:
+        with suppress(InvalidName):
             owned.append(parse_bundle(name))
-        except InvalidName:
-            foreign.append(name)
-    return tuple(owned), tuple(foreign)
+    return tuple(owned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +42,14 @@ class BrokerQueries:
     cluster: str
     brokers: Callable[[], Collection[BrokerId]]
 
-    async def serves(self, broker: BrokerId, bundle: BundleId) -> bool:
-        """Return whether a broker reports that it serves a bundle.
+    async def serves(self, broker: BrokerId, *bundles: BundleId) -> bool:
+        """Return whether a broker reports that it serves all of these bundles.
 
         Raises:
             PulsarAdminError: as `read_owned`.
         """
-        owned, _ = await read_owned(self.admin, self.address(broker), self.cluster, broker)
-        return bundle in owned
+        owned = await read_owned(self.admin, self.address(broker), self.cluster, broker)
+        return set(bundles) <= set(owned)
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
         """Return as `serves`, but False for a broker that does not answer.
@@ -61,9 +59,7 @@ class BrokerQueries:
         """
         try:
             return await self.serves(broker, bundle)
-        except RightMissing:
-            raise
-        except PulsarAdminError:
+        except RequestFailed:
             return False
 
     async def owner(self, bundle: BundleId, *, but: BrokerId | None = None) -> BrokerId | None:
@@ -76,9 +72,7 @@ class BrokerQueries:
         """Return why a broker is not ready for bundles, "" if it is; raises as `surely_serves`."""
         try:
             ready = await self.admin.text(f"{self.address(broker)}/admin/v2/brokers/ready")
-        except RightMissing:
-            raise
-        except PulsarAdminError as error:
+        except RequestFailed as error:
             return str(error)
         if ready.strip() != "ok":
             return f"{broker} says {ready[:60]!r} of itself; expected 'ok'"

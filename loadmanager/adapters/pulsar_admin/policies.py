@@ -50,12 +50,7 @@ async def read_failure_domains(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return failure domains by name, in Pulsar's form; raises as `PulsarAdmin.json`."""
     where = f"{url}/admin/v2/clusters/{quote(cluster, safe='')}/failureDomains"
-    try:
-        found = await admin.json(where)
-    except AnswerRefused as error:
-        if error.status in _NONE:
-            return {}
-        raise
+    found = await admin.json(where, absent=_NONE, instead={})
     if not isinstance(found, dict) or not all(isinstance(one, dict) for one in found.values()):
         raise NotPulsar(f"{where}: expected failure domains by name, each a JSON object")
     return found

@@ -25,7 +25,7 @@ from loadmanager.testbed.faults.session import ClientSession
 from loadmanager.testbed.faults.trace import PROCESS
 from loadmanager.testbed.faults.virtual_time import ProcessClock, SlowComputing
 from loadmanager.testbed.faults.wires import Gate, Losses
-from loadmanager.wiring.application import Application, join
+from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 
 SESSION_S = 10.0
@@ -177,7 +177,7 @@ class Agent:
         rng = np.random.default_rng(self._world.rng.randrange(2**32))
         try:
             async with asyncio.TaskGroup() as commands:
-                self.application = join(
+                self.application = Application(
                     config,
                     self.context,
                     probe=ScriptedProbe(self.host),
@@ -188,12 +188,8 @@ class Agent:
                 sidecar = Sidecar(
                     self.context,
                     self.server,
-                    self.application.member,
-                    self.application.election,
-                    self.application.readiness,
-                    dynamic=self.application.dynamic,
-                    reachability=self.application.reachability,
-                    close=self.line.close,
+                    self.application,
+                    self.line.close,
                 )
                 await sidecar.run(
                     self.stop,

@@ -121,7 +121,7 @@ class Connection:
                 self._silent = False
                 await session.obey(frame)
         except ProtocolBroken as error:
-            log.warning("client.protocol.broken", peer=str(peer), why=str(error))
+            log.warning("client.protocol.violated", peer=str(peer), why=str(error))
         except _ENDINGS:
             pass
         except (OSError, Fenced) as error:

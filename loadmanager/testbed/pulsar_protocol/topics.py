@@ -113,7 +113,7 @@ class Topics:
 
     def lost(self, topic: ServedTopic, error: Exception) -> None:
         """Close a topic whose log can no longer be written; its clients look it up again."""
-        log.warning("topic.log.lost", topic=str(topic.name), why=str(error))
+        log.warning("topic.log.write_failed", topic=str(topic.name), why=str(error))
         self._close([topic])
         close_clients(topic)
 
@@ -186,7 +186,9 @@ class Topics:
             self._begin(self._hand_over.notify(bundle, gone))
             return
         if next_url:
-            log.info("bundle.clients.sent_on", bundle=bundle, topics=len(gone), broker_url=next_url)
+            log.info(
+                "bundle.clients.forwarded", bundle=bundle, topics=len(gone), broker_url=next_url
+            )
         # Not in the midst of it: the message that ended the bundle is acknowledged first.
         for topic in gone:
             asyncio.get_running_loop().call_soon(close_clients, topic, next_url or None)
@@ -197,7 +199,7 @@ class Topics:
             try:
                 topic.close()
             except OSError as error:
-                log.warning("topic.log.unsaved", topic=str(topic.name), why=str(error))
+                log.warning("topic.log.save_failed", topic=str(topic.name), why=str(error))
 
     def _begin(self, notifying: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(notifying)

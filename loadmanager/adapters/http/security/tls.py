@@ -70,7 +70,7 @@ class TlsFiles:
         except TlsFilesUnusable as error:
             log.warning("tls.files.refused", error=str(error))
             return False
-        log.info("tls.files.read", certificate=str(self.certificate))
+        log.info("tls.files.loaded", certificate=str(self.certificate))
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:

@@ -5,7 +5,7 @@ restarted. A value that others changed in the meantime is left unchanged.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from loadmanager.adapters.pulsar_admin import NotPulsar, PulsarAdmin
 from loadmanager.attach.discovery import PulsarCluster, describe
-from loadmanager.attach.prior_settings import PriorSettings, State
+from loadmanager.attach.state import PriorSettings, State
 from loadmanager.core.errors import LoadManagerError
 
 CONFIGURATION: Final = "/admin/v2/brokers/configuration"
@@ -43,12 +43,12 @@ _OFF: Final = "false"
 _PAUSE_S: Final = 0.2
 
 
-class NotQuiet(LoadManagerError):
+class BalancerNotOff(LoadManagerError):
     """Pulsar's own balancer must not, or cannot, be switched off; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class PulsarBalancer:
     """Switches Pulsar's own balancer off, and restores its settings."""
 
     admin: PulsarAdmin
@@ -56,7 +56,7 @@ class Quiet:
     settle_s: float = 10.0
     """Time within which brokers must apply a dynamic setting."""
     otherwise: str = "give --take-over"
-    """The remedy, in the message of `NotQuiet`, if shedding is off without a controller."""
+    """The remedy, in the message of `BalancerNotOff`, if shedding is off without a controller."""
 
     async def begin(self, url: str, cluster: PulsarCluster, *, take_over: bool) -> None:
         """Store the settings, then switch the balancer off on all brokers.
@@ -64,7 +64,7 @@ class Quiet:
         Settings that an earlier controller stored and did not restore are not replaced.
 
         Raises:
-            NotQuiet: shedding was already switched off by others, or brokers do not apply the
+            BalancerNotOff: shedding was already switched off by others, or brokers do not apply the
                 setting.
             StateUnusable: the settings cannot be stored; nothing was changed.
             PulsarAdminError: a setting cannot be read or changed.
@@ -72,9 +72,9 @@ class Quiet:
         dynamic = await read_dynamic(self.admin, url)
         if await self.state.read() is None:
             if dynamic.get(SHEDDING) == _OFF and not take_over:
-                raise NotQuiet(
+                raise BalancerNotOff(
                     f"{cluster.name}: {SHEDDING} is overridden with false, and not by a controller "
-                    f"with the state {self.state.where}: another one may balance this cluster; "
+                    f"with the state {self.state.where()}: another one may balance this cluster; "
                     f"end it, or {self.otherwise}"
                 )
             effective = {key: _alike(cluster, key) for key in SWITCHES}
@@ -85,7 +85,9 @@ class Quiet:
                 await write_dynamic(self.admin, url, key, _OFF)
         late = await self._until(url, dict.fromkeys(SWITCHES, _OFF))
         if late:
-            raise NotQuiet(f"{cluster.name}: {'; '.join(late)} {self.settle_s:g} s after the order")
+            raise BalancerNotOff(
+                f"{cluster.name}: {'; '.join(late)} {self.settle_s:g} s after the order"
+            )
 
     async def restore(self, url: str) -> tuple[str, ...]:
         """Restore all settings; return one line for each.
@@ -96,7 +98,7 @@ class Quiet:
         """
         prior = await self.state.read()
         if prior is None:
-            return (f"nothing to restore: {self.state.where} does not exist",)
+            return (f"nothing to restore: {self.state.where()} does not exist",)
         dynamic = await read_dynamic(self.admin, url)
         done: list[str] = []
         for key, value in prior.dynamic.items():
@@ -137,16 +139,14 @@ class Quiet:
             await asyncio.sleep(_PAUSE_S)
 
 
-def disturbance(cluster: PulsarCluster) -> str:
+def switched_on(cluster: PulsarCluster) -> str:
     """Return which settings are switched on, on which brokers, "" if none is."""
-    return "; ".join(_switched_on(cluster, SWITCHES))
-
-
-def _switched_on(cluster: PulsarCluster, keys: Collection[str]) -> Iterator[str]:
-    for key in keys:
-        brokers = cluster.differing(key).get("true", ())
-        if brokers:
-            yield f"{key} was switched on by others (true on {', '.join(brokers)})"
+    on = {key: cluster.differing(key).get("true") for key in SWITCHES}
+    return "; ".join(
+        f"{key} was switched on by others (true on {', '.join(brokers)})"
+        for key, brokers in on.items()
+        if brokers
+    )
 
 
 def _alike(cluster: PulsarCluster, key: str) -> str:

@@ -33,7 +33,7 @@ from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 POLICIES_EVERY_S: Final = 30.0
 GROUPS_EVERY_S: Final = 300.0
 _LEAST_PAUSE_S: Final = 0.5
@@ -42,7 +42,7 @@ _LOG_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class Importing:
+class Importer:
     """Copies boundaries, anti-affinity groups, isolation policies and failure domains from Pulsar.
 
     ``cluster`` is the name of the cluster in loadmanager's configuration, which the copies of
@@ -66,13 +66,13 @@ class Importing:
         clock, changes = self.context.clock, self.context.cluster_state.owner_changes
         while True:
             try:
-                await self.look()
+                await self.import_due()
             except (PulsarAdminError, CoordinationError, LookupRefused) as error:
                 self._log_failure(str(error) or type(error).__name__)
             await clock.sleep(_LEAST_PAUSE_S)
-            await changes.wait(LOOK_EVERY_S)
+            await changes.wait(CHECK_EVERY_S)
 
-    async def look(self) -> None:
+    async def import_due(self) -> None:
         """Import what is due.
 
         Raises:
@@ -81,8 +81,7 @@ class Importing:
         """
         now_s = self.context.clock.monotonic_s()
         if now_s >= self._policies_due_s:
-            await self._import_isolation()
-            await self._import_domains()
+            await self._import_policies()
             self._policies_due_s = now_s + POLICIES_EVERY_S
         listed = list(self.context.cluster_state.owners)
         stale = await self._unknown(listed)
@@ -93,8 +92,10 @@ class Importing:
 
         async def bounded(namespace: Namespace) -> None:
             async with parallel:
-                await self._import(namespace)
-                self._group_due_s[namespace] = now_s + GROUPS_EVERY_S
+                if await self._import(namespace):
+                    self._group_due_s[namespace] = now_s + GROUPS_EVERY_S
+                else:
+                    self._group_due_s.pop(namespace, None)
 
         ended = await asyncio.gather(*map(bounded, sorted(due)), return_exceptions=True)
         for error in ended:
@@ -116,12 +117,12 @@ class Importing:
                 found.add(namespace)
         return found
 
-    async def _import(self, namespace: Namespace) -> None:
+    async def _import(self, namespace: Namespace) -> bool:
+        """Copy boundaries and group of a namespace; return whether it exists."""
         admin, url, path = self.broker.admin, self.broker.url, znodes.local_policies(namespace)
         found = await read_boundaries(admin, url, namespace)
         if found is None:
-            self._group_due_s.pop(namespace, None)
-            return  # It was deleted; brokers will stop listing its bundles.
+            return False  # It was deleted; brokers will stop listing its bundles.
         group = await read_anti_affinity_group(admin, url, namespace)
 
         def edit(data: bytes | None) -> bytes:
@@ -129,21 +130,19 @@ class Importing:
 
         await self._documents.change(path, edit)
         await self.context.cluster_state.reread_boundaries(namespace)
+        return True
 
-    async def _import_isolation(self) -> None:
-        found, _ = await read_isolation_text(
-            self.broker.admin, self.broker.url, self.broker.cluster
-        )
-        await self._enter(znodes.isolation_policies(self.cluster), found.encode())
+    async def _import_policies(self) -> None:
+        asked = (self.broker.admin, self.broker.url, self.broker.cluster)
+        isolation, _ = await read_isolation_text(*asked)
+        await self._write(znodes.isolation_policies(self.cluster), isolation.encode())
+        folder, domains = znodes.failure_domains(self.cluster), await read_failure_domains(*asked)
+        for name in sorted({*domains, *await self._documents.names(folder)}):
+            await self._write(
+                f"{folder}/{name}", to_json(domains[name]) if name in domains else None
+            )
 
-    async def _import_domains(self) -> None:
-        broker, folder = self.broker, znodes.failure_domains(self.cluster)
-        found = await read_failure_domains(broker.admin, broker.url, broker.cluster)
-        entered = await self._documents.names(folder)
-        for name in sorted({*found, *entered}):
-            await self._enter(f"{folder}/{name}", to_json(found[name]) if name in found else None)
-
-    async def _enter(self, path: str, data: bytes | None) -> None:
+    async def _write(self, path: str, data: bytes | None) -> None:
         await self._documents.change(path, lambda _: data)
 
     def _log_failure(self, why: str) -> None:

@@ -9,8 +9,14 @@ from fake_pulsar import CONFIGURATION, FakePulsar, refused
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin, RightMissing
 from loadmanager.attach.discovery import discover
-from loadmanager.attach.prior_settings import PriorSettings, StateFile, StateUnusable, locked_state
-from loadmanager.attach.quiet import SHEDDING, SWITCHES, NotQuiet, Quiet, disturbance
+from loadmanager.attach.pulsar_balancer import (
+    SHEDDING,
+    SWITCHES,
+    BalancerNotOff,
+    PulsarBalancer,
+    switched_on,
+)
+from loadmanager.attach.state import PriorSettings, StateFile, StateUnusable, locked_state
 
 SPLITS = "loadBalancerAutoBundleSplitEnabled"
 
@@ -21,45 +27,45 @@ def state(tmp_path: Path) -> StateFile:
 
 
 @pytest.fixture
-async def quiet(pulsar: FakePulsar, state: StateFile) -> AsyncIterator[Quiet]:
+async def balancer(pulsar: FakePulsar, state: StateFile) -> AsyncIterator[PulsarBalancer]:
     admin = PulsarAdmin(Access(), known={one.name for one in pulsar.brokers})
-    yield Quiet(admin, state, settle_s=0.5)
+    yield PulsarBalancer(admin, state, settle_s=0.5)
     await admin.close()
 
 
-async def begin(quiet: Quiet, pulsar: FakePulsar, *, take_over: bool = False) -> None:
-    cluster = await discover(quiet.admin, pulsar.url)
-    await quiet.begin(pulsar.url, cluster, take_over=take_over)
+async def begin(balancer: PulsarBalancer, pulsar: FakePulsar, *, take_over: bool = False) -> None:
+    cluster = await discover(balancer.admin, pulsar.url)
+    await balancer.begin(pulsar.url, cluster, take_over=take_over)
 
 
 @pytest.mark.parametrize("prior", [{}, {SHEDDING: "true"}, {SPLITS: "false"}, {SPLITS: "true"}])
 @pytest.mark.parametrize("older", [False, True])
 async def test_exactly_what_was_set_before_is_restored(
-    pulsar: FakePulsar, quiet: Quiet, prior: dict[str, str], older: bool
+    pulsar: FakePulsar, balancer: PulsarBalancer, prior: dict[str, str], older: bool
 ) -> None:
     pulsar.dynamic.update(prior)
     pulsar.older = older
     before = [pulsar.runtime(one) for one in pulsar.brokers]
-    await begin(quiet, pulsar)
+    await begin(balancer, pulsar)
     assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
-    await quiet.restore(pulsar.url)
+    await balancer.restore(pulsar.url)
     assert pulsar.dynamic == prior
     assert [pulsar.runtime(one) for one in pulsar.brokers] == before
-    assert await quiet.state.read() is None
+    assert await balancer.state.read() is None
 
 
 async def test_the_prior_values_are_on_disk_before_anything_is_changed(
-    pulsar: FakePulsar, quiet: Quiet
+    pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
     kept: list[PriorSettings | None] = []
 
     async def look(_: web.Request) -> web.Response:
-        kept.append(await quiet.state.read())
+        kept.append(await balancer.state.read())
         return refused(500, "boom")
 
     pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}/false"] = look
     with pytest.raises(Exception, match="boom"):
-        await begin(quiet, pulsar)
+        await begin(balancer, pulsar)
     (prior,) = kept
     assert prior is not None
     assert prior.dynamic == dict.fromkeys(SWITCHES)
@@ -67,60 +73,62 @@ async def test_the_prior_values_are_on_disk_before_anything_is_changed(
     assert pulsar.dynamic == {}
 
 
-async def test_after_a_crash_the_first_prior_values_count(pulsar: FakePulsar, quiet: Quiet) -> None:
-    await begin(quiet, pulsar)
+async def test_after_a_crash_the_first_prior_values_count(
+    pulsar: FakePulsar, balancer: PulsarBalancer
+) -> None:
+    await begin(balancer, pulsar)
     # The controller was killed; the next one finds its own settings.
-    await begin(quiet, pulsar)
-    said = await quiet.restore(pulsar.url)
+    await begin(balancer, pulsar)
+    said = await balancer.restore(pulsar.url)
     assert pulsar.dynamic == {}
     assert said == (f"{SHEDDING}: not overridden again", f"{SPLITS}: not overridden again")
-    assert await quiet.restore(pulsar.url) == (
-        f"nothing to restore: {quiet.state.where} does not exist",
+    assert await balancer.restore(pulsar.url) == (
+        f"nothing to restore: {balancer.state.where()} does not exist",
     )
 
 
 async def test_a_crash_before_the_first_change_leaves_nothing_to_undo(
-    pulsar: FakePulsar, quiet: Quiet
+    pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
-    await quiet.state.write(
+    await balancer.state.write(
         PriorSettings(dynamic=dict.fromkeys(SWITCHES), effective=dict.fromkeys(SWITCHES, "true"))
     )
-    assert await quiet.restore(pulsar.url) == tuple(
+    assert await balancer.restore(pulsar.url) == tuple(
         f"{key}: not overridden, as before" for key in SWITCHES
     )
     assert pulsar.dynamic == {}
 
 
 async def test_shedding_that_somebody_else_switched_off_is_not_ours(
-    pulsar: FakePulsar, quiet: Quiet
+    pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
     pulsar.dynamic[SHEDDING] = "false"
-    with pytest.raises(NotQuiet, match="end it, or give --take-over"):
-        await begin(quiet, pulsar)
+    with pytest.raises(BalancerNotOff, match="end it, or give --take-over"):
+        await begin(balancer, pulsar)
     assert pulsar.dynamic == {SHEDDING: "false"}
-    assert await quiet.state.read() is None
-    await begin(quiet, pulsar, take_over=True)
+    assert await balancer.state.read() is None
+    await begin(balancer, pulsar, take_over=True)
     assert pulsar.dynamic == dict.fromkeys(SWITCHES, "false")
-    await quiet.restore(pulsar.url)
+    await balancer.restore(pulsar.url)
     assert pulsar.dynamic == {SHEDDING: "false"}
 
 
 async def test_what_somebody_changes_meanwhile_is_seen_and_stays(
-    pulsar: FakePulsar, quiet: Quiet
+    pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
-    await begin(quiet, pulsar)
-    assert disturbance(await discover(quiet.admin, pulsar.url)) == ""
+    await begin(balancer, pulsar)
+    assert switched_on(await discover(balancer.admin, pulsar.url)) == ""
     pulsar.dynamic[SHEDDING] = "true"
-    said = disturbance(await discover(quiet.admin, pulsar.url))
+    said = switched_on(await discover(balancer.admin, pulsar.url))
     names = ", ".join(sorted(one.name for one in pulsar.brokers))
     assert said == f"{SHEDDING} was switched on by others (true on {names})"
-    done = await quiet.restore(pulsar.url)
+    done = await balancer.restore(pulsar.url)
     assert f"{SHEDDING}: overridden with true, as set by others; left unchanged" in done
     assert pulsar.dynamic == {SHEDDING: "true"}
 
 
 async def test_a_broker_that_does_not_act_on_the_setting_is_named(
-    pulsar: FakePulsar, quiet: Quiet
+    pulsar: FakePulsar, balancer: PulsarBalancer
 ) -> None:
     deaf = pulsar.brokers[1]
 
@@ -128,22 +136,24 @@ async def test_a_broker_that_does_not_act_on_the_setting_is_named(
         return web.json_response({**pulsar.runtime(deaf), SHEDDING: "true"})
 
     deaf.instead[f"{CONFIGURATION}/runtime"] = tell
-    with pytest.raises(NotQuiet, match=f"{SHEDDING} is true on {deaf.name}"):
-        await begin(quiet, pulsar)
+    with pytest.raises(BalancerNotOff, match=f"{SHEDDING} is true on {deaf.name}"):
+        await begin(balancer, pulsar)
 
 
-async def test_without_the_right_nothing_is_forgotten(pulsar: FakePulsar, quiet: Quiet) -> None:
-    await begin(quiet, pulsar)
+async def test_without_the_right_nothing_is_forgotten(
+    pulsar: FakePulsar, balancer: PulsarBalancer
+) -> None:
+    await begin(balancer, pulsar)
 
     async def refuse(_: web.Request) -> web.Response:
         return refused(401, "expired")
 
     pulsar.brokers[0].instead[f"{CONFIGURATION}/{SHEDDING}"] = refuse
     with pytest.raises(RightMissing, match="the right to change it"):
-        await quiet.restore(pulsar.url)
-    assert await quiet.state.read() is not None
+        await balancer.restore(pulsar.url)
+    assert await balancer.state.read() is not None
     pulsar.brokers[0].instead.clear()
-    await quiet.restore(pulsar.url)
+    await balancer.restore(pulsar.url)
     assert pulsar.dynamic == {}
 
 
@@ -177,7 +187,16 @@ def test_one_controller_at_a_time_holds_the_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "dynamic": {"a": 1}, "effective": {}}'],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"format": 1}',
+        '{"dynamic": {}, "effective": {}}',
+        '{"format": 2, "dynamic": {}, "effective": {}}',
+        '{"format": 1, "dynamic": {"a": 1}, "effective": {}}',
+    ],
 )
 async def test_a_damaged_state_is_named_and_not_taken_for_none(state: StateFile, text: str) -> None:
     state.path.write_text(text, encoding="utf-8")

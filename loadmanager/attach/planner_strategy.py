@@ -8,9 +8,16 @@ import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.host_figures import Hosts
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import Chosen, Decided, Look, Missing, Samples
-from loadmanager.attach.tallied import Tallied
+from loadmanager.attach.strategy import (
+    ChosenMoves,
+    DecidedRound,
+    Missing,
+    Samples,
+    Strategy,
+    StrategyInput,
+)
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.even_rates import rate_plan
@@ -28,7 +35,7 @@ class StrategyInputMissing(LoadManagerError):
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannerStrategy(Strategy):
     """Decides as the leader of sidecars does, with one sample of each bundle per window.
 
     A strategy that needs host usage decides once per measurement interval of the brokers, and
@@ -37,7 +44,7 @@ class Planned:
     Attributes:
         name: of the strategy, as configured.
         planner: the strategy with its bounds.
-        tallied: the state of the cluster.
+        loads: the state of the cluster.
         hosts: reads host usage; None for a strategy that does not need it.
         acts: whether moves are made; otherwise the last ones are shown until it decides again.
         decided: the decision of this window, None without one.
@@ -45,14 +52,13 @@ class Planned:
 
     name: str
     planner: Planner
-    tallied: Tallied
+    loads: SampledLoads
     hosts: Hosts | None
     acts: bool = True
-    decided: Decided | None = None
+    decided: DecidedRound | None = None
     _memory: RoundMemory = field(default_factory=RoundMemory)
-    _plan: Plan | None = None
-    _choice: Decided | None = None
-    _weighed: Mapping[BundleId, str] = field(default_factory=dict)
+    _choice: DecidedRound | None = None
+    _last: DecidedRound | None = None
     _rounds: int = 0
     _decided_s: float = float("-inf")
     _last_end_s: float = float("-inf")
@@ -73,7 +79,7 @@ class Planned:
             if one.host is not None and one.host.unknown
         }
         never = [broker for broker in unknown if not _pending(samples[broker])]
-        if samples and len(never) == len(samples) and not self.tallied.ticks:
+        if samples and len(never) == len(samples) and not self.loads.ticks:
             broker, why = next(iter(unknown.items()))
             raise StrategyInputMissing(
                 f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
@@ -82,60 +88,58 @@ class Planned:
             )
         known = {broker: one for broker, one in samples.items() if broker not in unknown}
         self.decided = self._choice = None
-        self.tallied.take(cluster, known)
+        self.loads.take(cluster, known)
         return known, {**missing, **unknown}
 
-    def choose(self, look: Look) -> Chosen:
+    def choose(self, given: StrategyInput) -> ChosenMoves:
         """Return the planner's moves, and its refusals."""
-        early = self._too_early(look)
-        self._choice = None if early else self._round(look)
-        if self._choice is not None:
-            self._weighed = _weighed(self._choice)
-            return _chosen(look, self._choice.plan, self._weighed)
-        if self._plan is not None and not self.acts:
-            return _chosen(look, self._plan, self._weighed)
+        early = self._too_early(given)
+        self._choice = None if early else self._round(given)
+        shown = self._choice or (None if self.acts else self._last)
+        if shown is not None:
+            return _chosen(given, shown.plan, _weighed(shown))
         resting = Refusal("", Reason.COOLING_DOWN, early)
-        return _chosen(look, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
+        return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
-    def _round(self, look: Look) -> Decided:
+    def _round(self, given: StrategyInput) -> DecidedRound:
         """Return the decision of a round, without recording it."""
-        policies = replace(look.cluster.isolation, staying=frozenset(look.stays))
+        policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
         settings = self.planner.settings
-        moves = min(settings.moves_per_round, look.most_moves)
+        moves = min(settings.moves_per_round, given.most_moves)
         planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
-        view = self.tallied.view(policies)
+        view = self.loads.view(policies)
         # Ties are broken alike however often a window is decided on.
         rng = np.random.default_rng((_SEED, self._rounds))
         plan = planner.round(view, self._memory, rng, draining=False)
-        return Decided(planner=planner, view=view, memory=self._memory, plan=plan)
+        return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
 
-    def settle(self) -> None:
+    def record_choice(self) -> None:
         """Record the last choice of this window, before any of its moves is ordered."""
         self.decided = self._choice
         if self._choice is None:
             return
         self._rounds += 1
-        self._decided_s = self.tallied.now_s
-        self._plan = self._choice.plan
-        self._memory = self._plan.memory_before_orders(self._memory)
+        self._decided_s = self.loads.now_s
+        self._last = self._choice
+        self._memory = self._choice.plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
         """Record that a move was ordered, and the time at which it ended."""
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
-            if self._plan is not None and task.kind is TaskKind.MOVE:
-                self._memory = self._plan.memory_after_orders(self._memory, {task.bundle})
+            if self._last is not None and task.kind is TaskKind.MOVE:
+                self._memory = self._last.plan.memory_after_orders(self._memory, {task.bundle})
         elif task.state.ended and task.bundle in self._under_way:
             self._under_way.discard(task.bundle)
-            self._last_end_s = self.tallied.monotonic_s()
+            self._last_end_s = self.loads.monotonic_s()
 
-    def _too_early(self, look: Look) -> str:
+    def _too_early(self, given: StrategyInput) -> str:
         """Return why no decision is made on these samples, "" if one is."""
-        shows_since_s = min((one.shows_since_s for one in look.samples.values()), default=0.0)
+        shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
-        every_s = look.cluster.host_interval_s if self.hosts is not None else 0.0
-        left_s = self._decided_s + every_s - self.tallied.now_s
+        every_s = given.cluster.host_interval_s if self.hosts is not None else 0.0
+        left_s = self._decided_s + every_s - self.loads.now_s
         if left_s > _SLACK_S:
             return (
                 f"brokers measure their hosts every {every_s:g} s; "
@@ -148,7 +152,7 @@ def _pending(sample: BrokerSample) -> bool:
     return sample.host is not None and sample.host.pending
 
 
-def _weighed(choice: Decided) -> Mapping[BundleId, str]:
+def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
     """Return benefit and cost of each move by itself; empty if the planner weighs none."""
     weigher = choice.planner.weigher(choice.view, choice.memory)
     if weigher is None:
@@ -160,19 +164,18 @@ def _weighed(choice: Decided) -> Mapping[BundleId, str]:
     return described
 
 
-def _chosen(look: Look, plan: Plan, weighed: Mapping[BundleId, str]) -> Chosen:
+def _chosen(given: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
     """Return a plan as moves of the sampled bundles; moves of others are left out."""
-    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(look.rows)}
-    place = {broker: number for number, broker in enumerate(look.samples)}
-    there = [
-        (rows[move.bundle, move.source], place[move.target], move.cause)
+    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(given.rows)}
+    place = {broker: number for number, broker in enumerate(given.samples)}
+    moves = [
+        (rows[move.bundle, move.source], place[move.target])
         for move in plan.moves
         if move.source is not None and (move.bundle, move.source) in rows and move.target in place
     ]
-    moves = [(bundle, target) for bundle, target, _ in there]
-    return Chosen(
-        plan=rate_plan(look.rates, look.owner, len(place), moves),
-        causes=tuple(cause for *_, cause in there),
-        weighed=tuple(weighed.get(look.rows[bundle][0], "") for bundle, *_ in there),
+    return ChosenMoves(
+        plan=rate_plan(given.rates, given.owner, len(place), moves),
+        causes={move.bundle: move.cause for move in plan.moves},
+        weighed=weighed,
         refusals=plan.refusals,
     )

@@ -1,0 +1,96 @@
+"""The state of a cluster over time for ``attach``, as load reports for planner and history."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadmanager.attach.discovery import PulsarCluster
+from loadmanager.attach.sampling import BrokerSample
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
+from loadmanager.core.load_tracker import LoadTracker
+from loadmanager.core.policies import Policies
+from loadmanager.core.scores import ResourceWeights
+
+_PERCENT = 100.0
+
+
+@dataclass(slots=True)
+class SampledLoads:
+    """Loads over one controller's term, with one sample of each bundle per window.
+
+    A report has the bundles gained and lost since the broker's last one. The start time of a
+    broker is that of its first sample, or of the first after a restart.
+
+    Attributes:
+        address: returns the URL of a broker.
+        weights: of resources in the brokers' averages.
+        taken: the reports of the last window.
+        left: brokers with a report before the last window and none in it.
+        at_ms: time of the last window on the wall clock; ``now_s`` on the monotonic clock.
+        ticks: number of windows so far.
+    """
+
+    address: Callable[[BrokerId], str]
+    weights: ResourceWeights = field(default_factory=ResourceWeights)
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    monotonic_s: Callable[[], float] = time.monotonic
+    taken: Mapping[BrokerId, LoadReport] = field(default_factory=dict)
+    left: frozenset[BrokerId] = frozenset()
+    at_ms: int = 0
+    now_s: float = 0.0
+    ticks: int = 0
+    tracker: LoadTracker = field(init=False)
+    _former: dict[BrokerId, LoadReport] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin without any sample."""
+        self.tracker = LoadTracker(weights=self.weights)
+
+    def take(self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample]) -> None:
+        """Count a window; a broker without a sample counts as having left."""
+        self.at_ms, self.now_s = self.wall_ms(), self.monotonic_s()
+        self.left = self.tracker.brokers - samples.keys()
+        for gone in self.left:
+            self.tracker.forget(gone, self.now_s)
+        for inactive in self._former.keys() - set(cluster.brokers):
+            del self._former[inactive]
+        self.taken = {
+            broker: self._report(cluster, broker, sample) for broker, sample in samples.items()
+        }
+        self._former.update(self.taken)
+        for report in self.taken.values():
+            self.tracker.report(report, self.now_s)
+        self.tracker.sample()
+        self.ticks += 1
+
+    def _report(self, cluster: PulsarCluster, broker: BrokerId, sample: BrokerSample) -> LoadReport:
+        former = None if sample.restarted else self._former.get(broker)
+        before = frozenset() if former is None else former.bundles.keys()
+        return LoadReport(
+            broker=broker,
+            urls=BrokerUrls(http_url=self.address(broker)),
+            sidecar_url="",
+            started_at_ms=self.at_ms if former is None else former.started_at_ms,
+            version=cluster.version,
+            reported_at_ms=self.at_ms,
+            **_usages(sample),
+            bundles={bundle: one.stats().rounded() for bundle, one in sample.bundles.items()},
+            gains=frozenset(sample.bundles.keys() - before),
+            losses=frozenset(before - sample.bundles.keys()),
+        )
+
+    def view(self, policies: Policies) -> ClusterView:
+        """Return the cluster as of the last window."""
+        return self.tracker.view(self.now_s, policies=policies)
+
+
+def _usages(sample: BrokerSample) -> dict[str, Any]:
+    """Return the host's usage, or the CPU usage of the broker's process, without a limit."""
+    if sample.host is not None and sample.host.usages:
+        return dict(sample.host.usages)
+    if sample.cpu_cores is None:
+        return {}
+    return {"cpu": ResourceUsage(_PERCENT * sample.cpu_cores, 0.0)}
