@@ -4,19 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    broker_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -25,7 +16,6 @@ from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mar
 from loadmanager.ports import (
     BrokerUnknown,
     CoordinationError,
-    DrainService,
     DrainStatus,
     NodeExists,
     NodeMissing,
@@ -36,7 +26,11 @@ log = structlog.get_logger()
 
 
 class DrainRequests:
-    """Implements `DrainService`; ``stays`` says which bundles never move."""
+    """Marks brokers that are to be emptied and take nothing. Every sidecar can.
+
+    ``stays`` says which bundles never move. All methods raise `Unavailable` while the marks
+    cannot be read or written.
+    """
 
     def __init__(
         self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker
@@ -48,7 +42,11 @@ class DrainRequests:
         self._metrics = context.metrics
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker emptied; see `DrainService`."""
+        """Have a broker emptied, until `unmark`; a mark that stands already is kept.
+
+        Raises:
+            BrokerUnknown: it is not registered.
+        """
         if broker not in self._cluster_state.brokers:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
@@ -62,7 +60,7 @@ class DrainRequests:
         log.info("broker.mark.set", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again; see `DrainService`."""
+        """Let a broker take bundles again; without a mark there is nothing to do."""
         path = znodes.draining(broker)
         try:
             await self._coordination.delete(path)
@@ -73,7 +71,11 @@ class DrainRequests:
         log.info("broker.mark.removed", broker=broker)
 
     async def status(self, broker: BrokerId) -> DrainStatus:
-        """Return how far a broker is; see `DrainService`."""
+        """Return how far a broker is.
+
+        Raises:
+            BrokerUnknown: it is neither registered nor marked.
+        """
         mark = await self._mark(broker)
         known = self._cluster_state.brokers.get(broker)
         if known is None and mark is None:
@@ -146,7 +148,7 @@ class DrainState(Document):
 class Drains(Resource, tag="draining"):
     """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
-    def __init__(self, service: DrainService) -> None:
+    def __init__(self, service: DrainRequests) -> None:
         self._service = service
 
     @operation(
@@ -154,25 +156,21 @@ class Drains(Resource, tag="draining"):
         _PATH,
         Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
         _UNKNOWN,
-        query=Wish,
     )
-    async def mark(self, call: Call) -> web.StreamResponse:
+    async def mark(self, broker: BrokerId, query: Wish) -> None:
         """Drain a broker, and keep it empty.
 
         A mark that stands already is kept.
         """
-        wish: Wish = call.query
-        await self._service.mark(broker_in(call), **wish.kept())
-        return empty_reply(204)
+        await self._service.mark(broker, **query.kept())
 
     @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
-    async def unmark(self, call: Call) -> web.StreamResponse:
+    async def unmark(self, broker: BrokerId) -> None:
         """Let a broker take bundles again.
 
         A broker without a mark is left as it is.
         """
-        await self._service.unmark(broker_in(call))
-        return empty_reply(204)
+        await self._service.unmark(broker)
 
     @operation(
         "GET",
@@ -180,6 +178,6 @@ class Drains(Resource, tag="draining"):
         Reply(200, "The drain status.", DrainState),
         Reply(404, "The broker is neither registered nor marked."),
     )
-    async def status(self, call: Call) -> web.StreamResponse:
+    async def status(self, broker: BrokerId) -> DrainStatus:
         """Get the number of bundles that are left on a broker, and its drain mark."""
-        return json_reply(DrainState.model_validate(await self._service.status(broker_in(call))))
+        return await self._service.status(broker)

@@ -2,21 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
-from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Query
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
+from loadmanager.adapters.http.parameters import Query
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
@@ -104,9 +94,6 @@ def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge
         raise MergeRefused(str(error)) from error
 
 
-_RANGE: Final = PATH_PARAMETERS["bundle"]
-
-
 class MergeQuery(Query):
     """The neighbour with which a bundle is merged."""
 
@@ -138,14 +125,12 @@ class Merges(Resource, tag="bundles"):
             "They are not adjacent, one of them has no owner, their whole would be split "
             "again at once, or neither owner may have both.",
         ),
-        query=MergeQuery,
         leader=True,
     )
-    async def merge(self, call: Call) -> web.StreamResponse:
+    async def merge(self, namespace: Namespace, bundle: str, query: MergeQuery) -> MergedBundle:
         """Merge a bundle with its neighbour.
 
         Both go to the owner of the busier one first. Lookups wait while they are merged.
         """
-        query: MergeQuery = call.query
-        whole = await self._merge(namespace_in(call), call.path["bundle"], query.neighbour or None)
-        return json_reply({"bundle": whole.rpartition("/")[2]})
+        whole = await self._merge(namespace, bundle, query.neighbour or None)
+        return MergedBundle(bundle=whole.rpartition("/")[2])

@@ -5,19 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
-from aiohttp import web
 from pydantic import ConfigDict, Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.adapters.http.replies import Refused
 from loadmanager.common.bundle_names import boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
@@ -277,11 +269,10 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(200, "As `tenant/namespace`, sorted.", list[str]),
         Reply(404, "The tenant does not exist."),
     )
-    async def of_tenant(self, call: Call) -> web.StreamResponse:
+    async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
         """List the namespaces of a tenant."""
-        tenant = call.path["tenant"]
         parse_namespace(f"{tenant}/any")
-        return json_reply(list(await self._service.of_tenant(tenant)))
+        return await self._service.of_tenant(tenant)
 
     @operation(
         "PUT",
@@ -292,20 +283,16 @@ class Namespaces(Resource, tag="namespaces"):
             "The namespace exists, or brokers still hold bundles of a deleted one of that name.",
         ),
         Reply(412, "The name is not valid, or the bundles do not cover the whole hash range."),
-        body=Policies | None,
-        body_optional=True,
     )
-    async def create(self, call: Call) -> web.StreamResponse:
+    async def create(self, namespace: Namespace, body: Policies | None = None) -> None:
         """Create a namespace with its bundles.
 
         Of the policies only the bundles are used; the others are kept as they are.
         """
-        namespace = namespace_in(call)
-        policies: Policies = call.body or Policies()
+        policies = body or Policies()
         given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
         boundaries = boundaries_wanted(namespace, policies.bundles, self._default_bundles)
         await self._service.create(boundaries, given)
-        return empty_reply(204)
 
     @operation(
         "DELETE",
@@ -313,18 +300,15 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
         Reply(404, "The namespace does not exist."),
         Reply(409, "The namespace has topics, or other clients kept changing it."),
-        query=DeletionQuery,
         leader=True,
     )
-    async def delete(self, call: Call) -> web.StreamResponse:
+    async def delete(self, namespace: Namespace, query: DeletionQuery) -> None:
         """Delete a namespace and all its bundles.
 
         A namespace with topics is deleted only with `force`. Topics are those that brokers reported
         last and those with partitions.
         """
-        query: DeletionQuery = call.query
-        await self._service.delete(namespace_in(call), force=query.force)
-        return empty_reply(204)
+        await self._service.delete(namespace, force=query.force)
 
     @operation(
         "GET",
@@ -338,9 +322,9 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(200, "The policies.", dict[str, Any]),
         Reply(404, "The namespace does not exist."),
     )
-    async def policies(self, call: Call) -> web.StreamResponse:
+    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Get the policies of a namespace, with its present bundles."""
-        return json_reply(dict(await self._service.policies(namespace_in(call))))
+        return await self._service.policies(namespace)
 
     @operation(
         "GET",
@@ -348,9 +332,9 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(200, "The boundaries.", Bundles),
         Reply(404, "The namespace does not exist."),
     )
-    async def bundles(self, call: Call) -> web.StreamResponse:
+    async def bundles(self, namespace: Namespace) -> dict[str, Any]:
         """Get the boundaries of a namespace's bundles."""
-        return json_reply(bundles_to_json(await self._lookup.boundaries(namespace_in(call))))
+        return bundles_to_json(await self._lookup.boundaries(namespace))
 
 
 def boundaries_wanted(

@@ -1,17 +1,15 @@
 """The overview of a cluster as one JSON document: that of sidecars and that of ``attach``."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
-from aiohttp import web
-
 from loadmanager.adapters.http.live import OVERVIEW_PATH
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.decisions import decision_to_json
 from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TaskDocument, tasks_document
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.ports import Overview, OverviewService, RefusalCount
+from loadmanager.ports import Overview, RefusalCount
 
 
 class BrokerDocument(Document):
@@ -111,46 +109,33 @@ class OverviewDocument(Document):
 class Overviews(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/overview``."""
 
-    def __init__(self, service: OverviewService) -> None:
-        self._service = service
+    def __init__(self, overview: Callable[[], Overview]) -> None:
+        self._overview = overview
 
     @operation("GET", OVERVIEW_PATH, Reply(200, "The overview.", OverviewDocument), leader=True)
-    async def overview(self, _call: Call) -> web.StreamResponse:
+    async def overview(self) -> OverviewDocument:
         """Get the cluster at a glance, as the live page shows it.
 
         It costs little, whatever the size of the cluster: at most 200 brokers are listed, and
         the last 60 tasks and decisions.
         """
-        return json_reply(overview_document(self._service.overview()))
+        return overview_document(self._overview())
 
 
 def overview_document(overview: Overview) -> OverviewDocument:
     """Return an overview as a document."""
     gains = {number: GainDocument.model_validate(gain) for number, gain in overview.gains.items()}
-    return OverviewDocument(
-        cluster=overview.cluster,
-        leader=overview.leader,
-        epoch=overview.epoch,
-        since_ms=overview.since_ms,
-        at_ms=overview.at_ms,
-        measure=overview.measure,
-        held=overview.held,
-        actions=list(overview.actions),
-        balancing=BalancingState.model_validate(overview.balancing),
-        course=[(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
-        brokers=[BrokerDocument.model_validate(one) for one in overview.brokers],
-        brokers_in_all=overview.brokers_in_all,
-        resources=[ResourceDocument.model_validate(one) for one in overview.resources],
-        bundles=overview.bundles,
-        unowned=overview.unowned,
-        missing=[MissingDocument.model_validate(one) for one in overview.missing],
-        tasks=[
+    alike = {name: getattr(overview, name) for name in OverviewDocument.model_fields}
+    other = {
+        "course": [(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
+        "tasks": [
             GainedTask(**dict(one), gain=gains.get(one.number))
             for one in tasks_document(overview.tasks).tasks
         ],
-        refusals=[_refusal(one) for one in overview.refusals],
-        decisions=[decision_to_json(one) for one in overview.decisions],
-    )
+        "refusals": [_refusal(one) for one in overview.refusals],
+        "decisions": [decision_to_json(one) for one in overview.decisions],
+    }
+    return OverviewDocument.model_validate({**alike, **other})
 
 
 def _refusal(one: RefusalCount) -> RefusalDocument:

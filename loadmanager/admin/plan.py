@@ -3,12 +3,10 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
-from aiohttp import web
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
-from loadmanager.adapters.http.replies import json_reply
 from loadmanager.admin.optimality import OptimalityDocument
 from loadmanager.admin.steering import BalancingState
 from loadmanager.core.plan import Cause, Reason
@@ -94,16 +92,14 @@ class Plans(Resource, tag="decisions"):
         "/admin/v2/loadmanager/plan",
         Reply(200, "The moves, and what is left alone with the reasons.", PlanDocument),
         Reply(412, "A strategy or a setting does not exist, or a value is not valid."),
-        query=PlanQuery,
         leader=True,
     )
-    async def plan(self, call: Call) -> web.StreamResponse:
+    async def plan(self, query: PlanQuery) -> PlanDocument:
         """Compute what the next round, or another strategy, would do now.
 
         The plan is computed on what the leader sees now and is not carried out. It is that of an
         active leader: `balancing` is True if this one is.
         """
-        query: PlanQuery = call.query
         wish = PreviewWish(
             shedder=query.shedder,
             placement=query.placement,
@@ -113,7 +109,7 @@ class Plans(Resource, tag="decisions"):
         )
         preview = await self._plan(wish)
         plan = preview.plan
-        document = PlanDocument.model_validate(
+        return PlanDocument.model_validate(
             {
                 "epoch": preview.epoch,
                 "moves": [*plan.moves, *plan.observed],
@@ -125,4 +121,3 @@ class Plans(Resource, tag="decisions"):
                 "balancing": preview.balancing,
             }
         )
-        return json_reply(document)

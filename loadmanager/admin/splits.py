@@ -4,12 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, namespace_in, operation
+from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
-from loadmanager.adapters.http.replies import empty_reply
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
@@ -18,11 +16,7 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.ports import (
-    BundleUnknown,
-    SplitRefused,
-    Unavailable,
-)
+from loadmanager.ports import BundleUnknown, SplitRefused, Unavailable
 
 _POSITIONS = "specified_positions_divide"
 
@@ -98,6 +92,7 @@ DEFAULT_ALGORITHM: Final = "range_equally_divide"
 _MOST_POSITIONS: Final = 1_000
 
 Position = Annotated[int, Field(ge=0, le=FULL_RANGE_END)]
+Positions = Annotated[list[Position], Field(max_length=_MOST_POSITIONS)]
 _RANGE: Final = PATH_PARAMETERS["bundle"]
 _CHOSEN: Final = Parameter(
     {"anyOf": [_RANGE.schema, {"type": "string", "enum": ["LARGEST", "HOT"]}]},
@@ -139,19 +134,15 @@ class Splits(Resource, tag="bundles"):
         Reply(
             412, "The algorithm or its positions do not fit the bundle, or the bundle has no owner."
         ),
-        query=SplitQuery,
-        body=Annotated[list[Position], Field(max_length=_MOST_POSITIONS)] | None,
-        body_optional=True,
         parameters={"bundle": _CHOSEN},
         leader=True,
     )
-    async def split(self, call: Call) -> web.StreamResponse:
+    async def split(
+        self, namespace: Namespace, bundle: str, query: SplitQuery, body: Positions | None = None
+    ) -> None:
         """Split a bundle.
 
         The body lists the positions for `specified_positions_divide`.
         """
-        query: SplitQuery = call.query
-        positions: list[int] = call.body or []
-        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(positions))
-        await self._split(namespace_in(call), call.path["bundle"], order)
-        return empty_reply(204)
+        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(body or ()))
+        await self._split(namespace, bundle, order)

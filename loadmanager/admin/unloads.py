@@ -4,19 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from aiohttp import web
 from pydantic import Field, PlainSerializer
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
@@ -222,10 +213,9 @@ class Unloads(Resource, tag="bundles"):
         query=UnloadQuery,
         leader=True,
     )
-    async def unload_all(self, call: Call) -> web.StreamResponse:
+    async def unload_all(self, namespace: Namespace) -> None:
         """Move all bundles of a namespace to other brokers, a few at a time."""
-        await self._unload(namespace_in(call), None, None)
-        return empty_reply(204)
+        await self._unload(namespace, None, None)
 
     @operation(
         "PUT",
@@ -233,18 +223,14 @@ class Unloads(Resource, tag="bundles"):
         Reply(204, "The next owner serves the bundle, or the bundle had no owner."),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
-        query=BundleUnloadQuery,
         leader=True,
     )
-    async def unload(self, call: Call) -> web.StreamResponse:
+    async def unload(self, namespace: Namespace, bundle: str, query: BundleUnloadQuery) -> None:
         """Move one bundle to another broker.
 
         Without a destination, the bundle moves to the best broker other than its owner.
         """
-        query: BundleUnloadQuery = call.query
-        destination = _destination(query.destination)
-        await self._unload(namespace_in(call), call.path["bundle"], destination)
-        return empty_reply(204)
+        await self._unload(namespace, bundle, _destination(query.destination))
 
     @operation(
         "PUT",
@@ -252,15 +238,14 @@ class Unloads(Resource, tag="bundles"):
         Reply(200, "The next owner serves the bundle, or the bundle has no owner.", UnloadedBundle),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
-        query=BundleUnloadQuery,
         leader=True,
     )
-    async def unload_and_report(self, call: Call) -> web.StreamResponse:
+    async def unload_and_report(
+        self, namespace: Namespace, bundle: str, query: BundleUnloadQuery
+    ) -> Unloaded:
         """Move one bundle to another broker, and return where it went."""
-        query: BundleUnloadQuery = call.query
-        destination = _destination(query.destination)
-        (one,) = await self._unload(namespace_in(call), call.path["bundle"], destination)
-        return json_reply(UnloadedBundle.model_validate(one))
+        (one,) = await self._unload(namespace, bundle, _destination(query.destination))
+        return one
 
 
 def _destination(text: str) -> BrokerId | None:

@@ -108,7 +108,7 @@ class AttachOverviews:
         self._tasks.clear()
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance; see `OverviewService`."""
+        """Return the cluster at a glance; raises `Unavailable` until it was observed."""
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")

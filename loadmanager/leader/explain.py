@@ -37,7 +37,11 @@ from loadmanager.ports import (
 
 
 class Explainer:
-    """Implements `LeaderQueries`."""
+    """Answers questions about the leader's decisions.
+
+    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while no sidecar
+    does.
+    """
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context
@@ -54,7 +58,12 @@ class Explainer:
         return await asyncio.to_thread(_written, snapshot)
 
     def explain(self, subject: str) -> Account:
-        """Return why a bundle or a broker is where it is."""
+        """Return why a bundle or a broker is where it is.
+
+        Raises:
+            InvalidName: ``subject`` is neither the name of a bundle nor of a broker.
+            SubjectUnknown: the leader has no such bundle or broker.
+        """
         leader_term = self._leading.require_term()
         look = leader_term.look()
         if subject in look.left_out:

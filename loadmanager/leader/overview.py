@@ -35,7 +35,7 @@ _SPLIT: Final = "split"
 
 
 class OverviewRequests:
-    """Implements `OverviewService`; ``splits`` is whether bundles can be split."""
+    """Gives the overview of a cluster; ``splits`` is whether bundles can be split."""
 
     def __init__(
         self,
@@ -54,7 +54,12 @@ class OverviewRequests:
         self._refused: tuple[tuple[int, int], Sequence[RefusalCount]] = ((0, 0), ())
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance; see `OverviewService`."""
+        """Return the cluster at a glance.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: no sidecar leads.
+        """
         term = self._leading.require_term()
         tasks = self._explainer.tasks(TaskWish(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms

@@ -1,7 +1,6 @@
 """What people ask of the application over REST, and how it is refused."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.wire import DrainMark
@@ -68,27 +67,3 @@ class DrainStatus:
     draining: bool
     mark: DrainMark | None
     bundles_left: int
-
-
-class DrainService(Protocol):
-    """Marks brokers that are to be emptied and take nothing. Every sidecar can.
-
-    All methods raise `Unavailable` while the marks cannot be read or written.
-    """
-
-    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker emptied, until `unmark`; a mark that stands already is kept.
-
-        Raises:
-            BrokerUnknown: it is not registered.
-        """
-
-    async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again; without a mark there is nothing to do."""
-
-    async def status(self, broker: BrokerId) -> DrainStatus:
-        """Return how far a broker is.
-
-        Raises:
-            BrokerUnknown: it is neither registered nor marked.
-        """

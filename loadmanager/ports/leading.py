@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import overload
 
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import BundleTask
@@ -184,41 +184,3 @@ class Account:
     last_round_at_ms: int
     in_force: InForce
     balancing: Balancing
-
-
-class LeaderQueries(Protocol):
-    """What can be asked of a leader about its decisions.
-
-    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while
-    no sidecar does.
-    """
-
-    async def snapshot(self) -> bytes:
-        """Return the cluster as the leader sees it now, as a snapshot in JSON."""
-
-    def explain(self, subject: str) -> Account:
-        """Return why a bundle or a broker is where it is.
-
-        Raises:
-            InvalidName: ``subject`` is neither a bundle's nor a broker's name.
-            SubjectUnknown: the leader does not have it.
-        """
-
-    def assessment(self) -> Assessment | None:
-        """Return how far the cluster was from the best possible lately, None while unknown."""
-
-    def shadows(self) -> ShadowList:
-        """Return what strategies beside the active one would have had."""
-
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
-        """Return the last matching decisions of this leader, newest first.
-
-        Those are moves, placements, and what was left alone of bundles and of whole
-        rounds; what each round says of each broker is in `explain`.
-        """
-
-    def tasks(self, wish: TaskWish) -> TaskList:
-        """Return the matching tasks: live ones, oldest first, then those that ended last.
-
-        Of those that ended a bounded number is kept; the latest comes first.
-        """

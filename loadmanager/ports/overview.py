@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing
@@ -118,15 +118,3 @@ class Overview:
     gains: Mapping[int, TaskGain] = field(default_factory=dict)
     held: str = ""
     actions: tuple[str, ...] = ()
-
-
-class OverviewService(Protocol):
-    """Gives the overview of a cluster."""
-
-    def overview(self) -> Overview:
-        """Return the cluster at a glance.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no sidecar leads, or nothing was seen yet.
-        """

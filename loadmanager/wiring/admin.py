@@ -2,23 +2,23 @@
 
 from loadmanager.adapters.http import HttpAssignClient, Route
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
-from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
-from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
 from loadmanager.admin.cost_models import CostModels
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.drains import Drains
-from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
-from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.merges import Merges
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.overview import Overviews
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import QuotaRequests, Quotas
+from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.splits import Splits
 from loadmanager.admin.steering import Steers
-from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
+from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.context import Context
@@ -38,28 +38,24 @@ def admin_routes(
     cluster, lookup = config.cluster.name, application.answering
     settings = application.settings
     namespaces = NamespaceRequests(context, application.leading, cluster)
-    topics = TopicRequests(context, HttpTopicsClient(leader_line))
+    topics = Topics(context, HttpTopicsClient(leader_line))
     resources = (
-        Brokers(BrokerRequests(context, cluster), topics),
+        Brokers(context, cluster, topics),
         Configuration(application.dynamic, internal_configuration(config)),
         Namespaces(lookup, namespaces, default_bundles=config.cluster.default_bundles),
         Unloads(application.unload_requests.unload),
         Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
         Merges(application.merge_requests.merge),
-        AntiAffinity(AffinityRequests(context, cluster)),
-        Topics(topics),
+        AntiAffinity(context, cluster),
+        topics,
         Partitions(lookup, PartitionRequests(context)),
-        Isolation(
-            IsolationRequests(
-                context, application.leading, application.unload_requests.unload, cluster
-            )
-        ),
-        FailureDomains(DomainRequests(context, cluster)),
-        Quotas(QuotaRequests(context)),
+        Isolation(context, application.leading, application.unload_requests.unload, cluster),
+        FailureDomains(context, cluster),
+        Quotas(context),
         Drains(application.drain_requests),
         Steers(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
-        Overviews(application.overviews),
+        Overviews(application.overviews.overview),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading).plan),
     )
@@ -76,15 +72,13 @@ def _routes_beside_pulsar(
     """
     cluster = config.cluster.name
     resources = (
-        Brokers(
-            BrokerRequests(context, cluster), TopicRequests(context, HttpTopicsClient(leader_line))
-        ),
+        Brokers(context, cluster, Topics(context, HttpTopicsClient(leader_line))),
         Configuration(application.dynamic, internal_configuration(config)),
         Unloads(application.unload_requests.unload),
         Drains(application.drain_requests),
         Steers(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
-        Overviews(application.overviews),
+        Overviews(application.overviews.overview),
         Accounts(application.accounting),
         Plans(PreviewRequests(application.leading).plan),
     )

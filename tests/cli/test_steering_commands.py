@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from aiohttp import web
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
-from loadmanager.adapters.http.replies import json_reply
-from loadmanager.admin.drains import Drains
+from loadmanager.adapters.http.operations import Reply, Resource, operation
+from loadmanager.admin.drains import DrainRequests, Drains
 from loadmanager.admin.unloads import Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
@@ -45,7 +43,7 @@ class NoLookup(LookupService):
 
 
 @dataclass
-class Application:
+class Application(DrainRequests):
     """Unloads and drains; the brokers' bundles go two at each question."""
 
     elsewhere: str = ""
@@ -75,16 +73,16 @@ class Application:
         return [replace(self.went, bundle=bundle)]
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """See `DrainService`."""
+        """See `DrainRequests`."""
         self._refuse()
         self.marks[broker] = DrainMark(since_ms=1, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """See `DrainService`."""
+        """See `DrainRequests`."""
         self.marks.pop(broker, None)
 
     async def status(self, broker: BrokerId) -> DrainStatus:
-        """See `DrainService`."""
+        """See `DrainRequests`."""
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
         if self.unknown:
@@ -115,14 +113,14 @@ class Others(Resource, tag="others"):
         "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
         Reply(200, "Boundaries.", dict[str, Any]),
     )
-    async def bundles(self, _call: Call) -> web.StreamResponse:
+    async def bundles(self) -> dict[str, Any]:
         """Return the boundaries of two bundles."""
-        return json_reply({"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]})
+        return {"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]}
 
     @operation("GET", "/admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
-    async def balancing(self, _call: Call) -> web.StreamResponse:
+    async def balancing(self) -> dict[str, Any]:
         """Return the mode."""
-        return json_reply({"mode": self._application.mode.value})
+        return {"mode": self._application.mode.value}
 
 
 Serve = Callable[[Application], str]

@@ -22,6 +22,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot import in_force
+from loadmanager.leader.explain import Explainer
 from loadmanager.ports import (
     Account,
     Assessment,
@@ -176,8 +177,8 @@ BROKER_STORY = replace(
 
 
 @dataclass
-class FakeLeaderQueries:
-    """A `LeaderQueries`. ``elsewhere`` is the leader's address, ``away`` that there is none."""
+class FakeLeaderQueries(Explainer):
+    """Canned answers. ``elsewhere`` is the leader's address, ``away`` that there is none."""
 
     stories: dict[str, Explanation] = field(
         default_factory=lambda: {BUNDLE: BUNDLE_STORY, B1: BROKER_STORY}

@@ -61,7 +61,7 @@ def json_reply(
 
 
 def _plain(value: object) -> object:
-    return to_jsonable_python(value, by_alias=True)
+    return dict(value) if isinstance(value, Mapping) else to_jsonable_python(value, by_alias=True)
 
 
 def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:

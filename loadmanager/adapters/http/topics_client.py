@@ -29,7 +29,7 @@ class HttpTopicsClient:
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return the result of `TopicRequests.own` at another sidecar.
+        """Return the result of `Topics.own` at another sidecar.
 
         Raises:
             Unavailable: the sidecar gave no usable answer.

@@ -13,15 +13,15 @@ from waiting import eventually
 
 from loadmanager.adapters.http import HttpAssignClient
 from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
-from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
-from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
-from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import QuotaRequests, Quotas
+from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.steering import Steers
-from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
+from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config
@@ -111,16 +111,16 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
         parts, line = sidecar.context, FakeTopics({})
-        topics = TopicRequests(parts, line)
+        topics = Topics(parts, line)
         dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
         resources = (
-            Brokers(BrokerRequests(parts, "east"), topics),
+            Brokers(parts, "east", topics),
             Configuration(dynamic, {"zookeeperServers": "z:2181"}),
-            AntiAffinity(AffinityRequests(parts, "east")),
-            Topics(topics),
-            Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads().unload, "east")),
-            FailureDomains(DomainRequests(parts, "east")),
-            Quotas(QuotaRequests(parts)),
+            AntiAffinity(parts, "east"),
+            topics,
+            Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
+            FailureDomains(parts, "east"),
+            Quotas(parts),
             Steers(BalancingModeRequests(parts)),
             Plans(PreviewRequests(sidecar.leading).plan),
         )

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http import HttpServer
-from loadmanager.admin.drains import Drains
+from loadmanager.admin.drains import DrainRequests, Drains
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark
 from loadmanager.ports import BrokerUnknown, DrainStatus, Unavailable
@@ -21,7 +21,7 @@ PATH = f"{BROKER}/drain"
 
 
 @dataclass
-class FakeDrains:
+class FakeDrains(DrainRequests):
     """Knows one broker, which has seven bundles."""
 
     refuses: Exception | None = None

@@ -34,7 +34,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 @dataclass
 class FakeOverviews:
-    """An `OverviewService` that counts how often it is asked."""
+    """A canned overview, which counts how often it is asked for."""
 
     elsewhere: str = ""
     why_not: str = ""
@@ -200,7 +200,7 @@ async def test_a_stream_goes_on_when_another_sidecar_leads(
     line: HttpAssignClient, start_server: StartServer
 ) -> None:
     elsewhere = FakeOverviews(cluster="west")
-    leader = await start_server(more_routes=tuple(Overviews(elsewhere).routes()))
+    leader = await start_server(more_routes=tuple(Overviews(elsewhere.overview).routes()))
     service = FakeOverviews()
     server = await start_server(feed=feed_of(service, line))
     async with watching(server) as viewer:
