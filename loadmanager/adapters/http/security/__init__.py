@@ -3,7 +3,7 @@
 from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key
 from loadmanager.adapters.http.security.guard import Caller, Guard, Rights
 from loadmanager.adapters.http.security.origin import OwnNames
-from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, client_context
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.http.security.tokens import KeyUnusable, TokenRefused, Tokens
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "TlsFiles",
     "TokenRefused",
     "Tokens",
-    "client_context",
 ]
