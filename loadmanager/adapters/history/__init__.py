@@ -8,14 +8,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.history.disk import Disk, LocalDisk
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.adapters.history.keeping import Retention, recover
-from loadmanager.adapters.history.shelves import (
-    HistoryUnavailable,
-    LocalShelf,
-    RemoteShelf,
-    Shelf,
-)
+from loadmanager.adapters.history.shelves import HistoryUnavailable, RemoteShelf, Shelf
 from loadmanager.adapters.history.sink import Pace, ThreadedHistory
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.config.history import HistorySettings
@@ -29,7 +24,7 @@ _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _DAY_S: Final = 86_400.0
 _CLOSE_S: Final = 600.0
-_NEW_DISK: Final = LocalDisk()
+_NEW_DISK: Final = Disk()
 
 
 def open_history(
@@ -59,10 +54,9 @@ def open_history(
         roll_s=settings.roll_interval_s,
         level=settings.compression_level,
     )
-    local = LocalShelf(disk, top, word)
-    shelf: Shelf = local
+    shelf = Shelf(disk, top, word)
     if settings.is_remote:
-        shelf = RemoteShelf(settings.dir, local, word, retention, wall_ms)
+        shelf = RemoteShelf(settings.dir, shelf, retention, wall_ms)
     return ThreadedHistory(
         [
             StreamWriter(stream, origin, top, disk, rolling, monotonic_s=monotonic_s)
@@ -92,7 +86,7 @@ def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
         HistoryUnavailable: the history is not complete.
         OSError: the directory cannot be read.
     """
-    recover(LocalDisk(), directory, writer_word(origin.writer))
+    recover(Disk(), directory, writer_word(origin.writer))
     settings = HistorySettings(
         dir=str(directory),
         compression_level=1,
@@ -122,4 +116,4 @@ def finish_left(directory: Path) -> int:
 
     Files of writers that are alive on this host are left unchanged. Raises `OSError`.
     """
-    return sum(one.kept_bytes > 0 for one in recover(LocalDisk(), directory))
+    return sum(one.kept_bytes > 0 for one in recover(Disk(), directory))

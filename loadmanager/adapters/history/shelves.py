@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -22,34 +22,24 @@ class Unreachable(OSError):
     """A remote address could not be read or written now."""
 
 
-class Shelf(Protocol):
-    """The finished files of one writer. All methods raise `OSError`."""
+class Shelf:
+    """The finished files of one writer, which stay where they were written.
 
-    def put_away(self) -> int:
-        """Move finished files to their final place; return their number."""
-
-    def finished(self) -> Iterable[Found]:
-        """Return the files in their final place."""
-
-    def delete(self, found: Found) -> None:
-        """Delete one file."""
-
-
-class LocalShelf:
-    """Files stay where they were written."""
+    All methods raise `OSError`.
+    """
 
     def __init__(self, disk: Disk, top: Path, writer: str) -> None:
         self._disk = disk
         self._top = top
-        self._writer = writer
+        self.writer = writer
 
     def put_away(self) -> int:
-        """Do nothing: files are already in their final place."""
+        """Move finished files to their final place, and return their number: none."""
         return 0
 
     def finished(self) -> Iterator[Found]:
-        """Return the writer's own finished files."""
-        found = own(self._disk.find(self._top), self._writer)
+        """Return the writer's files in their final place."""
+        found = own(self._disk.find(self._top), self.writer)
         return (one for one in found if not one.name.is_open)
 
     def delete(self, found: Found) -> None:
@@ -60,7 +50,7 @@ class LocalShelf:
             return
 
 
-class RemoteShelf:
+class RemoteShelf(Shelf):
     """Files are written to a spool on this host, and uploaded when they are complete.
 
     An upload has a name that readers ignore until it is complete. Files that cannot be uploaded
@@ -68,18 +58,13 @@ class RemoteShelf:
     """
 
     def __init__(
-        self,
-        url: str,
-        spool: LocalShelf,
-        writer: str,
-        retention: Retention,
-        wall_ms: Callable[[], int],
+        self, url: str, spool: Shelf, retention: Retention, wall_ms: Callable[[], int]
     ) -> None:
         self._spool = spool
-        self._writer = writer
+        self.writer = spool.writer
         self._retention = retention
         self._wall_ms = wall_ms
-        self._files, self._top = _file_system(url)
+        self._files, self._url = _file_system(url)
 
     def put_away(self) -> int:
         """Upload the files in the spool, oldest first.
@@ -98,7 +83,7 @@ class RemoteShelf:
     def _upload(self, waiting: Iterable[Found]) -> int:
         count = 0
         for found in waiting:
-            folder = f"{self._top}/{partition(found.hour)}"
+            folder = f"{self._url}/{partition(found.hour)}"
             self._asked("makedirs", folder, exist_ok=True)
             self._asked("put_file", str(found.path), f"{folder}/_{found.name}")
             self._asked("mv", f"{folder}/_{found.name}", f"{folder}/{found.name}")
@@ -109,11 +94,11 @@ class RemoteShelf:
     def finished(self) -> Iterator[Found]:
         """Return the writer's own uploaded files."""
         self._asked("invalidate_cache")
-        for path, status in sorted(self._asked("find", self._top, detail=True).items()):
+        for path, status in sorted(self._asked("find", self._url, detail=True).items()):
             place = Path(path)
             name = FileName.parse(place.name)
             hour = hour_of_partition(f"{place.parent.parent.name}/{place.parent.name}")
-            if name is None or hour is None or name.is_open or name.writer != self._writer:
+            if name is None or hour is None or name.is_open or name.writer != self.writer:
                 continue
             yield Found(place, hour, name, int(status.get("size") or 0))
 
