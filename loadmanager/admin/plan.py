@@ -26,7 +26,7 @@ class PlanQuery(Query):
     """Another placement strategy, likewise."""
     mode: Literal["", "safe", "parity"] = ""
     """Another mode of the planner."""
-    settings: list[str] = Field(default_factory=list, alias="set")
+    settings: tuple[str, ...] = Field(default_factory=tuple, alias="set")
     """Settings `key=value`, as `loadmanager decide --set` takes them; repeatable."""
     seed: Whole = Field(0, ge=0, le=2**31)
     """For strategies that draw."""
@@ -100,14 +100,7 @@ class Plans(Resource, tag="decisions"):
         The plan is computed on what the leader sees now and is not carried out. It is that of an
         active leader: `balancing` is True if this one is.
         """
-        wish = PreviewWish(
-            shedder=query.shedder,
-            placement=query.placement,
-            mode=query.mode,
-            settings=tuple(query.settings),
-            seed=query.seed,
-        )
-        preview = await self._plan(wish)
+        preview = await self._plan(PreviewWish(**query.model_dump(exclude={"limit"})))
         plan = preview.plan
         return PlanDocument.model_validate(
             {

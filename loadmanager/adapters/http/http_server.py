@@ -230,8 +230,8 @@ class HttpServer:
         if self._forwarder is not None and self._forwarder.wanted(request, refused):
             try:
                 return await self._forwarder.forward(request, refused)
-            except Refused as error:
-                return refusal_reply(error)
+            except LoadManagerError as error:
+                return refusal_reply(refusal_of(error))
         return refusal_reply(refused)
 
     async def _refresh(self, tls: TlsFiles) -> None:
