@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from loadmanager.adapters.http.live import OVERVIEW_PATH
+from loadmanager.adapters.http.live.feed import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.decisions import decision_to_json
 from loadmanager.admin.steering import BalancingState

@@ -9,7 +9,8 @@ from typing import Final
 from aiohttp import web
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.live import Feed, LivePage, OverviewReader
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.replies import Refused, refusal_reply
 from loadmanager.adapters.http.routes import Route, target_of
 from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_host

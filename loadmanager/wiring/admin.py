@@ -1,6 +1,7 @@
 """The routes of the admin REST, built on the application."""
 
-from loadmanager.adapters.http import HttpAssignClient, Route
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.brokers import Brokers

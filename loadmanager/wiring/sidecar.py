@@ -21,17 +21,13 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
-from loadmanager.adapters.http import (
-    ConnectionLimits,
-    HealthListener,
-    HttpAssignClient,
-    HttpServer,
-    HttpServerSettings,
-    LoopWatch,
-)
+from loadmanager.adapters.http.admission import ConnectionLimits
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
+from loadmanager.adapters.http.http_server import HttpServer, HttpServerSettings
 from loadmanager.adapters.http.listening import listening_sockets
-from loadmanager.adapters.http.live import Feed, OverviewReader
-from loadmanager.adapters.http.security import Key
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.security.cluster_key import Key
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.admin.overview import overview_document

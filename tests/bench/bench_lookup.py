@@ -34,9 +34,12 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer, HttpServerSettings
 from loadmanager.adapters.http.answers import Answer, render
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
+from loadmanager.adapters.http.http_server import HttpServer, HttpServerSettings
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.telemetry.lookups import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]

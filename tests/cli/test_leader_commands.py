@@ -21,7 +21,7 @@ from leader_queries import (
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.plan import Plans

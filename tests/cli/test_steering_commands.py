@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.admin.drains import DrainRequests, Drains
 from loadmanager.admin.unloads import Unloads

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.decisions import Accounts
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows

@@ -20,7 +20,9 @@ from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.health import Health
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
-from loadmanager.adapters.http.live import Feed, Forwarder, LivePage
+from loadmanager.adapters.http.live.feed import Feed
+from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.lookups import AnswerMode, Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply

@@ -13,10 +13,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
-from loadmanager.adapters.http.live import Feed, Forwarder
+from loadmanager.adapters.http.http_server import HttpServer, HttpServerSettings
+from loadmanager.adapters.http.live.feed import Feed
+from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
-from loadmanager.adapters.http.security import Guard, TlsFiles
+from loadmanager.adapters.http.routes import Route
+from loadmanager.adapters.http.security.guard import Guard
+from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.surface import surface

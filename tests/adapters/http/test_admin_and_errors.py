@@ -6,8 +6,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import HttpServerSettings, Route, Target, text_reply
 from loadmanager.adapters.http.failures import Failures
+from loadmanager.adapters.http.http_server import HttpServerSettings
+from loadmanager.adapters.http.replies import text_reply
+from loadmanager.adapters.http.routes import Route, Target
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.ports import LeaderInfo

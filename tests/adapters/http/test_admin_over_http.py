@@ -11,7 +11,7 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpAssignClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.brokers import Brokers
@@ -422,7 +422,8 @@ def test_topics_are_told_and_understood_alike() -> None:
 async def test_another_sidecars_odd_answer_is_no_answer(
     start_server: StartServer, spoilt: str
 ) -> None:
-    from loadmanager.adapters.http import Route, text_reply  # noqa: PLC0415 - for this test alone
+    from loadmanager.adapters.http.replies import text_reply  # noqa: PLC0415 - for this test alone
+    from loadmanager.adapters.http.routes import Route  # noqa: PLC0415 - for this test alone
 
     async def odd(_request: Any, _target: Any) -> Any:
         return text_reply(spoilt)

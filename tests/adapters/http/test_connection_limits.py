@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http import ConnectionLimits, HttpServerSettings
-from loadmanager.adapters.http.admission import Admission
+from loadmanager.adapters.http.admission import Admission, ConnectionLimits
 from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.heads import Heads
+from loadmanager.adapters.http.http_server import HttpServerSettings
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.replies import Refused
-from loadmanager.adapters.http.security import TlsFiles
+from loadmanager.adapters.http.security.tls import TlsFiles
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.drains import DrainRequests, Drains
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark

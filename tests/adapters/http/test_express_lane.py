@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.adapters.http.heads import is_whole_request
+from loadmanager.adapters.http.http_server import HttpServerSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,

@@ -17,7 +17,9 @@ from tls_files import Files
 from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.replies import Refused, empty_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security import ClientTls, Guard, Rights, TlsFiles, Tokens
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
+from loadmanager.adapters.http.security.tokens import Tokens
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,

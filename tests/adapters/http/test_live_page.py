@@ -17,11 +17,16 @@ from aiohttp import web
 from leader_queries import AT_MS, B1, B2, BUNDLE, FakeLeaderQueries
 from overview_samples import OVERVIEW
 
-from loadmanager.adapters.http import HttpAssignClient, HttpServerSettings
-from loadmanager.adapters.http.live import Feed, FeedLimits, Forwarder, OverviewReader
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.http_server import HttpServerSettings
+from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
+from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.admin.decisions import Accounts
 from loadmanager.admin.overview import Overviews, overview_document
 from loadmanager.ports import LeaderElsewhere, Overview, Unavailable

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http import HttpServerSettings
+from loadmanager.adapters.http.http_server import HttpServerSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, TopicName

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http import HttpServerSettings
+from loadmanager.adapters.http.http_server import HttpServerSettings
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import Redirection

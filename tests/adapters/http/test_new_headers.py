@@ -17,10 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.adapters.http.admission import ConnectionLimits
 from loadmanager.adapters.http.fast_path import decisive_headers
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
+from loadmanager.adapters.http.http_server import HttpServerSettings
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
 from tests.adapters.http.conftest import (
     RunningServer,
     StartServer,

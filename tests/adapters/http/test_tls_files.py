@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.security import ClientTls, TlsFiles
-from loadmanager.adapters.http.security.tls import TlsFilesUnusable
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, TlsFilesUnusable
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.unloads import Unloads
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.ports import (
