@@ -32,8 +32,8 @@ class OwnedBundle(Document):
     assignment: Literal["shared", "primary", "secondary"] = Field(
         serialization_alias="broker_assignment"
     )
-    """Whether the broker is a primary or secondary one of the isolation policy, or `shared` without
-    a policy."""
+    """Whether the broker is a primary or a secondary one of the isolation policy that governs the
+    bundle; `shared` without such a policy."""
     is_controlled: bool
     """Whether an isolation policy governs the bundle."""
     is_active: bool
@@ -43,7 +43,7 @@ class StatsQuery(Query):
     """Which topics are listed."""
 
     namespace: str = ""
-    """Lists only topics of this `tenant/namespace`; not in Pulsar."""
+    """Lists only topics of this `tenant/namespace`. Pulsar has no such parameter."""
 
 
 class Brokers(Resource, tag="brokers"):
@@ -67,7 +67,7 @@ class Brokers(Resource, tag="brokers"):
     @operation(
         "GET",
         "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
-        Reply(200, "The ground of ownership, by bundle.", dict[str, OwnedBundle]),
+        Reply(200, "The reason of ownership, by bundle.", dict[str, OwnedBundle]),
         Reply(404, "The cluster is another one, or the broker is not registered."),
     )
     async def owned(self, cluster: str, broker: BrokerId) -> Mapping[BundleId, OwnedBundle]:

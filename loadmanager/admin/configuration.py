@@ -20,7 +20,11 @@ class Configuration(Resource, tag="configuration"):
         self._service = service
         self._internal = dict(internal)
 
-    @operation("GET", _PATH, Reply(200, "The load manager's names, then Pulsar's.", list[str]))
+    @operation(
+        "GET",
+        _PATH,
+        Reply(200, "The load manager's names of the settings, then Pulsar's.", list[str]),
+    )
     async def names(self) -> Sequence[str]:
         """List the settings that can be changed while the sidecars run."""
         return self._service.names()
@@ -42,7 +46,7 @@ class Configuration(Resource, tag="configuration"):
     @operation(
         "GET",
         "/admin/v2/brokers/internal-configuration",
-        Reply(200, "The addresses, by Pulsar's names.", _TEXTS),
+        Reply(200, "The addresses, by Pulsar's names of the settings.", _TEXTS),
     )
     async def internal(self) -> Mapping[str, str]:
         """Get the addresses of the cluster's metadata store."""
@@ -67,10 +71,10 @@ class Configuration(Resource, tag="configuration"):
     @operation(
         "DELETE",
         f"{_PATH}/{{key}}",
-        Reply(204, "The value is not set."),
+        Reply(204, "The setting has no value for the whole cluster now."),
         Reply(409, "Other clients kept changing the settings."),
         Reply(412, "The setting does not exist or is not dynamic."),
     )
     async def remove(self, key: str) -> None:
-        """Remove a value, so that every sidecar uses its own again."""
+        """Remove a value; every sidecar then uses that of its own configuration."""
         await self._service.remove(key)

@@ -14,10 +14,10 @@ _NONE: Final = Reply(404, "No cost model is published.")
 
 
 class PublishQuery(Document):
-    """Whether to publish what was learned elsewhere."""
+    """Whether to publish costs that were learned elsewhere."""
 
     force: bool = False
-    """Publish costs that were learned from another cluster, too."""
+    """Whether to publish costs that were learned from another cluster, too."""
 
 
 class CostModels(Resource, tag="cost model"):
@@ -44,10 +44,10 @@ class CostModels(Resource, tag="cost model"):
         Reply(412, "The body is not a cost model, or is too large; the reason names the field."),
     )
     async def publish(self, query: PublishQuery, body: dict[str, Any]) -> None:
-        """Publish a cost model in the place of the one before.
+        """Publish a cost model, which replaces the former one.
 
-        The body is the document that the pipeline's `costs` writes. The leader does not use those
-        parts of it that are not good enough; `loadmanager cost-model show` lists them.
+        The body is the document that the pipeline's `costs` writes. The leader ignores the
+        parts of it that are not accurate enough; `loadmanager cost-model show` lists them.
         """
         try:
             document = costs_of(Fields("the body", body))

@@ -33,7 +33,7 @@ class ExplainQuery(Query):
     """The subject of an explanation."""
 
     subject: str = Field(min_length=1)
-    """A bundle, `tenant/namespace/0x.._0x..`, or a broker."""
+    """A bundle, `tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`, or a broker, `host:port`."""
 
 
 class DecisionsQuery(Query):
@@ -42,7 +42,7 @@ class DecisionsQuery(Query):
     limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST)
     """The largest number of decisions to list."""
     before: Whole = Field(0, ge=0, le=2**62)
-    """Lists only decisions before this number, `next` of the last page; 0 for all."""
+    """Lists only decisions before this number, which is `next` of the last page; 0 lists all."""
     subject: str = ""
     """Lists only decisions about this bundle or broker."""
     broker: str = ""
@@ -52,15 +52,15 @@ class DecisionsQuery(Query):
     kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
         [], alias="kind"
     )
-    """Only those of this kind: a `move` of a round, one that was only `observed`, the `placement`
-    of a bundle without an owner, a `drain` of its broker, an `unload` by hand, or something
-    `left_alone`; repeatable."""
+    """Lists only decisions of this kind: a `move` of a round, a move that was only `observed`, the
+    `placement` of a bundle without an owner, a `drain` of its broker, an `unload` by hand, or a
+    bundle or broker that was `left_alone`. The parameter may be repeated."""
     since_ms: Whole = Field(0, alias="sinceMs", ge=0, le=2**62)
-    """Lists only decisions made at this time or later."""
+    """Lists only decisions made at this time or later, in milliseconds since 1970."""
     outcome: Literal["", "moved", "observed", "placed", "left_alone"] = ""
     """Lists only decisions with this outcome."""
     round: Whole = Field(0, ge=0, le=2**62)
-    """Lists only decisions of this round; 0 for all."""
+    """Lists only decisions of this round; 0 lists all."""
 
 
 class Accounts(Resource, tag="decisions"):
@@ -72,7 +72,7 @@ class Accounts(Resource, tag="decisions"):
     @operation(
         "GET",
         "/admin/v2/loadmanager/snapshot",
-        Reply(200, "The document; `loadmanager decide` reads it.", dict[str, Any]),
+        Reply(200, "The snapshot, which `loadmanager decide` reads.", dict[str, Any]),
         leader=True,
     )
     async def snapshot(self) -> bytes:
@@ -101,10 +101,10 @@ class Accounts(Resource, tag="decisions"):
         leader=True,
     )
     async def optimality(self) -> AssessmentDocument:
-        """Get how far the cluster was from the best possible at the leader's last round.
+        """Get how far the cluster was from the best possible balance at the leader's last round.
 
         The bound is proven: no assignment of the present bundles to the present brokers is below
-        it. The metrics `loadmanager_optimality_*` show the same.
+        it. The metrics `loadmanager_optimality_*` have the same figures.
         """
         return AssessmentDocument(optimality=assessment_document(self._leader_term.assessment()))
 
@@ -148,8 +148,8 @@ class Accounts(Resource, tag="decisions"):
     async def tasks(self, query: TasksQuery) -> TasksDocument:
         """List the placements, moves, splits and merges under way, and those that ended last.
 
-        The live tasks come first, the oldest at the top. The last 200 that ended follow, the latest
-        at the top. A new leader follows what its predecessor ordered as tasks of its own.
+        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
+        latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
         return tasks_document(self._leader_term.tasks(TaskWish(**query.model_dump())))
 

@@ -140,7 +140,8 @@ class DrainState(Document):
     broker: str
     registered: bool
     draining: bool
-    """Whether its own report says so: its sidecar has seen the mark."""
+    """Whether the broker is registered as draining: its sidecar has seen the mark, or is about to
+    stop."""
     bundles_left: int
     marked: Marked | None = Field(validation_alias="mark")
 
@@ -160,7 +161,7 @@ class Drains(Resource, tag="draining"):
     async def mark(self, broker: BrokerId, query: Wish) -> None:
         """Drain a broker, and keep it empty.
 
-        A mark that stands already is kept.
+        If the broker is marked already, that mark is kept.
         """
         await self._service.mark(broker, **query.kept())
 
@@ -168,7 +169,7 @@ class Drains(Resource, tag="draining"):
     async def unmark(self, broker: BrokerId) -> None:
         """Let a broker take bundles again.
 
-        A broker without a mark is left as it is.
+        If the broker has no mark, nothing is changed.
         """
         await self._service.unmark(broker)
 

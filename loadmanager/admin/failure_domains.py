@@ -28,7 +28,7 @@ Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{
 
 
 class FailureDomain(Document):
-    """The brokers of one domain, registered or not."""
+    """The brokers of one failure domain. They need not be registered."""
 
     brokers: list[Broker] = Field(max_length=_MOST)
 

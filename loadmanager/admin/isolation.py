@@ -51,12 +51,12 @@ WholeText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
 class MinAvailable(Document):
-    """When secondary brokers take part; whole numbers, written as strings."""
+    """When secondary brokers are used. Both values are whole numbers, written as strings."""
 
     min_limit: WholeText
-    """Secondary brokers take part if fewer primary ones are available."""
+    """Secondary brokers are used if fewer primary brokers than this are available."""
     usage_threshold: WholeText
-    """In percent; a primary broker with more usage does not count as available."""
+    """The usage in percent above which a primary broker does not count as available."""
 
 
 class Failover(Document):
@@ -67,10 +67,10 @@ class Failover(Document):
 
 
 class IsolationPolicy(Document):
-    """Namespaces that only certain brokers may serve, and only their namespaces.
+    """Namespaces and the only brokers that may serve them, which serve no other namespaces.
 
-    All are regular expressions that must match as a whole: namespaces
-    `tenant/namespace`, brokers the host without its port.
+    All are regular expressions that match the whole text: `tenant/namespace` of a namespace, and
+    the host without the port of a broker.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -210,7 +210,9 @@ class Isolation(Resource, tag="isolation"):
     @operation(
         "GET",
         f"{_PATH}/brokers/{{broker}}",
-        Reply(200, "The policy; of several, the first by name.", BrokerPolicy),
+        Reply(
+            200, "The policy; if several govern the broker, the first one by name.", BrokerPolicy
+        ),
         Reply(404, "No policy governs the broker, or the cluster is another one."),
     )
     async def of_broker(self, cluster: str, broker: BrokerId) -> BrokerPolicy:

@@ -98,11 +98,11 @@ class MergeQuery(Query):
     """The neighbour with which a bundle is merged."""
 
     neighbour: str = Field("", alias="with")
-    """The range of the bundle right above or below it; the one above by default."""
+    """The range of the adjacent bundle above or below; by default the one above."""
 
 
 class MergedBundle(Document):
-    """The bundle that a merge made."""
+    """The bundle that results from a merge."""
 
     bundle: str
     """The range of the bundle."""
@@ -130,7 +130,8 @@ class Merges(Resource, tag="bundles"):
     async def merge(self, namespace: Namespace, bundle: str, query: MergeQuery) -> MergedBundle:
         """Merge a bundle with its neighbour.
 
-        Both go to the owner of the busier one first. Lookups wait while they are merged.
+        Both bundles are first moved to the owner of the busier one. Lookups of their topics wait
+        while they are merged.
         """
         whole = await self._merge(namespace, bundle, query.neighbour or None)
         return MergedBundle(bundle=whole.rpartition("/")[2])

@@ -229,15 +229,15 @@ class Bundles(Document):
     """The bundles of a namespace."""
 
     boundaries: list[str] | None = None
-    """The boundaries, from `0x00000000` to `0xffffffff`; they take precedence over numBundles."""
+    """The boundaries, from `0x00000000` to `0xffffffff`. They take precedence over `numBundles`."""
     num_bundles: int | None = Field(
         None, alias="numBundles", json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES}
     )
-    """The number of bundles of equal width; 0 for the default."""
+    """The number of bundles, all of equal width; 0 is the default of the cluster."""
 
 
 class Policies(Document):
-    """The policies of a namespace; only the bundles are used, and the others are kept."""
+    """The policies of a namespace. Only the bundles are used; all others are stored unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -248,9 +248,9 @@ class DeletionQuery(Query):
     """How a namespace is deleted."""
 
     force: Flag = False
-    """Also deletes a namespace with topics."""
+    """Whether a namespace with topics is deleted, too."""
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class Namespaces(Resource, tag="namespaces"):
@@ -266,7 +266,7 @@ class Namespaces(Resource, tag="namespaces"):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}",
-        Reply(200, "As `tenant/namespace`, sorted.", list[str]),
+        Reply(200, "The namespaces as `tenant/namespace`, sorted.", list[str]),
         Reply(404, "The tenant does not exist."),
     )
     async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
@@ -287,7 +287,7 @@ class Namespaces(Resource, tag="namespaces"):
     async def create(self, namespace: Namespace, body: Policies | None = None) -> None:
         """Create a namespace with its bundles.
 
-        Of the policies only the bundles are used; the others are kept as they are.
+        Only the bundles are used; all other policies are stored unchanged.
         """
         policies = body or Policies()
         given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
@@ -305,8 +305,8 @@ class Namespaces(Resource, tag="namespaces"):
     async def delete(self, namespace: Namespace, query: DeletionQuery) -> None:
         """Delete a namespace and all its bundles.
 
-        A namespace with topics is deleted only with `force`. Topics are those that brokers reported
-        last and those with partitions.
+        A namespace with topics is deleted only with `force`. A topic counts if a broker reported it
+        last, or if it is partitioned.
         """
         await self._service.delete(namespace, force=query.force)
 

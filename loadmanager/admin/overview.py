@@ -13,7 +13,7 @@ from loadmanager.ports import Overview, RefusalCount
 
 
 class BrokerDocument(Document):
-    """One broker; fractions are of the limit, null where that is not known."""
+    """One broker. Fractions are of the limit of the resource, and null if it is not known."""
 
     broker: str
     cpu_fraction: float | None
@@ -21,7 +21,7 @@ class BrokerDocument(Document):
     bandwidth_in_fraction: float | None
     bandwidth_out_fraction: float | None
     largest_fraction: float | None
-    """The largest of these but for memory, which does not go with bundles."""
+    """The largest of these fractions except memory, which does not move with bundles."""
     bundles: int
     topics: int
     msgs_per_s: float
@@ -32,7 +32,7 @@ class BrokerDocument(Document):
 
 
 class ResourceDocument(Document):
-    """One resource over all brokers; `broker` uses most of it."""
+    """The use of one resource by all brokers. `broker` uses the largest fraction of its limit."""
 
     resource: str
     mean_fraction: float
@@ -41,7 +41,7 @@ class ResourceDocument(Document):
 
 
 class MissingDocument(Document):
-    """A broker that is not there, or reports nothing."""
+    """A broker that is absent or publishes no load report."""
 
     broker: str
     why: str
@@ -49,53 +49,54 @@ class MissingDocument(Document):
 
 
 class GainDocument(Document):
-    """The largest use of the source of a task."""
+    """The largest use of a resource at the source of a task, as a fraction of its limit."""
 
     before: float
     expected: float
-    """After the task, by the bundle's share of the source's traffic."""
+    """The use expected after the task, computed from the bundle's share of the source's traffic."""
     after: float | None
-    """As the source reported after the task; null before that."""
+    """The use in the source's first report after the task; null before that report."""
 
 
 class GainedTask(TaskDocument):
-    """A bundle task and what it brings its source."""
+    """A bundle task and its effect on the source."""
 
     gain: GainDocument | None
 
 
 class RefusalDocument(Document):
-    """A reason for which the last round left things alone, with an example."""
+    """A reason for which the last round left bundles or brokers alone, with an example."""
 
     reason: str
     count: int
     meaning: str
     takes: str
     subject: str
-    """A bundle, a broker, or "" for the whole round."""
+    """A bundle or broker as an example; empty for the whole round."""
     detail: str
 
 
 class OverviewDocument(Document):
-    """A cluster at a glance; all lists are bounded."""
+    """A cluster at a glance. All lists are bounded."""
 
     cluster: str
     leader: str
     epoch: int
     since_ms: int
-    """When the term of the leader began."""
+    """The time when the term of the leader began, in milliseconds since 1970."""
     at_ms: int
     measure: Literal["use", "rate"]
-    """Whether balance is of the use of CPU and network, or of message rates over their mean."""
+    """What is balanced: `use` of CPU and network, or the message `rate` divided by its mean."""
     held: str
-    """Why nothing may move now, "" if it may."""
+    """The reason why no bundle may move now; empty if bundles may move."""
     actions: list[str]
-    """What the cluster can be asked to do."""
+    """The actions that can be requested of the cluster."""
     balancing: BalancingState
     course: list[tuple[int, float, float, float]]
-    """Rounds of the last hour: time in milliseconds, gap, largest use, lower bound."""
+    """The rounds of the last hour. Each entry has the time in milliseconds since 1970, the gap, the
+    largest use and the lower bound."""
     brokers: list[BrokerDocument]
-    """The brokers with the least left, the scarcest first."""
+    """The brokers with the least capacity left, the fullest one first."""
     brokers_in_all: int
     resources: list[ResourceDocument]
     bundles: int
@@ -116,8 +117,8 @@ class Overviews(Resource, tag="decisions"):
     async def overview(self) -> OverviewDocument:
         """Get the cluster at a glance, as the live page shows it.
 
-        It costs little, whatever the size of the cluster: at most 200 brokers are listed, and
-        the last 60 tasks and decisions.
+        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
+        tasks and decisions.
         """
         return overview_document(self._overview())
 

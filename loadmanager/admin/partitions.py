@@ -16,35 +16,35 @@ _MOST: Final = 100_000
 
 
 class Partitioned(Document):
-    """How many partitions a topic has."""
+    """The number of partitions of a topic."""
 
     partitions: int = Field(ge=0)
-    """0: the topic is not partitioned."""
+    """The number of partitions; 0 if the topic is not partitioned."""
 
 
 class PartitionsQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     authoritative: Flag = False
-    """Of no effect: every sidecar can answer."""
+    """This parameter has no effect, because every sidecar can answer."""
     may_create: Flag = Field(default=False, alias="checkAllowAutoCreation")
-    """Of no effect: topics need no creation."""
+    """This parameter has no effect, because topics need no creation."""
 
 
 class RemovalQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     force: Flag = False
-    """Of no effect."""
+    """This parameter has no effect."""
     authoritative: Flag = False
-    """Of no effect: every sidecar can answer."""
+    """This parameter has no effect, because every sidecar can answer."""
 
 
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
 class PartitionedMetadata(Document):
-    """The newer form of the same; the properties are ignored."""
+    """The number of partitions in its newer form. The properties are ignored."""
 
     partitions: PartitionCount
     properties: dict[str, str] | None = None
@@ -87,9 +87,9 @@ class Partitions(Resource, tag="topics"):
         Reply(409, "The topic has partitions already."),
     )
     async def create(self, topic: TopicName, body: PartitionCount | PartitionedMetadata) -> None:
-        """Make a topic a partitioned one.
+        """Make a topic a partitioned topic.
 
-        The body is the number of partitions, or an object with it.
+        The body is the number of partitions, or an object that contains it.
         """
         count = body if isinstance(body, int) else body.partitions
         await self._service.create(topic, count)
@@ -102,5 +102,5 @@ class Partitions(Resource, tag="topics"):
         query=RemovalQuery,
     )
     async def remove(self, topic: TopicName) -> None:
-        """Remove the partitions of a topic; what brokers have open stays open."""
+        """Remove the partitions of a topic; brokers keep open what they have open."""
         await self._service.delete(topic)

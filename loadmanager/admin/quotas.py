@@ -36,18 +36,18 @@ _MOST: Final = RATE.most
 
 
 class Quota(Document):
-    """The expected use of a bundle; kept for tools, and not used for decisions."""
+    """The expected use of a bundle, stored for Pulsar's tools and not used for decisions."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     msg_rate_in: float = Field(alias="msgRateIn", ge=0, le=_MOST)
     msg_rate_out: float = Field(alias="msgRateOut", ge=0, le=_MOST)
     bandwidth_in: float = Field(alias="bandwidthIn", ge=0, le=_MOST)
-    """Bytes a second."""
+    """The incoming traffic in bytes per second."""
     bandwidth_out: float = Field(alias="bandwidthOut", ge=0, le=_MOST)
-    """Bytes a second."""
+    """The outgoing traffic in bytes per second."""
     memory: float = Field(ge=0, le=_MOST)
-    """In MB."""
+    """The memory in MB."""
     dynamic: bool = Field(default=True)
 
 

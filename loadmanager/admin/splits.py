@@ -104,12 +104,13 @@ class SplitQuery(Query):
     """How a bundle is split."""
 
     algorithm: str = Field("", alias="splitAlgorithmName")
-    """`range_equally_divide`, `topic_count_equally_divide`, `specified_positions_divide` or
-    `flow_or_qps_equally_divide`; else the configured one."""
+    """The algorithm: `range_equally_divide`, `topic_count_equally_divide`,
+    `specified_positions_divide` or `flow_or_qps_equally_divide`. By default it is the configured
+    one."""
     unload: Flag = False
-    """Of no effect: all parts but the first are always placed again."""
+    """This parameter has no effect, because all parts except the first are always placed again."""
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class Splits(Resource, tag="bundles"):

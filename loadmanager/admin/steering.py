@@ -16,7 +16,7 @@ class BalancingState(Document):
 
     mode: BalancingMode
     since_ms: int
-    """0 if the mode was never set."""
+    """The time when the mode was set, in milliseconds since 1970; 0 if it never was."""
     by: str
     reason: str
 
@@ -34,7 +34,7 @@ class Steers(Resource, tag="balancing"):
 
     @operation("PUT", f"{_PATH}/pause", *_DONE)
     async def pause(self, query: Wish) -> None:
-        """Pause the rounds of this and every later leader: they move and split nothing.
+        """Pause the rounds of this and every later leader, which then move and split nothing.
 
         Bundles without an owner are still placed, draining brokers are still emptied, and requests
         to unload or split are still carried out.
@@ -43,9 +43,9 @@ class Steers(Resource, tag="balancing"):
 
     @operation("PUT", f"{_PATH}/observe", *_DONE)
     async def observe(self, query: Wish) -> None:
-        """Let rounds decide and record, and order nothing.
+        """Have rounds decide and record their decisions, but order no moves.
 
-        What a paused leader carries out is carried out in this mode as well.
+        The leader carries out the same as while it is paused.
         """
         await self._service.put(BalancingMode.OBSERVING, **query.kept())
 

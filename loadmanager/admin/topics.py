@@ -43,20 +43,20 @@ class TopicsQuery(Query):
     """Which topics are listed."""
 
     mode: TopicMode = "PERSISTENT"
-    """The domain of the topics; the default is Pulsar's."""
+    """The domain of the topics to list. The default is that of Pulsar."""
     include_system: Flag = Field(default=False, alias="includeSystemTopic")
-    """Of no effect: there are no system topics."""
+    """This parameter has no effect, because there are no system topics."""
 
 
 class PositionsQuery(Query):
     """The topics whose positions are listed."""
 
     topics: list[str] = Field(default_factory=list)
-    """Full names, or names within the namespace; by default all open topics."""
+    """The full names of topics, or their names within the namespace; by default all open topics."""
 
 
 class HashPositions(Document):
-    """The hash positions of topics."""
+    """The hash positions of the topics of a bundle."""
 
     namespace: str
     bundle: str

@@ -173,15 +173,15 @@ class UnloadQuery(Query):
     """How all bundles of a namespace are unloaded."""
 
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class BundleUnloadQuery(UnloadQuery):
     """How one bundle is unloaded."""
 
     destination: str = Field("", alias="destinationBroker")
-    """Where the bundle is to go: a broker's id, `host:port`, or the URL of its web service.
-    Isolation, anti-affinity and load do not count then."""
+    """The broker that is to own the bundle: its id, `host:port`, or the URL of its web service.
+    Isolation, anti-affinity and load are then ignored."""
 
 
 class UnloadedBundle(Document):
@@ -193,7 +193,7 @@ class UnloadedBundle(Document):
     target: str | None
     """The present owner; null if the bundle has none, or was split meanwhile."""
     took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
-    """Seconds from the order until the new owner served it."""
+    """The seconds from the order until the new owner served the bundle."""
 
 
 class Unloads(Resource, tag="bundles"):

@@ -126,7 +126,7 @@ class Describing(Resource, tag="watching"):
     @operation(
         "GET",
         "/docs",
-        Reply(200, "A page that loads nothing else.", str),
+        Reply(200, "The page, which loads no other files.", str),
         role=Role.NOBODY,
         raw=True,
         media_type=_HTML,

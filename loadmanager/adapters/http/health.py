@@ -10,7 +10,7 @@ from loadmanager.ports import LookupService
 
 
 class Leader(Document):
-    """The leader."""
+    """The broker whose sidecar leads the cluster."""
 
     broker_id: str
     service_url: str
@@ -20,7 +20,7 @@ class HealthQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     topic_version: str = Field("", alias="topicVersion")
-    """`V1` or `V2`; of no effect."""
+    """`V1` or `V2`. This parameter has no effect."""
 
 
 class Health(Resource, tag="brokers"):

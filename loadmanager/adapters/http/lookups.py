@@ -33,7 +33,7 @@ _RETRY_SPREAD_S: Final = 5
 
 
 class LookupData(Document):
-    """The URLs of a topic's owner; a URL that it does not have is an empty string."""
+    """The URLs of a topic's owner. A URL that the owner does not have is an empty string."""
 
     broker_url: str
     broker_url_tls: str
@@ -47,9 +47,9 @@ class LookupQuery(Query):
     """The parameters of a lookup."""
 
     authoritative: str = ""
-    """`true` in redirects by the leader."""
+    """`true` in redirects by the leader, `false` in redirects to the leader."""
     listener_name: str = Field("", alias="listenerName")
-    """An advertised listener."""
+    """The name of an advertised listener, through which the client connects."""
 
 
 class Lookups(Resource, tag="lookup"):
@@ -100,7 +100,7 @@ class Lookups(Resource, tag="lookup"):
         "GET",
         LOOKUP_PREFIX + _TOPIC_PATH,
         Reply(200, "The owner and its URLs.", LookupData),
-        Reply(307, "In redirect mode: the lookup is to be sent to `Location`, once."),
+        Reply(307, "In redirect mode: the client sends the lookup to `Location`, once."),
         Reply(404, "The namespace does not exist."),
         Reply(405, "The domain of the topic is not known."),
         Reply(

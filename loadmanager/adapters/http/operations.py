@@ -236,11 +236,11 @@ def _usual(one: Operation) -> Iterator[Reply]:
         yield Reply(413, "The body is too long.")
         yield Reply(415, "The body is not `application/json`.")
     if one.role is not Role.NOBODY:
-        yield Reply(401, "The request carries no valid credentials, and some are required.")
-        yield Reply(403, f"The caller may not: the role `{one.role}` is needed.")
+        yield Reply(401, "The request has no valid credentials, which are required.")
+        yield Reply(403, f"The caller does not have the role `{one.role}`.")
         yield Reply(
             503,
-            "No leader, no ZooKeeper or no broker is available; `Retry-After` says when to retry.",
+            "No leader, ZooKeeper or broker is available; `Retry-After` says when to retry.",
         )
 
 
