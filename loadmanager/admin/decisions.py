@@ -6,6 +6,7 @@ from pydantic import Field
 
 from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.optimality import (
     AssessmentDocument,
     PaybackDocument,
@@ -14,7 +15,6 @@ from loadmanager.admin.optimality import (
     assessment_document,
     shadows_document,
 )
-from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.explaining import Decision, Ground
@@ -23,7 +23,7 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.leader.explain import Explainer
-from loadmanager.ports import Account, LedgerWish, TaskWish
+from loadmanager.ports import Account, DecisionFilter, TaskFilter
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
@@ -63,7 +63,7 @@ class DecisionsQuery(Query):
     """Lists only decisions of this round; 0 lists all."""
 
 
-class Accounts(Resource, tag="decisions"):
+class Decisions(Resource, tag="decisions"):
     """Answers under ``/admin/v2/loadmanager``."""
 
     def __init__(self, leader_term: Explainer) -> None:
@@ -92,7 +92,7 @@ class Accounts(Resource, tag="decisions"):
     )
     async def explain(self, query: ExplainQuery) -> dict[str, Any]:
         """Explain why a bundle or a broker is where it is."""
-        return account_to_json(self._leader_term.explain(query.subject))
+        return explanation_to_json(self._leader_term.explain(query.subject))
 
     @operation(
         "GET",
@@ -135,7 +135,7 @@ class Accounts(Resource, tag="decisions"):
         term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
         found of each broker is listed as well.
         """
-        listed = self._leader_term.decisions(LedgerWish(**query.model_dump()))
+        listed = self._leader_term.decisions(DecisionFilter(**query.model_dump()))
         more = listed[-1].number if len(listed) == query.limit else None
         return {"decisions": [decision_to_json(one) for one in listed], "next": more}
 
@@ -151,10 +151,10 @@ class Accounts(Resource, tag="decisions"):
         Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
         latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
-        return tasks_document(self._leader_term.tasks(TaskWish(**query.model_dump())))
+        return tasks_document(self._leader_term.tasks(TaskFilter(**query.model_dump())))
 
 
-def account_to_json(account: Account) -> dict[str, Any]:
+def explanation_to_json(account: Account) -> dict[str, Any]:
     """Return an account as a JSON object; scores are fractions, 1.0 is a full broker."""
     story = account.explanation
     return {

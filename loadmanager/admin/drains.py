@@ -113,7 +113,7 @@ _LONGEST: Final = 500
 _UNKNOWN: Final = Reply(404, "The broker is not registered.")
 
 
-class Wish(Query):
+class AuthorQuery(Query):
     """The author of a request and the reason, which later queries return."""
 
     by: str = ""
@@ -158,7 +158,7 @@ class Drains(Resource, tag="draining"):
         Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
         _UNKNOWN,
     )
-    async def mark(self, broker: BrokerId, query: Wish) -> None:
+    async def mark(self, broker: BrokerId, query: AuthorQuery) -> None:
         """Drain a broker, and keep it empty.
 
         If the broker is marked already, that mark is kept.

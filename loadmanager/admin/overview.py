@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from loadmanager.adapters.http.live.feed import OVERVIEW_PATH
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.decisions import decision_to_json
-from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TaskDocument, tasks_document
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.ports import Overview, RefusalCount

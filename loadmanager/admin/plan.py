@@ -7,12 +7,12 @@ from pydantic import Field, computed_field
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.optimality import OptimalityDocument
-from loadmanager.admin.steering import BalancingState
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import Preview, PreviewWish
+from loadmanager.ports import PlanOverrides, Preview
 
 _MOST: Final = 10_000
 
@@ -84,7 +84,7 @@ class PlanDocument(Document):
 class Plans(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/plan``."""
 
-    def __init__(self, plan: Callable[[PreviewWish], Awaitable[Preview]]) -> None:
+    def __init__(self, plan: Callable[[PlanOverrides], Awaitable[Preview]]) -> None:
         self._plan = plan
 
     @operation(
@@ -102,7 +102,7 @@ class Plans(Resource, tag="decisions"):
         The plan is computed from the present view of the leader and is not carried out. It is what
         an active leader would do; `balancing` has the mode of this leader.
         """
-        preview = await self._plan(PreviewWish(**query.model_dump(exclude={"limit"})))
+        preview = await self._plan(PlanOverrides(**query.model_dump(exclude={"limit"})))
         plan = preview.plan
         return PlanDocument.model_validate(
             {

@@ -27,11 +27,11 @@ from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import (
     Account,
     Assessment,
-    LedgerWish,
+    DecisionFilter,
     ShadowList,
     SubjectUnknown,
+    TaskFilter,
     TaskList,
-    TaskWish,
     Unavailable,
 )
 
@@ -100,11 +100,11 @@ class Explainer:
             shadows=dict(leader_term.shadows.shadows),
         )
 
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
         """Return the last matching decisions of this leader, newest first."""
         return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
-    def tasks(self, wish: TaskWish) -> TaskList:
+    def tasks(self, wish: TaskFilter) -> TaskList:
         """Return the matching tasks: live ones first, then ended ones, latest first."""
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
@@ -126,7 +126,7 @@ class Explainer:
 
     def _tasks_of(self, bundle: str) -> TaskList:
         """Return the live task of a bundle, if any, and its last ended task."""
-        listed = self.tasks(TaskWish(limit=2, bundle=bundle))
+        listed = self.tasks(TaskFilter(limit=2, bundle=bundle))
         none_live = bool(listed.tasks) and listed.tasks[0].state.ended
         return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
 

@@ -22,11 +22,11 @@ from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import (
     BrokerUse,
-    LedgerWish,
+    DecisionFilter,
     MissingBroker,
     Overview,
     RefusalCount,
-    TaskWish,
+    TaskFilter,
 )
 
 _MOST_POINTS: Final = 240
@@ -61,7 +61,7 @@ class OverviewRequests:
             Unavailable: no sidecar leads.
         """
         term = self._leading.require_term()
-        tasks = self._explainer.tasks(TaskWish(limit=MOST_TASKS))
+        tasks = self._explainer.tasks(TaskFilter(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms
         brokers = scarcest_first(self._brokers(term, now_s))
         return Overview(
@@ -82,7 +82,7 @@ class OverviewRequests:
             tasks=tasks,
             gains=term.gains.look(),
             refusals=self._refusals(term, tasks.epoch),
-            decisions=self._explainer.decisions(LedgerWish(limit=MOST_DECISIONS)),
+            decisions=self._explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
             actions=self._actions,
         )
 

@@ -27,7 +27,7 @@ class SubjectUnknown(LookupRefused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewWish:
+class PlanOverrides:
     """What to try instead of what is in force; "" and empty keep that.
 
     ``settings`` are texts ``key=value``, as `loadmanager decide --set` takes them. ``seed``
@@ -59,7 +59,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerWish:
+class DecisionFilter:
     """A filter of decisions: at most ``limit``, of those that match all fields.
 
     ``before`` leaves out that number and all later ones, 0 none: the last number of one
@@ -92,7 +92,7 @@ class LedgerWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWish:
+class TaskFilter:
     """A filter of bundle tasks: at most ``limit``, of those that match all fields.
 
     ``namespace`` is that of the bundles, ``broker`` the source or the target. ``live``

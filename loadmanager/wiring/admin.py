@@ -4,10 +4,11 @@ from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
 from loadmanager.admin.cost_models import CostModels
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.drains import Drains
 from loadmanager.admin.failure_domains import FailureDomains
 from loadmanager.admin.isolation import Isolation
@@ -18,7 +19,6 @@ from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.splits import Splits
-from loadmanager.admin.steering import Steers
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
 from loadmanager.common.balancing_mode import BalancingModeRequests
@@ -54,10 +54,10 @@ def admin_routes(
         FailureDomains(context, cluster),
         Quotas(context),
         Drains(application.drain_requests),
-        Steers(BalancingModeRequests(context)),
+        BalancingModes(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews.overview),
-        Accounts(application.accounting),
+        Decisions(application.accounting),
         Plans(PreviewRequests(application.leading).plan),
     )
     return [route for resource in resources for route in resource.routes()]
@@ -77,10 +77,10 @@ def _routes_beside_pulsar(
         Configuration(application.dynamic, internal_configuration(config)),
         Unloads(application.unload_requests.unload),
         Drains(application.drain_requests),
-        Steers(BalancingModeRequests(context)),
+        BalancingModes(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews.overview),
-        Accounts(application.accounting),
+        Decisions(application.accounting),
         Plans(PreviewRequests(application.leading).plan),
     )
     partitions = Partitions(application.answering, PartitionRequests(context)).routes()

@@ -9,9 +9,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history.disk import Disk
-from loadmanager.adapters.history.keeping import Retention, recover
-from loadmanager.adapters.history.shelves import HistoryUnavailable, RemoteShelf, Shelf
+from loadmanager.adapters.history.retention import Retention, recover
 from loadmanager.adapters.history.sink import Pace, ThreadedHistory
+from loadmanager.adapters.history.storage import HistoryUnavailable, RemoteStorage, Storage
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history import Origin, Stream
@@ -54,16 +54,16 @@ def open_history(
         roll_s=settings.roll_interval_s,
         level=settings.compression_level,
     )
-    shelf = Shelf(disk, top, word)
+    storage = Storage(disk, top, word)
     if settings.is_remote:
-        shelf = RemoteShelf(settings.dir, shelf, retention, wall_ms)
+        storage = RemoteStorage(settings.dir, storage, retention, wall_ms)
     return ThreadedHistory(
         [
             StreamWriter(stream, origin, top, disk, rolling, monotonic_s=monotonic_s)
             for stream in Stream
             if settings.write in {"all", stream.value}
         ],
-        shelf,
+        storage,
         pace=Pace(
             flush_s=settings.flush_interval_s, most_waiting=settings.queue_records, wait=wait
         ),

@@ -20,7 +20,7 @@ class ConnectionServer(web.Server):
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        express: FastPath,
+        fast_path: FastPath,
         admission: Admission,
         *,
         max_body_bytes: int,
@@ -42,7 +42,7 @@ class ConnectionServer(web.Server):
             )
 
         super().__init__(handler, request_factory=request_of, loop=loop)
-        self._express = express
+        self._fast_path = fast_path
         self._admission = admission
         self._failures = Failures(loop.time, count_failure)
         self._event_loop = loop
@@ -53,7 +53,7 @@ class ConnectionServer(web.Server):
         """Return the protocol of a new connection."""
         return HttpProtocol(
             self,
-            self._express,
+            self._fast_path,
             self._admission,
             self._failures,
             self._event_loop,

@@ -120,11 +120,11 @@ class HttpServer:
         self._refreshing: asyncio.Task[None] | None = None
         self._settings = settings = settings or HttpServerSettings()
         answers = Answers(lookup, settings.max_remembered_answers)
-        self._express = FastPath(answers, metrics, settings.limits.max_head_bytes)
+        self._fast_path = FastPath(answers, metrics, settings.limits.max_head_bytes)
         self._lookups = Lookups(
             lookup,
             answers,
-            self._express,
+            self._fast_path,
             metrics,
             mode=settings.mode,
             max_concurrent=settings.max_concurrent,
@@ -152,7 +152,7 @@ class HttpServer:
         """
         server = ConnectionServer(
             self._handle,
-            self._express,
+            self._fast_path,
             Admission(self._settings.limits, self._refused),
             max_body_bytes=self._settings.max_body_bytes,
             max_url_bytes=self._settings.max_url_bytes,

@@ -63,7 +63,7 @@ class Lookups(Resource, tag="lookup"):
         self,
         lookup: LookupService,
         answers: Answers,
-        express: FastPath,
+        fast_path: FastPath,
         metrics: LookupMetrics,
         *,
         mode: AnswerMode,
@@ -72,7 +72,7 @@ class Lookups(Resource, tag="lookup"):
     ) -> None:
         self._lookup = lookup
         self._answers = answers
-        self._express = express
+        self._fast_path = fast_path
         self._metrics = metrics
         self._mode = mode
         self.max_concurrent = max_concurrent
@@ -93,7 +93,7 @@ class Lookups(Resource, tag="lookup"):
         line = _plain_line(request)
         if line is None or not request.keep_alive or request.version != HttpVersion11:
             return None
-        response = self._express.response_under(line)
+        response = self._fast_path.response_under(line)
         return None if response is None else KnownReply(response, line)
 
     @operation(

@@ -14,13 +14,13 @@ from waiting import eventually
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
 from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
 from loadmanager.admin.failure_domains import FailureDomains
 from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import Quotas
-from loadmanager.admin.steering import Steers
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.dynamic_settings import DynamicSettings
@@ -121,7 +121,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
             FailureDomains(parts, "east"),
             Quotas(parts),
-            Steers(BalancingModeRequests(parts)),
+            BalancingModes(BalancingModeRequests(parts)),
             Plans(PreviewRequests(sidecar.leading).plan),
         )
         routes = tuple(route for one in resources for route in one.routes())

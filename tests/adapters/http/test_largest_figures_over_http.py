@@ -17,7 +17,7 @@ from waiting import eventually
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.brokers import Brokers
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
@@ -70,7 +70,7 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         resources = (
             Brokers(sidecar.context, "east", topics),
             Plans(PreviewRequests(sidecar.leading).plan),
-            Accounts(sidecar.accounting),
+            Decisions(sidecar.accounting),
         )
         server = HttpServer(
             FakeLookup(),

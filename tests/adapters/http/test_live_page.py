@@ -27,7 +27,7 @@ from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
 from loadmanager.adapters.http.security.guard import Guard, Rights
 from loadmanager.adapters.http.security.origin import OwnNames
 from loadmanager.adapters.http.security.tokens import Tokens
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import Overviews, overview_document
 from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
 from tests.adapters.http.conftest import RunningServer, StartServer, until
@@ -278,8 +278,8 @@ async def test_the_page_has_its_questions_forwarded_and_others_are_sent_on(
     line: HttpAssignClient, start_server: StartServer
 ) -> None:
     queries = FakeLeaderQueries()
-    leader = await start_server(more_routes=tuple(Accounts(queries).routes()))
-    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
+    leader = await start_server(more_routes=tuple(Decisions(queries).routes()))
+    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url + "/"))
     server = await start_server(
         more_routes=tuple(follower.routes()), forwarder=Forwarder(line, lambda _: "")
     )
@@ -305,9 +305,9 @@ async def test_a_caller_keeps_its_own_right_with_the_leader(
 ) -> None:
     guard = tokens_guard(tmp_path)
     leader = await start_server(
-        more_routes=tuple(Accounts(FakeLeaderQueries()).routes()), guard=guard
+        more_routes=tuple(Decisions(FakeLeaderQueries()).routes()), guard=guard
     )
-    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url))
+    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url))
     server = await start_server(
         more_routes=tuple(follower.routes()),
         guard=guard,

@@ -271,7 +271,7 @@ async def compare(guard: str, peer: str, heads: Iterable[list[bytes]]) -> None:
         quick = await start_server(guard=GUARDS[guard])
         slow = await start_server(guard=GUARDS[guard])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(slow.server._express, "response_to", lambda *_, **__: None)
+            patch.setattr(slow.server._fast_path, "response_to", lambda *_, **__: None)
             for lines in CLIENTS.values():
                 for more in ([], [proof("client")]):
                     await learn_headers(quick, [*lines, *more], LOCAL)

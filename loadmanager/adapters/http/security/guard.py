@@ -215,12 +215,12 @@ def _record(request: web.BaseRequest, name: str, status: int) -> None:
         caller=name or "anonymous",
         remote=request.remote,
         method=request.method,
-        path=_told_path(request.raw_path, status),
+        path=_logged_path(request.raw_path, status),
         status=status,
     )
 
 
-def _told_path(path: str, status: int) -> str:
+def _logged_path(path: str, status: int) -> str:
     """Return a path for the log, without the value of a setting that was refused.
 
     Accepted values are not secret, because secrets are not dynamic settings; a refused value may

@@ -3,7 +3,7 @@
 from typing import Final
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
-from loadmanager.admin.drains import Wish
+from loadmanager.admin.drains import AuthorQuery
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import Balancing, BalancingMode
 
@@ -21,7 +21,7 @@ class BalancingState(Document):
     reason: str
 
 
-class Steers(Resource, tag="balancing"):
+class BalancingModes(Resource, tag="balancing"):
     """Answers under ``/admin/v2/loadmanager/balancing``."""
 
     def __init__(self, service: BalancingModeRequests) -> None:
@@ -33,7 +33,7 @@ class Steers(Resource, tag="balancing"):
         return await self._service.state()
 
     @operation("PUT", f"{_PATH}/pause", *_DONE)
-    async def pause(self, query: Wish) -> None:
+    async def pause(self, query: AuthorQuery) -> None:
         """Pause the rounds of this and every later leader, which then move and split nothing.
 
         Bundles without an owner are still placed, draining brokers are still emptied, and requests
@@ -42,7 +42,7 @@ class Steers(Resource, tag="balancing"):
         await self._service.put(BalancingMode.PAUSED, **query.kept())
 
     @operation("PUT", f"{_PATH}/observe", *_DONE)
-    async def observe(self, query: Wish) -> None:
+    async def observe(self, query: AuthorQuery) -> None:
         """Have rounds decide and record their decisions, but order no moves.
 
         The leader carries out the same as while it is paused.
@@ -50,6 +50,6 @@ class Steers(Resource, tag="balancing"):
         await self._service.put(BalancingMode.OBSERVING, **query.kept())
 
     @operation("PUT", f"{_PATH}/resume", *_DONE)
-    async def resume(self, query: Wish) -> None:
+    async def resume(self, query: AuthorQuery) -> None:
         """Let rounds move bundles again."""
         await self._service.put(BalancingMode.ACTIVE, **query.kept())

@@ -1,4 +1,4 @@
-"""The express lane may only be seen by a stopwatch: these tests compare it with aiohttp."""
+"""The fast path may only be seen by a stopwatch: these tests compare it with aiohttp."""
 
 import asyncio
 

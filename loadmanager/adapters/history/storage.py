@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from loadmanager.adapters.history.disk import Disk, Found
-from loadmanager.adapters.history.keeping import Retention, expired, own
+from loadmanager.adapters.history.retention import Retention, expired, own
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.files import FileName, hour_of_partition, partition
 
@@ -22,7 +22,7 @@ class Unreachable(OSError):
     """A remote address could not be read or written now."""
 
 
-class Shelf:
+class Storage:
     """The finished files of one writer, which stay where they were written.
 
     All methods raise `OSError`.
@@ -33,7 +33,7 @@ class Shelf:
         self._top = top
         self.writer = writer
 
-    def put_away(self) -> int:
+    def store(self) -> int:
         """Move finished files to their final place, and return their number: none."""
         return 0
 
@@ -50,7 +50,7 @@ class Shelf:
             return
 
 
-class RemoteShelf(Shelf):
+class RemoteStorage(Storage):
     """Files are written to a spool on this host, and uploaded when they are complete.
 
     An upload has a name that readers ignore until it is complete. Files that cannot be uploaded
@@ -58,7 +58,7 @@ class RemoteShelf(Shelf):
     """
 
     def __init__(
-        self, url: str, spool: Shelf, retention: Retention, wall_ms: Callable[[], int]
+        self, url: str, spool: Storage, retention: Retention, wall_ms: Callable[[], int]
     ) -> None:
         self._spool = spool
         self.writer = spool.writer
@@ -66,7 +66,7 @@ class RemoteShelf(Shelf):
         self._wall_ms = wall_ms
         self._files, self._url = _file_system(url)
 
-    def put_away(self) -> int:
+    def store(self) -> int:
         """Upload the files in the spool, oldest first.
 
         While uploads fail, retention limits the spool.
