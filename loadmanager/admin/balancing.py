@@ -1,4 +1,4 @@
-"""Pausing the leader, having it only say what it would do, and letting it go on."""
+"""The balancing mode: pause the rounds of the leader, only observe them, or resume them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Emptying a broker, and letting it take bundles again."""
+"""Drains of brokers: marking a broker, removing the mark, and the progress."""
 
 from collections.abc import Callable
 from typing import Final
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class DrainRequests:
-    """Marks brokers that are to be emptied and take nothing. Every sidecar can.
+    """Marks brokers that are to be drained; every sidecar can.
 
     ``stays`` says which bundles never move. All methods raise `Unavailable` while the marks
     cannot be read or written.
@@ -42,7 +42,7 @@ class DrainRequests:
         self._metrics = context.metrics
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker emptied, until `unmark`; a mark that stands already is kept.
+        """Have a broker drained until `unmark`; an existing mark is kept.
 
         Raises:
             BrokerUnknown: it is not registered.
@@ -60,7 +60,7 @@ class DrainRequests:
         log.info("broker.mark.set", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again; without a mark there is nothing to do."""
+        """Remove the mark of a broker, if it has one."""
         path = znodes.draining(broker)
         try:
             await self._coordination.delete(path)
@@ -71,7 +71,7 @@ class DrainRequests:
         log.info("broker.mark.removed", broker=broker)
 
     async def status(self, broker: BrokerId) -> DrainStatus:
-        """Return how far a broker is.
+        """Return the progress of a drain.
 
         Raises:
             BrokerUnknown: it is neither registered nor marked.

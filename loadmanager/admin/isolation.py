@@ -97,7 +97,7 @@ class Isolation(Resource, tag="isolation"):
     Args:
         context: of this sidecar.
         leading: has the leader's term.
-        unload: moves what a new policy does not let stay.
+        unload: moves the bundles that may not stay under a new policy.
         cluster: the cluster of the policies.
     """
 
@@ -229,7 +229,7 @@ class Isolation(Resource, tag="isolation"):
         old: core_policies.IsolationPolicy | None,
         new: core_policies.IsolationPolicy,
     ) -> None:
-        """Move what the policy is newly about and does not let stay, one after the other."""
+        """Move the bundles that the policy newly governs and that may not stay, one by one."""
         leaving = list(self._leaving(old, new))
         if not leaving or not await self._until_seen(name, new):
             return
@@ -252,7 +252,7 @@ class Isolation(Resource, tag="isolation"):
                 yield bundle
 
     async def _until_seen(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
-        """Wait until this leader decides by the policy; False if it does not soon."""
+        """Wait until this leader decides by the policy; False if it does not within 5 s."""
         clock = self._context.clock
         deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
         while clock.monotonic_s() < deadline_s:
@@ -278,7 +278,7 @@ def _is_new(
     new: core_policies.IsolationPolicy,
     namespace: Namespace,
 ) -> bool:
-    """Return whether a policy is about a namespace, and was not, or with other primaries."""
+    """Return whether a policy newly governs a namespace, or with other primary brokers."""
     was = old is not None and old.primary == new.primary and old.governs(namespace)
     return new.governs(namespace) and not was
 

@@ -1,4 +1,4 @@
-"""Making one bundle of two neighbours: what Pulsar has not got."""
+"""Merges of two adjacent bundles on request, which Pulsar does not have."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from loadmanager.ports import MergeRefused, Unavailable
 
 @dataclass(slots=True, eq=False)
 class MergeRequests:
-    """Makes one bundle of two neighbours. Only the leader does."""
+    """Merges adjacent bundles on request, on the leader only."""
 
     context: Context
     leading: Leadership
@@ -28,18 +28,18 @@ class MergeRequests:
     wait_s: float
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
-        """Have two bundles merged, and return the whole when it is in the boundaries.
+        """Merge two bundles, and return the result when it is in the boundaries of the namespace.
 
-        ``other`` is the range of the second one, None for the next one.
+        ``other`` is the range of the second bundle, None for the one above.
 
         Raises:
-            LeaderElsewhere: this sidecar does not lead; another does.
+            LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle.
-            MergeRefused: they are not adjacent, no broker owns one of them, the whole would
-                be cut again at once, or neither owner may have both.
-            Conflict: one of them is being split or merged, or is on its way.
-            Unavailable: it was not done in time; they stay as they were.
+            MergeRefused: they are not adjacent, no broker owns one of them, the result would
+                be split again at once, or neither owner may have both.
+            Conflict: one of them is being split, merged or moved.
+            Unavailable: they were not merged in time, and stay as they were.
         """
         leader_term = self.leading.require_term()
         both = _chosen(

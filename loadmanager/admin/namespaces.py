@@ -80,7 +80,7 @@ class NamespaceRequests:
 
         Raises:
             NamespaceTaken: it exists, or bundles of a former one are locked still.
-            Conflict: others changed it again and again meanwhile.
+            Conflict: other clients kept changing it.
         """
         namespace = boundaries.namespace
         tenant = namespace.partition("/")[0]
@@ -103,7 +103,7 @@ class NamespaceRequests:
         await boundaries_of(self._context.cluster_state, namespace)
 
     async def _nothing_stands(self, namespace: Namespace) -> Operation:
-        """Return what holds while there is no such namespace, nor a lock of a former one.
+        """Return a check that holds while there is no such namespace, nor a lock of a former one.
 
         The versions of its boundaries begin at 0 again, so the check that keeps a former
         bundle from being locked, or cut, would mistake the new boundaries for the earlier ones.
@@ -137,7 +137,7 @@ class NamespaceRequests:
                     return
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and return when no broker owns a bundle of it, or soon after.
+        """Delete a namespace, and wait up to 10 s until no broker owns a bundle of it.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
@@ -155,11 +155,11 @@ class NamespaceRequests:
         await self._let_go(namespace)
 
     async def _deletion(self, namespace: Namespace, *, force: bool) -> list[Operation]:
-        """Return what deletes all that stands of a namespace.
+        """Return the operations that delete every node of a namespace.
 
         Raises:
-            NamespaceUnknown: nothing does.
-            Conflict: it has topics, and nothing is to be forced.
+            NamespaceUnknown: it does not exist.
+            Conflict: it has topics, and not ``force``.
         """
         paths = [znodes.local_policies(namespace), znodes.policies(namespace)]
         nodes = {path: await self._documents.node(path) for path in paths}
@@ -200,7 +200,7 @@ class NamespaceRequests:
         return {path: await self._documents.node(path) for path in paths}
 
     async def _let_go(self, namespace: Namespace) -> None:
-        """Recall what is owned of a deleted namespace; the next round would do it, too."""
+        """Withdraw the orders for a deleted namespace, as the next round would, and wait."""
         leader_term = self._leading.leader_term
         if leader_term is None:
             return
@@ -346,7 +346,7 @@ def boundaries_wanted(
     repetitions; they must reach from ``0x00000000`` to ``0xffffffff``.
 
     Raises:
-        Refused: the bundles are what cannot be (412).
+        Refused: the bundles are not valid (412).
     """
     if bundles is not None and bundles.boundaries:
         return Boundaries(namespace, _bounds(bundles.boundaries))

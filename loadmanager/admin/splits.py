@@ -1,4 +1,4 @@
-"""Splitting a bundle by hand, as Pulsar's admin REST has it."""
+"""Splits of bundles on request, as in Pulsar's admin REST."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ _POSITIONS = "specified_positions_divide"
 
 @dataclass(slots=True, eq=False)
 class SplitRequests:
-    """Splits bundles on demand. Only the leader does."""
+    """Splits bundles on request, on the leader only."""
 
     context: Context
     leading: Leadership
     wait_s: float
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
-        """Have a bundle cut, and return when its parts are in the namespace's boundaries.
+        """Split a bundle, and return when its parts are in the boundaries of the namespace.
 
         ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with
         the most topics, or ``HOT`` for the one with the most traffic.
 
         Raises:
-            LeaderElsewhere: this sidecar does not lead; another does.
+            LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle, or no broker reports one.
             SplitRefused: the algorithm or its positions do not fit, or no broker owns the bundle.
-            Unavailable: no leader is at work, or it was not cut in time.
+            Unavailable: no sidecar leads, or the bundle was not split in time.
         """
         if order.algorithm not in SPLIT_ALGORITHMS:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))
@@ -116,7 +116,7 @@ class SplitQuery(Query):
 class Splits(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
 
-    ``default_algorithm`` is asked each time, for it may change meanwhile.
+    ``default_algorithm`` is called for each request, because the configuration may change.
     """
 
     def __init__(

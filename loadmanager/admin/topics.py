@@ -1,4 +1,4 @@
-"""Topics as the brokers have them open, and where they lie in their bundle."""
+"""The topics that brokers have open, and their hash positions."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -112,8 +112,8 @@ class Topics(Resource, tag="topics"):
         if elsewhere:
             raise Unfit(f"topic {elsewhere[0]} is not in namespace {namespace}")
         if not topics:
-            told_by = await self._everywhere(namespace, (named,))
-            topics = [topic for found in told_by for topic in found.get(named, ())]
+            found_at = await self._everywhere(namespace, (named,))
+            topics = [topic for found in found_at for topic in found.get(named, ())]
         where = {str(topic): self._context.topic_hash.position(topic) for topic in topics}
         return HashPositions(
             namespace=namespace,
@@ -132,12 +132,12 @@ class Topics(Resource, tag="topics"):
             try:
                 found[bundle] = await self._context.broker.topics(bundle)
             except BrokerError as error:
-                # It has just left, or the broker has: then so have its topics.
+                # The bundle was just unloaded, or the broker stopped: the topics are closed.
                 log.debug("broker.topics.unread", bundle=bundle, error=str(error))
         return found
 
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
-        """Return what each broker with some of the bundles says of its topics."""
+        """Return the open topics of each broker that owns one of the bundles."""
         cluster_state, me = self._context.cluster_state, self._context.identity.broker
         await cluster_state.lists.require_read()
         holdings = (cluster_state.live_owner(bundle) for bundle in bundles)
@@ -213,7 +213,7 @@ class PartitionRequests:
         await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget the partitions of a topic.
+        """Remove the partitions of a topic.
 
         Raises:
             Missing: it has none.

@@ -1,4 +1,4 @@
-"""Unloading bundles by hand: Pulsar's admin paths, and one that says where a bundle went."""
+"""Unloads on request: Pulsar's admin paths, and one that returns the new owner of a bundle."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[U
 
 @dataclass(slots=True, eq=False)
 class UnloadRequests:
-    """Takes bundles off their brokers on demand. Only the leader does.
+    """Moves bundles to other brokers on request, on the leader only.
 
     Args:
-        parts: of this sidecar.
+        context: of this sidecar.
         leading: has the leader's term.
-        settings: a destination whose report is older than its planner's filters allow gets
-            nothing; of one request no more move at the same time than with one broker.
-        wait_s: how long those may take to arrive.
+        settings: a destination is refused if its report is older than the filters of the planner
+            allow; the bundles of one request that move at once are limited as those of one broker.
+        wait_s: timeout for these bundles to be served by their next owners.
     """
 
     context: Context
@@ -44,17 +44,17 @@ class UnloadRequests:
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[Unloaded]:
-        """Have one bundle of a namespace, or with None all, move to another broker.
+        """Move one bundle of a namespace, or with None all, to other brokers.
 
-        Return when the next owners have them, with where each went. A bundle without an
-        owner, or that is at its destination, is left alone. Without a ``destination`` each
-        goes to the best place but the one it has; with one it goes there whatever the load.
+        Returns when the next owners serve them, with the owners of each. A bundle without an
+        owner, or whose owner is the destination, is left alone. Without a ``destination`` each
+        moves to the best broker other than its owner; with one, it moves there whatever the load.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: there is no such namespace.
+            NamespaceUnknown: the namespace does not exist.
             BundleUnknown: it has no such bundle.
-            UnloadRefused: the destination is not registered, or is to take nothing now.
+            UnloadRefused: the destination is not registered, is draining, or does not report.
             Unavailable: no sidecar leads; no other broker can take the bundle, which is then
                 not interrupted; or it did not arrive in time.
         """
@@ -97,13 +97,13 @@ class UnloadRequests:
         destination: BrokerId | None,
         unloaded: list[Unloaded],
     ) -> Mapping[BundleId, str]:
-        """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
+        """Move these at once; return the reasons of those that stay, and add the others."""
         leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await leader_term.tasks.confirm()
         holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}
         owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
-        # What is on its way to its first owner is that one's already.
+        # A bundle that is being placed counts as owned by its first owner.
         coming = {bundle: leader_term.planned(bundle) for bundle in bundles if bundle not in owners}
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
         leaving = {b: o for b, o in owners.items() if _is_to_leave(leader_term, b, o, destination)}
@@ -148,7 +148,7 @@ class UnloadRequests:
 def _is_to_leave(
     leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
-    """Return whether a new order is needed; what is on its way already needs none."""
+    """Return whether a new order is needed; a bundle that moves already needs none."""
     planned = leader_term.planned(bundle)
     if destination is None:
         return planned in {None, owner}
@@ -199,7 +199,7 @@ class UnloadedBundle(Document):
 class Unloads(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``.
 
-    The same below ``/admin/v2/loadmanager`` answers with where the bundle went.
+    The same path below ``/admin/v2/loadmanager`` returns the new owner.
     """
 
     def __init__(self, unload: Unload) -> None:

@@ -1,4 +1,4 @@
-"""What people ask of the application over REST, and how it is refused."""
+"""Results and refusals of requests to the admin REST API."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from loadmanager.ports.lookup import LookupRefused
 
 
 class Missing(LookupRefused):
-    """What a request names does not exist."""
+    """The subject of a request does not exist."""
 
 
 class Conflict(LookupRefused):
-    """A request conflicts with the present state, or with another request at the same time."""
+    """A request conflicts with the present state, or with a concurrent request."""
 
 
 class Unfit(LookupRefused):
@@ -24,20 +24,20 @@ class BundleUnknown(LookupRefused):
 
 
 class SplitRefused(LookupRefused):
-    """The bundle cannot be cut as asked; asking again as it is will not help."""
+    """The bundle cannot be split as requested; a retry cannot succeed unless it changes."""
 
 
 class MergeRefused(LookupRefused):
-    """The two bundles cannot become one as they are; asking again so will not help."""
+    """The two bundles cannot be merged; a retry cannot succeed unless they change."""
 
 
 class UnloadRefused(LookupRefused):
-    """The bundle cannot go where it was asked to go; asking again as it is will not help."""
+    """The bundle cannot move to the destination; a retry cannot succeed unless that changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """A bundle that has the owner it was to get.
+    """The result of an unload: a bundle that its next owner serves.
 
     ``source`` is the former owner, None if the bundle had none; then nothing was done.
     ``target`` is the owner now, None if there is none or the bundle was split meanwhile.
@@ -56,7 +56,7 @@ class BrokerUnknown(LookupRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainStatus:
-    """How far a broker is from being empty, as one sidecar sees it.
+    """The progress of a drain, as one sidecar observes it.
 
     ``mark`` is None for a broker without a mark. ``draining`` is what the broker's
     own report says: its agent has seen the mark, or is about to stop.

@@ -88,7 +88,7 @@ class ThreadedHistory:
         self._tidy_at_s = 0.0
         self.trouble = ""
 
-    # --- for who offers --------------------------------------------------------------
+    # --- for callers -------------------------------------------------------------------
 
     def wants(self, stream: Stream) -> bool:
         """Return whether records of a stream are written."""

@@ -24,8 +24,8 @@ class TlsFilesUnusable(LoadManagerError):
 class _Files:
     """The files of a TLS context, read again when they change.
 
-    ``certificate`` and ``key`` prove who this side is, ``authorities`` are the CA certificates of
-    the other one.
+    ``certificate`` and ``key`` authenticate this end of a connection, ``authorities`` are the CA
+    certificates of the other end.
     """
 
     def __init__(
