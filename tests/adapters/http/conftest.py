@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from loadmanager.adapters.http.http_server import HttpServer, HttpServerSettings
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.live.feed import Feed
 from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
@@ -24,6 +24,8 @@ from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionRequests
+from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -313,7 +315,8 @@ async def running_servers() -> AsyncIterator[StartServer]:
 
     async def open_one(  # noqa: PLR0917 - a server has so many sides
         lookup: FakeLookup | None = None,
-        settings: HttpServerSettings | None = None,
+        lookups: LookupSettings | None = None,
+        settings: HttpSettings | None = None,
         more_routes: tuple[Route, ...] = (),
         default_bundles: int = 32,
         guard: Guard | None = None,
@@ -331,7 +334,8 @@ async def running_servers() -> AsyncIterator[StartServer]:
             metrics=metrics,
             registry=registry,
             version="1.2.3",
-            settings=settings or HttpServerSettings(stop_s=2.0),
+            settings=settings or HttpSettings(stop_s=2.0),
+            lookups=lookups,
             operations=surface(),
             guard=guard,
             tls=tls,

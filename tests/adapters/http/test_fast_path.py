@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadmanager.adapters.http.heads import is_whole_request
-from loadmanager.adapters.http.http_server import HttpServerSettings
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,
@@ -235,7 +235,7 @@ async def test_a_reader_that_lags_is_not_written_to(server: RunningServer) -> No
 async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
     start_server: StartServer,
 ) -> None:
-    server = await start_server(settings=HttpServerSettings(keepalive_s=60.0))
+    server = await start_server(settings=HttpSettings(keepalive_s=60.0))
     await learn(server, "x")
     wire = wired(server)
     assert wire.protocol is not None

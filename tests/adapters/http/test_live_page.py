@@ -18,7 +18,6 @@ from leader_queries import AT_MS, B1, B2, BUNDLE, FakeLeaderQueries
 from overview_samples import OVERVIEW
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.http_server import HttpServerSettings
 from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
 from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.replies import json_reply
@@ -29,6 +28,7 @@ from loadmanager.adapters.http.security.origin import OwnNames
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import Overviews, overview_document
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
 from tests.adapters.http.conftest import RunningServer, StartServer, until
 
@@ -192,7 +192,7 @@ async def test_a_stream_ends_after_its_time_and_says_so(start_server: StartServe
 
 async def test_streams_end_at_once_when_the_server_closes(start_server: StartServer) -> None:
     feed = feed_of(FakeOverviews(), interval_s=3600.0)
-    server = await start_server(feed=feed, settings=HttpServerSettings(stop_s=60.0))
+    server = await start_server(feed=feed, settings=HttpSettings(stop_s=60.0))
     async with watching(server) as viewer:
         await viewer.next()
         async with asyncio.timeout(30):

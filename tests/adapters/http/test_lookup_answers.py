@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http.http_server import HttpServerSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
@@ -165,7 +165,7 @@ async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answe
     known = TopicName("persistent", Namespace("t/known"), "x")
     await lookup.create_namespace(Boundaries.even(known.namespace, 1))
     own(lookup, known, "b1:8080")
-    server = await start_server(lookup, HttpServerSettings(max_concurrent=2))
+    server = await start_server(lookup, LookupSettings(max_concurrent=2))
     waiting = [asyncio.create_task(server.ask(PATH)) for _ in range(2)]
     await until(lambda: lookup.waiting == 2)
     refused = [await server.ask(PATH) for _ in range(5)]
