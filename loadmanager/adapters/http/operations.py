@@ -37,7 +37,7 @@ The method returns the content of the reply, an object with the attributes of th
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, get_type_hints
@@ -193,6 +193,14 @@ def operation(
 def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
     """Return the operations declared in these classes, in the order of their methods."""
     return tuple(one for kind in kinds for _, one in _declared(kind))
+
+
+def by_tag(operations: Sequence[Operation]) -> dict[str, list[Operation]]:
+    """Return operations by their tags, in the order in which the tags first occur."""
+    found: dict[str, list[Operation]] = {}
+    for one in operations:
+        found.setdefault(one.tag, []).append(one)
+    return found
 
 
 class Resource:
