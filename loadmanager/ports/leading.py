@@ -15,7 +15,7 @@ from loadmanager.ports.lookup import LookupRefused
 
 
 class LeaderElsewhere(LookupRefused):
-    """Another sidecar leads; it can be asked at ``sidecar_url``."""
+    """Another sidecar leads, at ``sidecar_url``."""
 
     def __init__(self, sidecar_url: str) -> None:
         super().__init__(f"the leader's sidecar is {sidecar_url}")
@@ -28,7 +28,7 @@ class SubjectUnknown(LookupRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOverrides:
-    """What to try instead of what is in force; "" and empty keep that.
+    """What a plan is computed with instead of what is in force; "" and empty keep that.
 
     ``settings`` are texts ``key=value``, as `loadmanager decide --set` takes them. ``seed``
     is for the draws of strategies that draw.
@@ -43,7 +43,7 @@ class PlanOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a round would do now, and what it was decided with.
+    """The plan of a round now, and what it was computed with.
 
     ``balancing`` is what the leader may do by itself now; the plan is what it would do
     if it were active. ``optimality`` is how far the cluster is from the best possible now,
@@ -78,7 +78,7 @@ class DecisionFilter:
     round: int = 0
 
     def wants(self, one: Decision) -> bool:
-        """Return whether a decision fits."""
+        """Return whether a decision matches."""
         return (
             (not self.before or one.number < self.before)
             and (not self.subject or self.subject in {one.subject, one.source, one.target})
@@ -108,7 +108,7 @@ class TaskFilter:
     live: bool = False
 
     def wants(self, task: BundleTask) -> bool:
-        """Return whether a task fits."""
+        """Return whether a task matches."""
         return (
             not (self.live and task.state.ended)
             and (not self.states or task.state in self.states)
@@ -134,7 +134,7 @@ class TaskList:
     now_s: float
 
     def age_s(self, task: BundleTask) -> float:
-        """Return for how long a task has been there, or was there until it ended."""
+        """Return the seconds since a task was proposed, up to its end if it has ended."""
         return (self.now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s
 
     @overload
