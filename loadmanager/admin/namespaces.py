@@ -16,7 +16,7 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import parse_object
-from loadmanager.core.ids import DOMAINS, Namespace, namespace_of, parse_namespace
+from loadmanager.core.ids import Namespace, namespace_of, parse_namespace
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.policies import bundles_to_json, encode_policies, encode_tenant
 from loadmanager.leader.leadership import Leadership
@@ -30,7 +30,6 @@ from loadmanager.ports import (
     Missing,
     NamespaceTaken,
     NamespaceUnknown,
-    Node,
     NodeExists,
     Operation,
 )
@@ -165,15 +164,16 @@ class NamespaceRequests:
         nodes = {path: await self._documents.node(path) for path in paths}
         if not any(nodes.values()):
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
-        partitioned = await self._partitioned(namespace)
+        partitioned = await self._below(znodes.partitioned_topics(namespace), levels=2)
         topics = self._topics_reported(namespace) + sum(
             1 for path in partitioned if path.count("/") == _TOPIC_DEPTH
         )
         if topics and not force:
             raise Conflict(f"cannot delete non empty namespace {namespace}: it has topics")
-        quotas = await self._quotas(namespace)
-        found = {**nodes, **partitioned, **quotas}
-        return [Delete(path, node.stat.version) for path, node in found.items() if node]
+        quotas = await self._below(f"{znodes.QUOTAS}/{namespace}", levels=1)
+        for path in (*partitioned, *quotas):
+            nodes[path] = await self._documents.node(path)
+        return [Delete(path, node.stat.version) for path, node in nodes.items() if node]
 
     def _topics_reported(self, namespace: Namespace) -> int:
         return sum(
@@ -183,21 +183,13 @@ class NamespaceRequests:
             if namespace_of(bundle) == namespace
         )
 
-    async def _partitioned(self, namespace: Namespace) -> dict[str, Node | None]:
-        """Return the nodes of partitioned topics, those below before those above."""
-        folder = znodes.partitioned_topics(namespace)
-        paths = []
-        for domain in DOMAINS:
-            names = await self._documents.names(f"{folder}/{domain}")
-            paths += [f"{folder}/{domain}/{name}" for name in names]
-            paths.append(f"{folder}/{domain}")
-        return {path: await self._documents.node(path) for path in [*paths, folder]}
-
-    async def _quotas(self, namespace: Namespace) -> dict[str, Node | None]:
-        folder = f"{znodes.QUOTAS}/{namespace}"
-        names = await self._documents.names(folder)
-        paths = [*(f"{folder}/{name}" for name in names), folder]
-        return {path: await self._documents.node(path) for path in paths}
+    async def _below(self, path: str, *, levels: int) -> list[str]:
+        """Return a path and those of all nodes in some levels below it, children first."""
+        names = await self._documents.names(path) if levels else ()
+        below = [
+            one for name in names for one in await self._below(f"{path}/{name}", levels=levels - 1)
+        ]
+        return [*below, path]
 
     async def _let_go(self, namespace: Namespace) -> None:
         """Withdraw the orders for a deleted namespace, as the next round would, and wait."""
