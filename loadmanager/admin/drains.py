@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
-from pydantic import Field
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
@@ -16,13 +15,33 @@ from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mar
 from loadmanager.ports import (
     BrokerUnknown,
     CoordinationError,
-    DrainStatus,
     NodeExists,
     NodeMissing,
     Unavailable,
 )
 
 log = structlog.get_logger()
+
+
+class Marked(Document):
+    """The drain mark of a broker."""
+
+    since_ms: int
+    by: str
+    reason: str
+
+
+class DrainState(Document):
+    """The drain status of a broker."""
+
+    broker: str
+    registered: bool
+    draining: bool
+    """Whether the broker is registered as draining: its sidecar has seen the mark, or is about to
+    stop."""
+    bundles_left: int
+    marked: Marked | None
+    """The drain mark; null if the broker has none."""
 
 
 class DrainRequests:
@@ -70,7 +89,7 @@ class DrainRequests:
             raise Unavailable(f"{path} cannot be deleted: {error}") from error
         log.info("broker.mark.removed", broker=broker)
 
-    async def status(self, broker: BrokerId) -> DrainStatus:
+    async def status(self, broker: BrokerId) -> DrainState:
         """Return the progress of a drain.
 
         Raises:
@@ -83,11 +102,11 @@ class DrainRequests:
         await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
-        return DrainStatus(
+        return DrainState(
             broker=broker,
             registered=known is not None,
             draining=known is not None and known.registration.draining,
-            mark=mark,
+            marked=mark and Marked.model_validate(mark),
             bundles_left=sum(1 for _ in left),
         )
 
@@ -126,26 +145,6 @@ class AuthorQuery(Query):
         return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
 
 
-class Marked(Document):
-    """The drain mark of a broker."""
-
-    since_ms: int
-    by: str
-    reason: str
-
-
-class DrainState(Document):
-    """The drain status of a broker."""
-
-    broker: str
-    registered: bool
-    draining: bool
-    """Whether the broker is registered as draining: its sidecar has seen the mark, or is about to
-    stop."""
-    bundles_left: int
-    marked: Marked | None = Field(validation_alias="mark")
-
-
 class Drains(Resource, tag="draining"):
     """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
@@ -179,6 +178,6 @@ class Drains(Resource, tag="draining"):
         Reply(200, "The drain status.", DrainState),
         Reply(404, "The broker is neither registered nor marked."),
     )
-    async def status(self, broker: BrokerId) -> DrainStatus:
+    async def status(self, broker: BrokerId) -> DrainState:
         """Get the number of bundles that are left on a broker, and its drain mark."""
         return await self._service.status(broker)

@@ -14,13 +14,25 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
+from loadmanager.ports import Unavailable, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_SHOWN: Final = 5
 
 
-Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[Unloaded]]]
+class UnloadedBundle(Document):
+    """The result of an unload."""
+
+    bundle: BundleId
+    source: BrokerId | None
+    """The former owner; null if the bundle had none."""
+    target: BrokerId | None
+    """The present owner; null if the bundle has none, or was split meanwhile."""
+    took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
+    """The seconds from the order until the new owner served the bundle."""
+
+
+Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[UnloadedBundle]]]
 """`UnloadRequests.unload`."""
 
 
@@ -43,7 +55,7 @@ class UnloadRequests:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         """Move one bundle of a namespace, or with None all, to other brokers.
 
         Returns when the next owners serve them, with the owners of each. A bundle without an
@@ -63,7 +75,7 @@ class UnloadRequests:
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
-        unloaded: list[Unloaded] = []
+        unloaded: list[UnloadedBundle] = []
         most = self.settings.now.task_bounds.most_per_broker
         for first in range(0, len(bundles), most):
             if destination is not None:
@@ -95,7 +107,7 @@ class UnloadRequests:
         self,
         bundles: Sequence[BundleId],
         destination: BrokerId | None,
-        unloaded: list[Unloaded],
+        unloaded: list[UnloadedBundle],
     ) -> Mapping[BundleId, str]:
         """Move these at once; return the reasons of those that stay, and add the others."""
         leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
@@ -110,15 +122,19 @@ class UnloadRequests:
         with unavailable("the order to unload was not written"):
             staying = await leader_term.order_unload(leaving, destination) if leaving else {}
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
-        unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
+        unloaded.extend(
+            UnloadedBundle(bundle=bundle, source=None, target=None, took_s=0.0)
+            for bundle in bundles
+            if bundle not in owners
+        )
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
         return staying
 
     async def _until_arrived(
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         cluster_state, clock = self.context.cluster_state, self.context.clock
-        arrived: list[Unloaded] = []
+        arrived: list[UnloadedBundle] = []
         waiting = dict(moving)
 
         def all_arrived() -> bool:
@@ -130,7 +146,7 @@ class UnloadRequests:
                     del waiting[bundle]
                     took_s, target = clock.monotonic_s() - began_s, None if cut else owner
                     arrived.append(
-                        Unloaded(bundle=bundle, source=source, target=target, took_s=took_s)
+                        UnloadedBundle(bundle=bundle, source=source, target=target, took_s=took_s)
                     )
             return not waiting
 
@@ -184,18 +200,6 @@ class BundleUnloadQuery(UnloadQuery):
     Isolation, anti-affinity and load are then ignored."""
 
 
-class UnloadedBundle(Document):
-    """The result of an unload."""
-
-    bundle: str
-    source: str | None
-    """The former owner; null if the bundle had none."""
-    target: str | None
-    """The present owner; null if the bundle has none, or was split meanwhile."""
-    took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
-    """The seconds from the order until the new owner served the bundle."""
-
-
 class Unloads(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``.
 
@@ -242,7 +246,7 @@ class Unloads(Resource, tag="bundles"):
     )
     async def unload_and_report(
         self, namespace: Namespace, bundle: str, query: BundleUnloadQuery
-    ) -> Unloaded:
+    ) -> UnloadedBundle:
         """Move one bundle to another broker, and return where it went."""
         (one,) = await self._unload(namespace, bundle, _destination(query.destination))
         return one

@@ -8,12 +8,10 @@ from loadmanager.ports.administration import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
-    DrainStatus,
     MergeRefused,
     Missing,
     SplitRefused,
     Unfit,
-    Unloaded,
     UnloadRefused,
 )
 from loadmanager.ports.broker import (
@@ -119,7 +117,6 @@ __all__ = [
     "DecisionFilter",
     "Delete",
     "Disconnected",
-    "DrainStatus",
     "HistorySink",
     "HostProbe",
     "LeaderElsewhere",
@@ -169,7 +166,6 @@ __all__ = [
     "Unavailable",
     "Unfit",
     "UnloadRefused",
-    "Unloaded",
     "VersionMismatch",
     "Watch",
     "offer_report",

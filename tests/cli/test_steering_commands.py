@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.operations import Reply, Resource, operation
-from loadmanager.admin.drains import DrainRequests, Drains
-from loadmanager.admin.unloads import Unloads
+from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.unloads import UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -23,11 +23,9 @@ from loadmanager.core.wire import DrainMark
 from loadmanager.ports import (
     BrokerUnknown,
     BundleUnknown,
-    DrainStatus,
     LeaderElsewhere,
     LookupService,
     Unavailable,
-    Unloaded,
     UnloadRefused,
 )
 from loadmanager.telemetry.lookups import LookupMetrics
@@ -35,7 +33,11 @@ from loadmanager.telemetry.lookups import LookupMetrics
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")
 RANGES = ["0x00000000_0x40000000", "0x40000000_0xffffffff"]
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-MOVED = Unloaded(bundle=BUNDLE, source=B1, target=B2, took_s=0.0123)
+
+
+def unloaded(source: BrokerId | None, target: BrokerId | None) -> UnloadedBundle:
+    """Return the result of an unload of the bundle."""
+    return UnloadedBundle(bundle=BUNDLE, source=source, target=target, took_s=0.0123)
 
 
 class NoLookup(LookupService):
@@ -55,13 +57,13 @@ class Application(DrainRequests):
     unknown: bool = False
     marks: dict[str, DrainMark] = field(default_factory=dict)
     mode: BalancingMode = BalancingMode.ACTIVE
-    went: Unloaded = MOVED
+    went: UnloadedBundle = field(default_factory=lambda: unloaded(B1, B2))
     stuck: set[str] = field(default_factory=set)
     unloaded: list[tuple[str, str | None, str | None]] = field(default_factory=list)
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         """See `UnloadRequests`."""
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
@@ -70,7 +72,7 @@ class Application(DrainRequests):
         if range_text in self.stuck:
             raise Unavailable(f"no other broker can take {namespace}/{range_text} (isolated)")
         bundle = BundleId(f"{namespace}/{range_text}")
-        return [replace(self.went, bundle=bundle)]
+        return [self.went.model_copy(update={"bundle": bundle})]
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
         """See `DrainRequests`."""
@@ -81,7 +83,7 @@ class Application(DrainRequests):
         """See `DrainRequests`."""
         self.marks.pop(broker, None)
 
-    async def status(self, broker: BrokerId) -> DrainStatus:
+    async def status(self, broker: BrokerId) -> DrainState:
         """See `DrainRequests`."""
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
@@ -89,11 +91,11 @@ class Application(DrainRequests):
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
         if self.left == self.let_go_at:
             self.marks.pop(broker, None)
-        return DrainStatus(
+        return DrainState(
             broker=broker,
             registered=True,
             draining=broker in self.marks or self.stops,
-            mark=self.marks.get(broker),
+            marked=Marked.model_validate(self.marks[broker]) if broker in self.marks else None,
             bundles_left=self.left,
         )
 
@@ -176,12 +178,14 @@ def test_an_unload_by_way_of_any_sidecar_says_where_the_bundle_went(serve: Serve
 @pytest.mark.parametrize(
     ("went", "told"),
     [
-        (Unloaded(bundle=BUNDLE), "has no owner; there is nothing to unload"),
-        (Unloaded(bundle=BUNDLE, source=B1, target=B1), "is on b1:8080 already"),
-        (Unloaded(bundle=BUNDLE, source=B1), "left b1:8080; it was split meanwhile"),
+        (unloaded(None, None), "has no owner; there is nothing to unload"),
+        (unloaded(B1, B1), "is on b1:8080 already"),
+        (unloaded(B1, None), "left b1:8080; it was split meanwhile"),
     ],
 )
-def test_an_unload_that_moves_nothing_says_so(serve: Serve, went: Unloaded, told: str) -> None:
+def test_an_unload_that_moves_nothing_says_so(
+    serve: Serve, went: UnloadedBundle, told: str
+) -> None:
     got = run("unload", BUNDLE, "--url", serve(Application(went=went)))
     assert (got.exit_code, got.stdout) == (0, f"{BUNDLE} {told}\n")
 
