@@ -22,8 +22,8 @@ from loadmanager.ports import LookupRefused, Missing
 
 log = structlog.get_logger()
 
-_SEEN_WITHIN_S: Final = 5.0
-_LOOK_S: Final = 0.05
+_APPLIED_WITHIN_S: Final = 5.0
+_POLL_S: Final = 0.05
 
 
 _PATH: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
@@ -231,7 +231,7 @@ class Isolation(Resource, tag="isolation"):
     ) -> None:
         """Move the bundles that the policy newly governs and that may not stay, one by one."""
         leaving = list(self._leaving(old, new))
-        if not leaving or not await self._until_seen(name, new):
+        if not leaving or not await self._until_applied(name, new):
             return
         for bundle in leaving:
             namespace, range_text = namespace_of(bundle), bundle.rpartition("/")[2]
@@ -251,17 +251,17 @@ class Isolation(Resource, tag="isolation"):
             if not _lets(new, holding.broker):
                 yield bundle
 
-    async def _until_seen(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
+    async def _until_applied(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
         """Wait until this leader decides by the policy; False if it does not within 5 s."""
         clock = self._context.clock
-        deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
+        deadline_s = clock.monotonic_s() + _APPLIED_WITHIN_S
         while clock.monotonic_s() < deadline_s:
             leader_term = self._leading.leader_term
             if leader_term is None:
                 return False
             if leader_term.look().view.policies.isolation.get(name) == policy:
                 return True
-            await clock.sleep(_LOOK_S)
+            await clock.sleep(_POLL_S)
         return False
 
     def _read(self, document: Mapping[str, Any]) -> dict[str, core_policies.IsolationPolicy]:

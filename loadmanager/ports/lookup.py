@@ -92,7 +92,7 @@ class LookupService(Protocol):
     """Answers lookups; used by the HTTP server."""
 
     @property
-    def picture_version(self) -> int:
+    def cluster_state_version(self) -> int:
         """A version of the cluster state that grows with each change that may affect a lookup."""
 
     @property

@@ -20,7 +20,7 @@ class Connection(Protocol):
     def take_turn(self) -> None:
         """Hand the waiting request to the parser."""
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close if the client has exceeded a timeout."""
 
 
@@ -60,10 +60,10 @@ class Admission:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close each connection whose client has exceeded a timeout."""
         for connection in list(self._open):
-            connection.look(now_s)
+            connection.check_timeouts(now_s)
 
     @property
     def has_room(self) -> bool:

@@ -11,7 +11,7 @@ from loadmanager.adapters.http.failures import Failures
 from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.protocol import HEADER_OVER_URL_BYTES, HttpProtocol
 
-_LOOK_EVERY_S: Final = 1.0
+_CHECK_EVERY_S: Final = 1.0
 
 
 class ConnectionServer(web.Server):
@@ -69,7 +69,7 @@ class ConnectionServer(web.Server):
     async def watch(self) -> None:
         """Close connections that exceed a timeout; never returns."""
         limits = self._admission.limits
-        every_s = min(_LOOK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
+        every_s = min(_CHECK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
         while True:
             await asyncio.sleep(every_s)
-            self._admission.look(self._event_loop.time())
+            self._admission.check_timeouts(self._event_loop.time())

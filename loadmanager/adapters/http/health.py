@@ -24,7 +24,7 @@ class HealthQuery(Query):
 
 
 class Health(Resource, tag="brokers"):
-    """Answers for this sidecar, from the picture that lookups are answered from."""
+    """Answers for this sidecar, from the cluster state that lookups are answered from."""
 
     def __init__(self, lookup: LookupService, version: str) -> None:
         self._lookup = lookup

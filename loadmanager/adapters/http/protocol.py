@@ -124,7 +124,7 @@ class HttpProtocol(web.RequestHandler):
         elif not self._deaf:
             self._take_in(data)
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close if the client has exceeded the timeout of a head, or of reading its response."""
         if self._wire is None:
             return

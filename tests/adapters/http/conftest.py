@@ -81,7 +81,7 @@ class FakeLookup:
     one, nobody can take it. ``gate`` holds such questions up until it is set.
     """
 
-    picture_version: int = 1
+    cluster_state_version: int = 1
     leader: LeaderInfo | None = None
     leads: bool = True
     taker: str | None = "b1:8080"
@@ -107,18 +107,18 @@ class FakeLookup:
     def give(self, bundle: BundleId, broker: str, token: int = 1) -> None:
         """Make a broker the owner of a bundle."""
         self.owners[bundle] = owner_named(bundle, broker, token)
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     def recut(self, namespace: Namespace, count: int) -> None:
         """Cut a namespace into so many bundles anew; all of them have no owner."""
         self.namespaces[namespace] = Boundaries.even(namespace, count)
         self.owners.clear()
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     def take_away(self, bundle: BundleId) -> None:
         """Leave a bundle without an owner."""
         if self.owners.pop(bundle, None):
-            self.picture_version += 1
+            self.cluster_state_version += 1
 
     def readiness(self) -> Readiness:
         """Be ready unless there are reasons not to be."""
@@ -173,7 +173,7 @@ class FakeLookup:
         if boundaries.namespace in self.namespaces:
             raise NamespaceTaken(f"namespace {boundaries.namespace} exists")
         self.namespaces[boundaries.namespace] = boundaries
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Name the taker, if this is the leader."""

@@ -205,7 +205,7 @@ async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(
     await learn(server, "x")
     wire = wired(server)
     server.lookup.breaks = True
-    server.lookup.picture_version += 1
+    server.lookup.cluster_state_version += 1
     with capture_logs() as logs:
         got = await exchange(wire, get("x"))
     assert got.status == 500

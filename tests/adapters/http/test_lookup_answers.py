@@ -108,7 +108,7 @@ async def test_a_listener_that_is_gone_is_no_longer_answered(server: RunningServ
     assert [(await server.ask(path)).status for _ in range(3)] == [200, 200, 200]
     for bundle, owner in server.lookup.owners.items():
         server.lookup.owners[bundle] = replace(owner, listeners={})
-    server.lookup.picture_version += 1
+    server.lookup.cluster_state_version += 1
     got = await server.ask(path)
     assert got.status == 412
     assert "its listeners: none" in got.json()["reason"]
