@@ -13,7 +13,7 @@ from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.replies import Refused, refusal_reply
 from loadmanager.adapters.http.routes import Route, target_of
-from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_host
+from loadmanager.adapters.http.security.origin import OwnNames, asked_hosts, refuse_foreign_hosts
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
@@ -212,7 +212,7 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
 def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            refuse_foreign_host(request, OwnNames())
+            refuse_foreign_hosts(asked_hosts(request), OwnNames())
             return await route.handler(request, target_of(request.raw_path))
         except Refused as refused:
             return refusal_reply(refused)

@@ -105,19 +105,18 @@ def fault_text(error: ValidationError) -> str:
     return "; ".join(lines) + more
 
 
-_ENTITY: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
+_NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 _RANGE: Final = {"type": "string", "pattern": r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"}
 _BROKER: Final = {
     "type": "string",
     "pattern": r"^(\[[0-9a-fA-F:.]+\]|[-.A-Za-z0-9_]+):[1-9][0-9]{0,4}$",
 }
 _LETTERS: Final = "letters, digits and `-=:._`"
-_NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 
 PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "tenant": Parameter(_ENTITY, "The name of a tenant: letters, digits and `-=:._`."),
+    "tenant": Parameter(_NAME, "The name of a tenant: letters, digits and `-=:._`."),
     "namespace": Parameter(
-        _ENTITY, "The name of a namespace of the tenant: letters, digits and `-=:._`."
+        _NAME, "The name of a namespace of the tenant: letters, digits and `-=:._`."
     ),
     "bundle": Parameter(
         _RANGE, "The range of a present bundle of the namespace, `0xLLLLLLLL_0xUUUUUUUU`."
