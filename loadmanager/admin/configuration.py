@@ -1,12 +1,9 @@
 """Settings changed for the whole cluster while it runs, and what this sidecar works with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aiohttp import web
-
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
-from loadmanager.adapters.http.replies import empty_reply, json_reply
+from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.common.dynamic_settings import DynamicSettings
 
 _PATH: Final = "/admin/v2/brokers/configuration"
@@ -23,33 +20,37 @@ class Configuration(Resource, tag="configuration"):
         self._service = service
         self._internal = dict(internal)
 
-    @operation("GET", _PATH, Reply(200, "The load manager's names, then Pulsar's.", list[str]))
-    async def names(self, _call: Call) -> web.StreamResponse:
+    @operation(
+        "GET",
+        _PATH,
+        Reply(200, "The load manager's names of the settings, then Pulsar's.", list[str]),
+    )
+    async def names(self) -> Sequence[str]:
         """List the settings that can be changed while the sidecars run."""
-        return json_reply(list(self._service.names()))
+        return self._service.names()
 
     @operation("GET", f"{_PATH}/values", Reply(200, "The values as strings, by name.", _TEXTS))
-    async def values(self, _call: Call) -> web.StreamResponse:
+    async def values(self) -> Mapping[str, str]:
         """Get the settings that are set for the whole cluster."""
-        return json_reply(dict(await self._service.values()))
+        return await self._service.values()
 
     @operation(
         "GET",
         f"{_PATH}/runtime",
         Reply(200, "The values as strings, by `section.key`; secrets are hidden.", _TEXTS),
     )
-    async def runtime(self, _call: Call) -> web.StreamResponse:
+    async def runtime(self) -> Mapping[str, str]:
         """Get the configuration in force: this sidecar's own, with what is set for the cluster."""
-        return json_reply(dict(await self._service.effective()))
+        return await self._service.effective()
 
     @operation(
         "GET",
         "/admin/v2/brokers/internal-configuration",
-        Reply(200, "The addresses, by Pulsar's names.", _TEXTS),
+        Reply(200, "The addresses, by Pulsar's names of the settings.", _TEXTS),
     )
-    async def internal(self, _call: Call) -> web.StreamResponse:
+    async def internal(self) -> Mapping[str, str]:
         """Get the addresses of the cluster's metadata store."""
-        return json_reply(self._internal)
+        return self._internal
 
     @operation(
         "POST",
@@ -60,22 +61,20 @@ class Configuration(Resource, tag="configuration"):
             412, "The setting does not exist or is not dynamic, or the value is not valid for it."
         ),
     )
-    async def put(self, call: Call) -> web.StreamResponse:
+    async def put(self, key: str, value: str) -> None:
         """Set a value for the whole cluster.
 
         The value is checked against this sidecar's configuration and all values that are set.
         """
-        await self._service.put(call.path["key"], call.path["value"])
-        return empty_reply(204)
+        await self._service.put(key, value)
 
     @operation(
         "DELETE",
         f"{_PATH}/{{key}}",
-        Reply(204, "The value is not set."),
+        Reply(204, "The setting has no value for the whole cluster now."),
         Reply(409, "Other clients kept changing the settings."),
         Reply(412, "The setting does not exist or is not dynamic."),
     )
-    async def remove(self, call: Call) -> web.StreamResponse:
-        """Remove a value, so that every sidecar uses its own again."""
-        await self._service.remove(call.path["key"])
-        return empty_reply(204)
+    async def remove(self, key: str) -> None:
+        """Remove a value; every sidecar then uses that of its own configuration."""
+        await self._service.remove(key)

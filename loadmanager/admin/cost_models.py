@@ -2,10 +2,7 @@
 
 from typing import Any, Final
 
-from aiohttp import web
-
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
-from loadmanager.adapters.http.replies import empty_reply, json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
@@ -17,10 +14,10 @@ _NONE: Final = Reply(404, "No cost model is published.")
 
 
 class PublishQuery(Document):
-    """Whether to publish what was learned elsewhere."""
+    """Whether to publish costs that were learned elsewhere."""
 
     force: bool = False
-    """Publish costs that were learned from another cluster, too."""
+    """Whether to publish costs that were learned from another cluster, too."""
 
 
 class CostModels(Resource, tag="cost model"):
@@ -35,9 +32,9 @@ class CostModels(Resource, tag="cost model"):
         Reply(200, "The cost model, in the format of its file.", dict[str, Any]),
         _NONE,
     )
-    async def published(self, _call: Call) -> web.StreamResponse:
+    async def published(self) -> dict[str, Any]:
         """Get the published cost model."""
-        return json_reply(costs_to_json(await self._service.published()))
+        return costs_to_json(await self._service.published())
 
     @operation(
         "PUT",
@@ -45,24 +42,20 @@ class CostModels(Resource, tag="cost model"):
         Reply(204, "The cost model is published; the leader uses it from its next round."),
         Reply(409, "The cost model was learned from another cluster."),
         Reply(412, "The body is not a cost model, or is too large; the reason names the field."),
-        query=PublishQuery,
-        body=dict[str, Any],
     )
-    async def publish(self, call: Call) -> web.StreamResponse:
-        """Publish a cost model in the place of the one before.
+    async def publish(self, query: PublishQuery, body: dict[str, Any]) -> None:
+        """Publish a cost model, which replaces the former one.
 
-        The body is the document that the pipeline's `costs` writes. The leader does not use those
-        parts of it that are not good enough; `loadmanager cost-model show` lists them.
+        The body is the document that the pipeline's `costs` writes. The leader ignores the
+        parts of it that are not accurate enough; `loadmanager cost-model show` lists them.
         """
         try:
-            document = costs_of(Fields("the body", call.body))
+            document = costs_of(Fields("the body", body))
         except MalformedContent as error:
             raise Unfit(str(error)) from error
-        await self._service.publish(document, force=call.query.force)
-        return empty_reply(204)
+        await self._service.publish(document, force=query.force)
 
     @operation("DELETE", _PATH, Reply(204, "No cost model is published now."), _NONE)
-    async def remove(self, _call: Call) -> web.StreamResponse:
+    async def remove(self) -> None:
         """Remove the cost model; the leader computes by shares of the traffic again."""
         await self._service.remove()
-        return empty_reply(204)

@@ -2,12 +2,11 @@
 
 from typing import Any, Final, Literal
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
-from loadmanager.adapters.http.replies import bytes_reply, json_reply
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.optimality import (
     AssessmentDocument,
     PaybackDocument,
@@ -16,7 +15,6 @@ from loadmanager.admin.optimality import (
     assessment_document,
     shadows_document,
 )
-from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.explaining import Decision, Ground
@@ -24,7 +22,8 @@ from loadmanager.core.joint.weighing import Payback, Weighing
 from loadmanager.core.plan import Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import Account, LeaderQueries, LedgerWish, TaskWish
+from loadmanager.leader.explain import Explainer
+from loadmanager.ports import Account, DecisionFilter, TaskFilter
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000
@@ -34,7 +33,7 @@ class ExplainQuery(Query):
     """The subject of an explanation."""
 
     subject: str = Field(min_length=1)
-    """A bundle, `tenant/namespace/0x.._0x..`, or a broker."""
+    """A bundle, `tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`, or a broker, `host:port`."""
 
 
 class DecisionsQuery(Query):
@@ -43,7 +42,7 @@ class DecisionsQuery(Query):
     limit: Whole = Field(_DEFAULT_LIMIT, ge=1, le=_MOST)
     """The largest number of decisions to list."""
     before: Whole = Field(0, ge=0, le=2**62)
-    """Lists only decisions before this number, `next` of the last page; 0 for all."""
+    """Lists only decisions before this number, which is `next` of the last page; 0 lists all."""
     subject: str = ""
     """Lists only decisions about this bundle or broker."""
     broker: str = ""
@@ -53,35 +52,35 @@ class DecisionsQuery(Query):
     kinds: list[Literal["move", "observed", "placement", "drain", "unload", "left_alone"]] = Field(
         [], alias="kind"
     )
-    """Only those of this kind: a `move` of a round, one that was only `observed`, the `placement`
-    of a bundle without an owner, a `drain` of its broker, an `unload` by hand, or something
-    `left_alone`; repeatable."""
+    """Lists only decisions of this kind: a `move` of a round, a move that was only `observed`, the
+    `placement` of a bundle without an owner, a `drain` of its broker, an `unload` by hand, or a
+    bundle or broker that was `left_alone`. The parameter may be repeated."""
     since_ms: Whole = Field(0, alias="sinceMs", ge=0, le=2**62)
-    """Lists only decisions made at this time or later."""
+    """Lists only decisions made at this time or later, in milliseconds since 1970."""
     outcome: Literal["", "moved", "observed", "placed", "left_alone"] = ""
     """Lists only decisions with this outcome."""
     round: Whole = Field(0, ge=0, le=2**62)
-    """Lists only decisions of this round; 0 for all."""
+    """Lists only decisions of this round; 0 lists all."""
 
 
-class Accounts(Resource, tag="decisions"):
+class Decisions(Resource, tag="decisions"):
     """Answers under ``/admin/v2/loadmanager``."""
 
-    def __init__(self, leader_term: LeaderQueries) -> None:
+    def __init__(self, leader_term: Explainer) -> None:
         self._leader_term = leader_term
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/snapshot",
-        Reply(200, "The document; `loadmanager decide` reads it.", dict[str, Any]),
+        Reply(200, "The snapshot, which `loadmanager decide` reads.", dict[str, Any]),
         leader=True,
     )
-    async def snapshot(self, _call: Call) -> web.StreamResponse:
+    async def snapshot(self) -> bytes:
         """Get the cluster as the leader sees it, as one document.
 
         The format is described in `docs/snapshot-format.md`.
         """
-        return bytes_reply(await self._leader_term.snapshot(), "application/json")
+        return await self._leader_term.snapshot()
 
     @operation(
         "GET",
@@ -89,13 +88,11 @@ class Accounts(Resource, tag="decisions"):
         Reply(200, "The explanation.", dict[str, Any]),
         Reply(404, "The leader has no bundle or broker of that name."),
         Reply(412, "The subject is not the name of a bundle or a broker."),
-        query=ExplainQuery,
         leader=True,
     )
-    async def explain(self, call: Call) -> web.StreamResponse:
+    async def explain(self, query: ExplainQuery) -> dict[str, Any]:
         """Explain why a bundle or a broker is where it is."""
-        query: ExplainQuery = call.query
-        return json_reply(account_to_json(self._leader_term.explain(query.subject)))
+        return explanation_to_json(self._leader_term.explain(query.subject))
 
     @operation(
         "GET",
@@ -103,13 +100,13 @@ class Accounts(Resource, tag="decisions"):
         Reply(200, "The figures.", AssessmentDocument),
         leader=True,
     )
-    async def optimality(self, _call: Call) -> web.StreamResponse:
-        """Get how far the cluster was from the best possible at the leader's last round.
+    async def optimality(self) -> AssessmentDocument:
+        """Get how far the cluster was from the best possible balance at the leader's last round.
 
         The bound is proven: no assignment of the present bundles to the present brokers is below
-        it. The metrics `loadmanager_optimality_*` show the same.
+        it. The metrics `loadmanager_optimality_*` have the same figures.
         """
-        return json_reply({"optimality": assessment_document(self._leader_term.assessment())})
+        return AssessmentDocument(optimality=assessment_document(self._leader_term.assessment()))
 
     @operation(
         "GET",
@@ -117,51 +114,47 @@ class Accounts(Resource, tag="decisions"):
         Reply(200, "The strategies of `[shedding] shadows`.", ShadowsDocument),
         leader=True,
     )
-    async def shadows(self, _call: Call) -> web.StreamResponse:
+    async def shadows(self) -> ShadowsDocument:
         """Compare the strategies of `[shedding] shadows` with the active one.
 
         Each strategy decides on the same views as the active one and moves nothing. The figures
         begin with the leader's term.
         """
-        return json_reply(shadows_document(self._leader_term.shadows()))
+        return shadows_document(self._leader_term.shadows())
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/decisions",
         Reply(200, "The decisions.", dict[str, Any]),
-        query=DecisionsQuery,
         leader=True,
     )
-    async def decisions(self, call: Call) -> web.StreamResponse:
+    async def decisions(self, query: DecisionsQuery) -> dict[str, Any]:
         """List the last decisions of the leader, newest first.
 
         The list holds every move, and every bundle or round that was left alone, of this leader's
         term, at most the last 2000. `next` is null on the last page. With `subject`, what a round
         found of each broker is listed as well.
         """
-        query: DecisionsQuery = call.query
-        listed = self._leader_term.decisions(LedgerWish(**query.model_dump()))
+        listed = self._leader_term.decisions(DecisionFilter(**query.model_dump()))
         more = listed[-1].number if len(listed) == query.limit else None
-        return json_reply({"decisions": [decision_to_json(one) for one in listed], "next": more})
+        return {"decisions": [decision_to_json(one) for one in listed], "next": more}
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/tasks",
         Reply(200, "The tasks.", TasksDocument),
-        query=TasksQuery,
         leader=True,
     )
-    async def tasks(self, call: Call) -> web.StreamResponse:
+    async def tasks(self, query: TasksQuery) -> TasksDocument:
         """List the placements, moves, splits and merges under way, and those that ended last.
 
-        The live tasks come first, the oldest at the top. The last 200 that ended follow, the latest
-        at the top. A new leader follows what its predecessor ordered as tasks of its own.
+        Live tasks are listed first, from the oldest. The last 200 tasks that ended follow, from the
+        latest. A new leader follows the orders of its predecessor as tasks of its own.
         """
-        query: TasksQuery = call.query
-        return json_reply(tasks_document(self._leader_term.tasks(TaskWish(**query.model_dump()))))
+        return tasks_document(self._leader_term.tasks(TaskFilter(**query.model_dump())))
 
 
-def account_to_json(account: Account) -> dict[str, Any]:
+def explanation_to_json(account: Account) -> dict[str, Any]:
     """Return an account as a JSON object; scores are fractions, 1.0 is a full broker."""
     story = account.explanation
     return {

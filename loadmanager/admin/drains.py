@@ -1,22 +1,12 @@
-"""Emptying a broker, and letting it take bundles again."""
+"""Drains of brokers: marking a broker, removing the mark, and the progress."""
 
 from collections.abc import Callable
 from typing import Final
 
 import structlog
-from aiohttp import web
-from pydantic import Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    broker_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -25,8 +15,6 @@ from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mar
 from loadmanager.ports import (
     BrokerUnknown,
     CoordinationError,
-    DrainService,
-    DrainStatus,
     NodeExists,
     NodeMissing,
     Unavailable,
@@ -35,8 +23,33 @@ from loadmanager.ports import (
 log = structlog.get_logger()
 
 
+class Marked(Document):
+    """The drain mark of a broker."""
+
+    since_ms: int
+    by: str
+    reason: str
+
+
+class DrainState(Document):
+    """The drain status of a broker."""
+
+    broker: str
+    registered: bool
+    draining: bool
+    """Whether the broker is registered as draining: its sidecar has seen the mark, or is about to
+    stop."""
+    bundles_left: int
+    marked: Marked | None
+    """The drain mark; null if the broker has none."""
+
+
 class DrainRequests:
-    """Implements `DrainService`; ``stays`` says which bundles never move."""
+    """Marks brokers that are to be drained; every sidecar can.
+
+    ``stays`` says which bundles never move. All methods raise `Unavailable` while the marks
+    cannot be read or written.
+    """
 
     def __init__(
         self, context: Context, stays: Callable[[BundleId], bool] = belongs_to_a_broker
@@ -48,7 +61,11 @@ class DrainRequests:
         self._metrics = context.metrics
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker emptied; see `DrainService`."""
+        """Have a broker drained until `unmark`; an existing mark is kept.
+
+        Raises:
+            BrokerUnknown: it is not registered.
+        """
         if broker not in self._cluster_state.brokers:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
@@ -62,7 +79,7 @@ class DrainRequests:
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again; see `DrainService`."""
+        """Remove the mark of a broker, if it has one."""
         path = znodes.draining(broker)
         try:
             await self._coordination.delete(path)
@@ -72,8 +89,12 @@ class DrainRequests:
             raise Unavailable(f"{path} cannot be deleted: {error}") from error
         log.info("broker.drain.cancelled", broker=broker)
 
-    async def status(self, broker: BrokerId) -> DrainStatus:
-        """Return how far a broker is; see `DrainService`."""
+    async def status(self, broker: BrokerId) -> DrainState:
+        """Return the progress of a drain.
+
+        Raises:
+            BrokerUnknown: it is neither registered nor marked.
+        """
         mark = await self._mark(broker)
         known = self._cluster_state.brokers.get(broker)
         if known is None and mark is None:
@@ -81,11 +102,11 @@ class DrainRequests:
         await self._cluster_state.lists.require_read(broker)
         owners = self._cluster_state.owners.items()
         left = (b for b, at in owners if at.broker == broker and not self._stays(b))
-        return DrainStatus(
+        return DrainState(
             broker=broker,
             registered=known is not None,
             draining=known is not None and known.registration.draining,
-            mark=mark,
+            marked=mark and Marked.model_validate(mark),
             bundles_left=sum(1 for _ in left),
         )
 
@@ -111,7 +132,7 @@ _LONGEST: Final = 500
 _UNKNOWN: Final = Reply(404, "The broker is not registered.")
 
 
-class Wish(Query):
+class AuthorQuery(Query):
     """The author of a request and the reason, which later queries return."""
 
     by: str = ""
@@ -124,29 +145,10 @@ class Wish(Query):
         return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
 
 
-class Marked(Document):
-    """The drain mark of a broker."""
-
-    since_ms: int
-    by: str
-    reason: str
-
-
-class DrainState(Document):
-    """The drain status of a broker."""
-
-    broker: str
-    registered: bool
-    draining: bool
-    """Whether its own report says so: its sidecar has seen the mark."""
-    bundles_left: int
-    marked: Marked | None = Field(validation_alias="mark")
-
-
 class Drains(Resource, tag="draining"):
     """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
 
-    def __init__(self, service: DrainService) -> None:
+    def __init__(self, service: DrainRequests) -> None:
         self._service = service
 
     @operation(
@@ -154,25 +156,21 @@ class Drains(Resource, tag="draining"):
         _PATH,
         Reply(204, "The broker is marked; the leader moves its bundles, a few at a time."),
         _UNKNOWN,
-        query=Wish,
     )
-    async def mark(self, call: Call) -> web.StreamResponse:
+    async def mark(self, broker: BrokerId, query: AuthorQuery) -> None:
         """Drain a broker, and keep it empty.
 
-        A mark that stands already is kept.
+        If the broker is marked already, that mark is kept.
         """
-        wish: Wish = call.query
-        await self._service.mark(broker_in(call), **wish.kept())
-        return empty_reply(204)
+        await self._service.mark(broker, **query.kept())
 
     @operation("DELETE", _PATH, Reply(204, "The broker has no mark."))
-    async def unmark(self, call: Call) -> web.StreamResponse:
+    async def unmark(self, broker: BrokerId) -> None:
         """Let a broker take bundles again.
 
-        A broker without a mark is left as it is.
+        If the broker has no mark, nothing is changed.
         """
-        await self._service.unmark(broker_in(call))
-        return empty_reply(204)
+        await self._service.unmark(broker)
 
     @operation(
         "GET",
@@ -180,6 +178,6 @@ class Drains(Resource, tag="draining"):
         Reply(200, "The drain status.", DrainState),
         Reply(404, "The broker is neither registered nor marked."),
     )
-    async def status(self, call: Call) -> web.StreamResponse:
+    async def status(self, broker: BrokerId) -> DrainState:
         """Get the number of bundles that are left on a broker, and its drain mark."""
-        return json_reply(DrainState.model_validate(await self._service.status(broker_in(call))))
+        return await self._service.status(broker)

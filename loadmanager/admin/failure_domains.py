@@ -1,14 +1,12 @@
 """Failure domains: brokers that are likely to fail together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import structlog
-from aiohttp import web
 from pydantic import Field, StringConstraints
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
-from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
@@ -20,11 +18,23 @@ from loadmanager.ports import Conflict, Create, Delete, Missing, Node, Operation
 
 log = structlog.get_logger()
 
-_TRIES = 8
+_PATH: Final = "/admin/v2/clusters/{cluster}/failureDomains"
+_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
+_NONE: Final = Reply(404, "The cluster is another one, or has no such domain.")
+_MOST: Final = 10_000
+_TRIES: Final = 8
+
+Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
 
 
-class DomainRequests:
-    """Failure domains of the cluster. All raise `Missing` for another cluster.
+class FailureDomain(Document):
+    """The brokers of one failure domain. They need not be registered."""
+
+    brokers: list[Broker] = Field(max_length=_MOST)
+
+
+class FailureDomains(Resource, tag="failure domains"):
+    """Answers under ``/admin/v2/clusters/{cluster}/failureDomains``.
 
     A broker is in one domain at most. The folder's own version goes up with every
     change of a domain, so that two changes at once cannot both find a broker free.
@@ -35,54 +45,86 @@ class DomainRequests:
         self._cluster = cluster
         self._folder = znodes.failure_domains(cluster)
 
-    async def domains(self, cluster: str) -> Mapping[str, Sequence[BrokerId]]:
-        """Return the brokers of every domain by its name."""
+    @operation(
+        "GET", _PATH, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
+    )
+    async def domains(self, cluster: str) -> Mapping[str, FailureDomain]:
+        """List all failure domains."""
         check_cluster(cluster, self._cluster)
-        return {name: brokers for name, (_, brokers) in (await self._read()).items()}
+        found = await self._read()
+        return {name: FailureDomain(brokers=list(brokers)) for name, (_, brokers) in found.items()}
 
-    async def put(self, cluster: str, name: str, brokers: Sequence[BrokerId]) -> None:
-        """Set a domain's brokers.
+    @operation(
+        "GET",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(200, "The brokers of the domain.", FailureDomain),
+        _NONE,
+    )
+    async def domain(self, cluster: str, failure_domain: str) -> FailureDomain:
+        """Get one failure domain."""
+        found = await self.domains(cluster)
+        if failure_domain not in found:
+            raise Missing(f"failure domain {failure_domain} does not exist")
+        return found[failure_domain]
 
-        Raises:
-            Conflict: one of them is in another domain.
+    @operation(
+        "POST",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(204, "The domain is set."),
+        _NO_CLUSTER,
+        Reply(
+            409,
+            "A broker is in another domain, or another client changed the domains at the "
+            "same time.",
+        ),
+        Reply(412, "The name of a broker or of the domain is not valid."),
+    )
+    async def put(self, cluster: str, failure_domain: str, body: FailureDomain) -> None:
+        """Set the brokers of a failure domain.
+
+        A domain of that name is replaced.
         """
+        brokers = list(dict.fromkeys(map(parse_broker, body.brokers)))
         check_cluster(cluster, self._cluster)
-        content = to_json({"brokers": list(dict.fromkeys(brokers))})
         await self._documents.ensure(self._folder)
         for _ in range(_TRIES):
             folder = await self._documents.node(self._folder)
             found = await self._read()
             for other, (_, taken) in found.items():
-                both = [one for one in brokers if one in taken and other != name]
+                both = [one for one in brokers if one in taken and other != failure_domain]
                 if both:
                     raise Conflict(f"broker {both[0]} is in failure domain {other} already")
-            path = f"{self._folder}/{name}"
+            path = f"{self._folder}/{failure_domain}"
+            content = to_json({"brokers": brokers})
             write: Operation = Create(path, content)
-            if name in found:
-                write = SetData(path, content, found[name][0].stat.version)
-            if folder and await self._commit([*_counted(self._folder, folder), write]):
-                log.info("failure.domain.set", domain=name, brokers=list(brokers))
+            if failure_domain in found:
+                write = SetData(path, content, found[failure_domain][0].stat.version)
+            if folder and await self._commit(_counted(self._folder, folder), write):
+                log.info("failure.domain.set", domain=failure_domain, brokers=brokers)
                 return
         raise Conflict(f"{self._folder} was changed by others {_TRIES} times meanwhile")
 
-    async def remove(self, cluster: str, name: str) -> None:
-        """Remove a domain.
-
-        Raises:
-            Missing: there is none of that name.
-        """
+    @operation(
+        "DELETE",
+        f"{_PATH}/{{failure_domain}}",
+        Reply(204, "The domain is removed."),
+        _NONE,
+        Reply(409, "Other clients kept changing the domains."),
+    )
+    async def remove(self, cluster: str, failure_domain: str) -> None:
+        """Remove a failure domain; its brokers are then in none."""
         check_cluster(cluster, self._cluster)
-        path = f"{self._folder}/{name}"
+        path = f"{self._folder}/{failure_domain}"
         for _ in range(_TRIES):
             node = await self._documents.node(path)
             if node is None:
-                raise Missing(f"failure domain {name} does not exist")
-            if await self._commit([Delete(path, node.stat.version)]):
-                log.info("failure.domain.removed", domain=name)
+                raise Missing(f"failure domain {failure_domain} does not exist")
+            if await self._commit(Delete(path, node.stat.version)):
+                log.info("failure.domain.removed", domain=failure_domain)
                 return
         raise Conflict(f"{path} was changed by others {_TRIES} times meanwhile")
 
-    async def _commit(self, operations: Sequence[Operation]) -> bool:
+    async def _commit(self, *operations: Operation) -> bool:
         return await self._documents.commit(self._folder, operations)
 
     async def _read(self) -> dict[str, tuple[Node, tuple[BrokerId, ...]]]:
@@ -96,84 +138,5 @@ class DomainRequests:
         return found
 
 
-def _counted(path: str, node: Node) -> list[Operation]:
-    return [SetData(path, node.data, node.stat.version)]
-
-
-_PATH: Final = "/admin/v2/clusters/{cluster}/failureDomains"
-_NO_CLUSTER: Final = Reply(404, "The cluster is another one.")
-_NONE: Final = Reply(404, "The cluster is another one, or has no such domain.")
-_MOST: Final = 10_000
-
-Broker = Annotated[str, StringConstraints(pattern=r"^[-.A-Za-z0-9_]+:[1-9][0-9]{0,4}$")]
-
-
-class FailureDomain(Document):
-    """The brokers of one domain, registered or not."""
-
-    brokers: list[Broker] = Field(max_length=_MOST)
-
-
-class FailureDomains(Resource, tag="failure domains"):
-    """Answers under ``/admin/v2/clusters/{cluster}/failureDomains``."""
-
-    def __init__(self, service: DomainRequests) -> None:
-        self._service = service
-
-    @operation(
-        "GET", _PATH, Reply(200, "The domains, by name.", dict[str, FailureDomain]), _NO_CLUSTER
-    )
-    async def domains(self, call: Call) -> web.StreamResponse:
-        """List all failure domains."""
-        found = await self._service.domains(call.path["cluster"])
-        return json_reply({name: {"brokers": list(brokers)} for name, brokers in found.items()})
-
-    @operation(
-        "GET",
-        f"{_PATH}/{{failure_domain}}",
-        Reply(200, "The brokers of the domain.", FailureDomain),
-        _NONE,
-    )
-    async def domain(self, call: Call) -> web.StreamResponse:
-        """Get one failure domain."""
-        name = call.path["failure_domain"]
-        found = await self._service.domains(call.path["cluster"])
-        if name not in found:
-            raise Refused(404, f"failure domain {name} does not exist")
-        return json_reply({"brokers": list(found[name])})
-
-    @operation(
-        "POST",
-        f"{_PATH}/{{failure_domain}}",
-        Reply(204, "The domain is set."),
-        _NO_CLUSTER,
-        Reply(
-            409,
-            "A broker is in another domain, or another client changed the domains at the "
-            "same time.",
-        ),
-        Reply(412, "The name of a broker or of the domain is not valid."),
-        body=FailureDomain,
-    )
-    async def put(self, call: Call) -> web.StreamResponse:
-        """Set the brokers of a failure domain.
-
-        A domain of that name is replaced.
-        """
-        domain: FailureDomain = call.body
-        brokers = [parse_broker(one) for one in domain.brokers]
-        name = call.path["failure_domain"]
-        await self._service.put(call.path["cluster"], name, brokers)
-        return empty_reply(204)
-
-    @operation(
-        "DELETE",
-        f"{_PATH}/{{failure_domain}}",
-        Reply(204, "The domain is removed."),
-        _NONE,
-        Reply(409, "Other clients kept changing the domains."),
-    )
-    async def remove(self, call: Call) -> web.StreamResponse:
-        """Remove a failure domain; its brokers are then in none."""
-        await self._service.remove(call.path["cluster"], call.path["failure_domain"])
-        return empty_reply(204)
+def _counted(path: str, node: Node) -> Operation:
+    return SetData(path, node.data, node.stat.version)

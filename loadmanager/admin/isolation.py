@@ -2,22 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import structlog
-from aiohttp import web
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    broker_in,
-    operation,
-)
-from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.admin.unloads import Unload
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context
@@ -32,167 +22,8 @@ from loadmanager.ports import LookupRefused, Missing
 
 log = structlog.get_logger()
 
-_SEEN_WITHIN_S: Final = 5.0
-_LOOK_S: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedBroker:
-    """One policy that is about one registered broker."""
-
-    broker: BrokerId
-    policy: str
-    is_primary: bool
-    namespaces: tuple[str, ...]
-
-
-class IsolationRequests:
-    """Isolation policies of the cluster. All raise `Missing` for another cluster.
-
-    Args:
-        parts: of this sidecar.
-        leading: has the leader's term.
-        unload: moves what a new policy does not let stay.
-        cluster: the cluster of the policies.
-    """
-
-    def __init__(self, context: Context, leading: Leadership, unload: Unload, cluster: str) -> None:
-        self._context = context
-        self._leading = leading
-        self._unload = unload
-        self._documents = Documents(context.coordination)
-        self._cluster = cluster
-        self._path = znodes.isolation_policies(cluster)
-
-    async def policies(self, cluster: str) -> Mapping[str, Any]:
-        """Return all policies by name, in Pulsar's form."""
-        check_cluster(cluster, self._cluster)
-        return self._parsed(await self._documents.read(self._path))
-
-    async def put(self, cluster: str, name: str, policy: Mapping[str, Any]) -> None:
-        """Set a policy, given in Pulsar's form and checked, and move what it does not let stay.
-
-        Its ``unload_scope`` says of which namespaces: ``changed`` (or none) those it was
-        not about before or with other primary brokers, ``all_matching`` all, ``none``
-        none. What no other broker can take stays.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads, and something may have to move.
-        """
-        check_cluster(cluster, self._cluster)
-        scope = policy.get("unload_scope") or "changed"
-        if scope != "none":
-            self._leading.require_term()
-        former: dict[str, Any] = {}
-
-        def edit(data: bytes | None) -> bytes:
-            nonlocal former
-            former = self._parsed(data)
-            return to_json({**former, name: dict(policy)})
-
-        await self._documents.change(self._path, edit)
-        log.info("isolation.policy.set", policy=name)
-        if scope != "none":
-            old = self._read(former).get(name) if scope == "changed" else None
-            await self._move_away(name, old, self._read({name: dict(policy)})[name])
-
-    async def remove(self, cluster: str, name: str) -> None:
-        """Remove a policy.
-
-        Raises:
-            Missing: there is none of that name.
-        """
-        check_cluster(cluster, self._cluster)
-
-        def edit(data: bytes | None) -> bytes:
-            found = self._parsed(data)
-            if name not in found:
-                raise Missing(f"isolation policy {name} does not exist")
-            return to_json({one: policy for one, policy in found.items() if one != name})
-
-        await self._documents.change(self._path, edit)
-        log.info("isolation.policy.removed", policy=name)
-
-    async def brokers(self, cluster: str) -> Sequence[IsolatedBroker]:
-        """Return which policies are about each registered broker."""
-        check_cluster(cluster, self._cluster)
-        policies = self._read(self._parsed(await self._documents.read(self._path)))
-        return [
-            IsolatedBroker(broker, name, _matches(policy.primary, broker), policy.namespaces)
-            for broker in sorted(self._context.cluster_state.brokers)
-            for name, policy in sorted(policies.items())
-            if _lets(policy, broker)
-        ]
-
-    async def _move_away(
-        self,
-        name: str,
-        old: core_policies.IsolationPolicy | None,
-        new: core_policies.IsolationPolicy,
-    ) -> None:
-        """Move what the policy is newly about and does not let stay, one after the other."""
-        leaving = list(self._leaving(old, new))
-        if not leaving or not await self._until_seen(name, new):
-            return
-        for bundle in leaving:
-            namespace, range_text = namespace_of(bundle), bundle.rpartition("/")[2]
-            try:
-                await self._unload(namespace, range_text, None)
-            except LookupRefused as error:
-                # The policy stands: the bundle can be unloaded again by hand.
-                log.warning(
-                    "isolation.bundle.unload_failed", bundle=bundle, policy=name, why=str(error)
-                )
-
-    def _leaving(
-        self, old: core_policies.IsolationPolicy | None, new: core_policies.IsolationPolicy
-    ) -> Iterator[BundleId]:
-        for bundle, holding in sorted(self._context.cluster_state.owners.items()):
-            namespace = namespace_of(bundle)
-            if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
-                continue
-            if not _lets(new, holding.broker):
-                yield bundle
-
-    async def _until_seen(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
-        """Wait until this leader decides by the policy; False if it does not soon."""
-        clock = self._context.clock
-        deadline_s = clock.monotonic_s() + _SEEN_WITHIN_S
-        while clock.monotonic_s() < deadline_s:
-            leader_term = self._leading.leader_term
-            if leader_term is None:
-                return False
-            if leader_term.look().view.policies.isolation.get(name) == policy:
-                return True
-            await clock.sleep(_LOOK_S)
-        return False
-
-    def _read(self, document: Mapping[str, Any]) -> dict[str, core_policies.IsolationPolicy]:
-        with as_unavailable(self._path, "read"):
-            return decode_isolation(self._path, to_json(document))
-
-    def _parsed(self, data: bytes | None) -> dict[str, Any]:
-        with as_unavailable(self._path, "read"):
-            return parse_object(self._path, data) if data else {}
-
-
-def _is_new(
-    old: core_policies.IsolationPolicy | None,
-    new: core_policies.IsolationPolicy,
-    namespace: Namespace,
-) -> bool:
-    """Return whether a policy is about a namespace, and was not, or with other primaries."""
-    was = old is not None and old.primary == new.primary and old.governs(namespace)
-    return new.governs(namespace) and not was
-
-
-def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
-    return _matches((*policy.primary, *policy.secondary), broker)
-
-
-def _matches(patterns: tuple[str, ...], broker: BrokerId) -> bool:
-    host = broker.rpartition(":")[0]
-    return any(re.fullmatch(pattern, host) for pattern in patterns)
+_APPLIED_WITHIN_S: Final = 5.0
+_POLL_S: Final = 0.05
 
 
 _PATH: Final = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
@@ -220,12 +51,12 @@ WholeText = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
 class MinAvailable(Document):
-    """When secondary brokers take part; whole numbers, written as strings."""
+    """When secondary brokers are used. Both values are whole numbers, written as strings."""
 
     min_limit: WholeText
-    """Secondary brokers take part if fewer primary ones are available."""
+    """Secondary brokers are used if fewer primary brokers than this are available."""
     usage_threshold: WholeText
-    """In percent; a primary broker with more usage does not count as available."""
+    """The usage in percent above which a primary broker does not count as available."""
 
 
 class Failover(Document):
@@ -236,10 +67,10 @@ class Failover(Document):
 
 
 class IsolationPolicy(Document):
-    """Namespaces that only certain brokers may serve, and only their namespaces.
+    """Namespaces and the only brokers that may serve them, which serve no other namespaces.
 
-    All are regular expressions that must match as a whole: namespaces
-    `tenant/namespace`, brokers the host without its port.
+    All are regular expressions that match the whole text: `tenant/namespace` of a namespace, and
+    the host without the port of a broker.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -261,15 +92,28 @@ class BrokerPolicy(Document):
 
 
 class Isolation(Resource, tag="isolation"):
-    """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``."""
+    """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``.
 
-    def __init__(self, service: IsolationRequests) -> None:
-        self._service = service
+    Args:
+        context: of this sidecar.
+        leading: has the leader's term.
+        unload: moves the bundles that may not stay under a new policy.
+        cluster: the cluster of the policies.
+    """
+
+    def __init__(self, context: Context, leading: Leadership, unload: Unload, cluster: str) -> None:
+        self._context = context
+        self._leading = leading
+        self._unload = unload
+        self._documents = Documents(context.coordination)
+        self._cluster = cluster
+        self._path = znodes.isolation_policies(cluster)
 
     @operation("GET", _PATH, Reply(200, "The policies, by name.", dict[str, Any]), _NO_CLUSTER)
-    async def policies(self, call: Call) -> web.StreamResponse:
+    async def policies(self, cluster: str) -> Mapping[str, Any]:
         """List all isolation policies."""
-        return json_reply(dict(await self._service.policies(call.path["cluster"])))
+        check_cluster(cluster, self._cluster)
+        return self._parsed(await self._documents.read(self._path))
 
     @operation(
         "GET",
@@ -277,13 +121,12 @@ class Isolation(Resource, tag="isolation"):
         Reply(200, "The policy, as it was set.", dict[str, Any]),
         _NONE,
     )
-    async def policy(self, call: Call) -> web.StreamResponse:
+    async def policy(self, cluster: str, policy: str) -> Any:
         """Get one isolation policy."""
-        found = await self._service.policies(call.path["cluster"])
-        name = call.path["policy"]
-        if name not in found:
-            raise Refused(404, f"isolation policy {name} does not exist")
-        return json_reply(found[name])
+        found = await self.policies(cluster)
+        if policy not in found:
+            raise Missing(f"isolation policy {policy} does not exist")
+        return found[policy]
 
     @operation(
         "POST",
@@ -293,10 +136,9 @@ class Isolation(Resource, tag="isolation"):
         ),
         _NO_CLUSTER,
         Reply(409, "Other clients kept changing the policies."),
-        body=IsolationPolicy,
         leader=True,
     )
-    async def put(self, call: Call) -> web.StreamResponse:
+    async def put(self, cluster: str, policy: str, body: IsolationPolicy) -> None:
         """Set an isolation policy.
 
         A policy of that name is replaced. Bundles that may no longer stay where they are then move:
@@ -305,13 +147,23 @@ class Isolation(Resource, tag="isolation"):
         none. A bundle that may stay is not interrupted, and one that no other broker can take stays
         as well.
         """
-        policy: IsolationPolicy = call.body
-        await self._service.put(
-            call.path["cluster"],
-            call.path["policy"],
-            policy.model_dump(mode="json", exclude_none=True),
-        )
-        return empty_reply(204)
+        check_cluster(cluster, self._cluster)
+        given = body.model_dump(mode="json", exclude_none=True)
+        scope = body.unload_scope or "changed"
+        if scope != "none":
+            self._leading.require_term()
+        former: dict[str, Any] = {}
+
+        def edit(data: bytes | None) -> bytes:
+            nonlocal former
+            former = self._parsed(data)
+            return to_json({**former, policy: given})
+
+        await self._documents.change(self._path, edit)
+        log.info("isolation.policy.set", policy=policy)
+        if scope != "none":
+            old = self._read(former).get(policy) if scope == "changed" else None
+            await self._move_away(policy, old, self._read({policy: given})[policy])
 
     @operation(
         "DELETE",
@@ -320,10 +172,18 @@ class Isolation(Resource, tag="isolation"):
         _NONE,
         Reply(409, "Other clients kept changing the policies."),
     )
-    async def remove(self, call: Call) -> web.StreamResponse:
+    async def remove(self, cluster: str, policy: str) -> None:
         """Remove an isolation policy."""
-        await self._service.remove(call.path["cluster"], call.path["policy"])
-        return empty_reply(204)
+        check_cluster(cluster, self._cluster)
+
+        def edit(data: bytes | None) -> bytes:
+            found = self._parsed(data)
+            if policy not in found:
+                raise Missing(f"isolation policy {policy} does not exist")
+            return to_json({name: one for name, one in found.items() if name != policy})
+
+        await self._documents.change(self._path, edit)
+        log.info("isolation.policy.removed", policy=policy)
 
     @operation(
         "GET",
@@ -331,22 +191,104 @@ class Isolation(Resource, tag="isolation"):
         Reply(200, "One entry for each pair of broker and policy.", list[BrokerPolicy]),
         _NO_CLUSTER,
     )
-    async def brokers(self, call: Call) -> web.StreamResponse:
+    async def brokers(self, cluster: str) -> Sequence[BrokerPolicy]:
         """List the isolation policies that govern each registered broker."""
-        found = await self._service.brokers(call.path["cluster"])
-        return json_reply([BrokerPolicy.model_validate(one) for one in found])
+        check_cluster(cluster, self._cluster)
+        policies = self._read(self._parsed(await self._documents.read(self._path)))
+        return [
+            BrokerPolicy(
+                broker=broker,
+                policy=name,
+                is_primary=_matches(policy.primary, broker),
+                namespaces=list(policy.namespaces),
+            )
+            for broker in sorted(self._context.cluster_state.brokers)
+            for name, policy in sorted(policies.items())
+            if _lets(policy, broker)
+        ]
 
     @operation(
         "GET",
         f"{_PATH}/brokers/{{broker}}",
-        Reply(200, "The policy; of several, the first by name.", BrokerPolicy),
+        Reply(
+            200, "The policy; if several govern the broker, the first one by name.", BrokerPolicy
+        ),
         Reply(404, "No policy governs the broker, or the cluster is another one."),
     )
-    async def of_broker(self, call: Call) -> web.StreamResponse:
+    async def of_broker(self, cluster: str, broker: BrokerId) -> BrokerPolicy:
         """Get the isolation policy that governs a broker."""
-        broker = broker_in(call)
-        found = await self._service.brokers(call.path["cluster"])
+        found = await self.brokers(cluster)
         mine = [one for one in found if one.broker == broker]
         if not mine:
-            raise Refused(404, f"no isolation policy is about a registered broker {broker}")
-        return json_reply(BrokerPolicy.model_validate(mine[0]))
+            raise Missing(f"no isolation policy is about a registered broker {broker}")
+        return mine[0]
+
+    async def _move_away(
+        self,
+        name: str,
+        old: core_policies.IsolationPolicy | None,
+        new: core_policies.IsolationPolicy,
+    ) -> None:
+        """Move the bundles that the policy newly governs and that may not stay, one by one."""
+        leaving = list(self._leaving(old, new))
+        if not leaving or not await self._until_applied(name, new):
+            return
+        for bundle in leaving:
+            namespace, range_text = namespace_of(bundle), bundle.rpartition("/")[2]
+            try:
+                await self._unload(namespace, range_text, None)
+            except LookupRefused as error:
+                # The policy stands: the bundle can be unloaded again by hand.
+                log.warning(
+                    "isolation.bundle.unload_failed", bundle=bundle, policy=name, why=str(error)
+                )
+
+    def _leaving(
+        self, old: core_policies.IsolationPolicy | None, new: core_policies.IsolationPolicy
+    ) -> Iterator[BundleId]:
+        for bundle, holding in sorted(self._context.cluster_state.owners.items()):
+            namespace = namespace_of(bundle)
+            if belongs_to_a_broker(bundle) or not _is_new(old, new, namespace):
+                continue
+            if not _lets(new, holding.broker):
+                yield bundle
+
+    async def _until_applied(self, name: str, policy: core_policies.IsolationPolicy) -> bool:
+        """Wait until this leader decides by the policy; False if it does not within 5 s."""
+        clock = self._context.clock
+        deadline_s = clock.monotonic_s() + _APPLIED_WITHIN_S
+        while clock.monotonic_s() < deadline_s:
+            leader_term = self._leading.leader_term
+            if leader_term is None:
+                return False
+            if leader_term.look().view.policies.isolation.get(name) == policy:
+                return True
+            await clock.sleep(_POLL_S)
+        return False
+
+    def _read(self, document: Mapping[str, Any]) -> dict[str, core_policies.IsolationPolicy]:
+        with as_unavailable(self._path, "read"):
+            return decode_isolation(self._path, to_json(document))
+
+    def _parsed(self, data: bytes | None) -> dict[str, Any]:
+        with as_unavailable(self._path, "read"):
+            return parse_object(self._path, data) if data else {}
+
+
+def _is_new(
+    old: core_policies.IsolationPolicy | None,
+    new: core_policies.IsolationPolicy,
+    namespace: Namespace,
+) -> bool:
+    """Return whether a policy newly governs a namespace, or with other primary brokers."""
+    was = old is not None and old.primary == new.primary and old.governs(namespace)
+    return new.governs(namespace) and not was
+
+
+def _lets(policy: core_policies.IsolationPolicy, broker: BrokerId) -> bool:
+    return _matches((*policy.primary, *policy.secondary), broker)
+
+
+def _matches(patterns: tuple[str, ...], broker: BrokerId) -> bool:
+    host = broker.rpartition(":")[0]
+    return any(re.fullmatch(pattern, host) for pattern in patterns)

@@ -1,22 +1,12 @@
-"""Making one bundle of two neighbours: what Pulsar has not got."""
+"""Merges of two adjacent bundles on request, which Pulsar does not have."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
-from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Query
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
+from loadmanager.adapters.http.parameters import Query
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
@@ -30,7 +20,7 @@ from loadmanager.ports import MergeRefused, Unavailable
 
 @dataclass(slots=True, eq=False)
 class MergeRequests:
-    """Makes one bundle of two neighbours. Only the leader does."""
+    """Merges adjacent bundles on request, on the leader only."""
 
     context: Context
     leading: Leadership
@@ -38,18 +28,18 @@ class MergeRequests:
     wait_s: float
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
-        """Have two bundles merged, and return the whole when it is in the boundaries.
+        """Merge two bundles, and return the result when it is in the boundaries of the namespace.
 
-        ``other`` is the range of the second one, None for the next one.
+        ``other`` is the range of the second bundle, None for the one above.
 
         Raises:
-            LeaderElsewhere: this sidecar does not lead; another does.
+            LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle.
-            MergeRefused: they are not adjacent, no broker owns one of them, the whole would
-                be cut again at once, or neither owner may have both.
-            Conflict: one of them is being split or merged, or is on its way.
-            Unavailable: it was not done in time; they stay as they were.
+            MergeRefused: they are not adjacent, no broker owns one of them, the result would
+                be split again at once, or neither owner may have both.
+            Conflict: one of them is being split, merged or moved.
+            Unavailable: they were not merged in time, and stay as they were.
         """
         leader_term = self.leading.require_term()
         both = _chosen(
@@ -104,18 +94,15 @@ def _chosen(boundaries: Boundaries, range_text: str, other: str | None) -> Merge
         raise MergeRefused(str(error)) from error
 
 
-_RANGE: Final = PATH_PARAMETERS["bundle"]
-
-
 class MergeQuery(Query):
     """The neighbour with which a bundle is merged."""
 
     neighbour: str = Field("", alias="with")
-    """The range of the bundle right above or below it; the one above by default."""
+    """The range of the adjacent bundle above or below; by default the one above."""
 
 
 class MergedBundle(Document):
-    """The bundle that a merge made."""
+    """The bundle that results from a merge."""
 
     bundle: str
     """The range of the bundle."""
@@ -138,14 +125,13 @@ class Merges(Resource, tag="bundles"):
             "They are not adjacent, one of them has no owner, their whole would be split "
             "again at once, or neither owner may have both.",
         ),
-        query=MergeQuery,
         leader=True,
     )
-    async def merge(self, call: Call) -> web.StreamResponse:
+    async def merge(self, namespace: Namespace, bundle: str, query: MergeQuery) -> MergedBundle:
         """Merge a bundle with its neighbour.
 
-        Both go to the owner of the busier one first. Lookups wait while they are merged.
+        Both bundles are first moved to the owner of the busier one. Lookups of their topics wait
+        while they are merged.
         """
-        query: MergeQuery = call.query
-        whole = await self._merge(namespace_in(call), call.path["bundle"], query.neighbour or None)
-        return json_reply({"bundle": whole.rpartition("/")[2]})
+        whole = await self._merge(namespace, bundle, query.neighbour or None)
+        return MergedBundle(bundle=whole.rpartition("/")[2])

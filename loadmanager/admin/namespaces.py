@@ -5,26 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
-from aiohttp import web
 from pydantic import ConfigDict, Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply
+from loadmanager.adapters.http.replies import Refused
 from loadmanager.common.bundle_names import boundaries_of
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import parse_object
-from loadmanager.core.ids import DOMAINS, Namespace, namespace_of, parse_namespace
+from loadmanager.core.ids import Namespace, namespace_of, parse_namespace
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.policies import bundles_to_json, encode_policies, encode_tenant
 from loadmanager.leader.leadership import Leadership
@@ -38,7 +30,6 @@ from loadmanager.ports import (
     Missing,
     NamespaceTaken,
     NamespaceUnknown,
-    Node,
     NodeExists,
     Operation,
 )
@@ -88,7 +79,7 @@ class NamespaceRequests:
 
         Raises:
             NamespaceTaken: it exists, or bundles of a former one are locked still.
-            Conflict: others changed it again and again meanwhile.
+            Conflict: other clients kept changing it.
         """
         namespace = boundaries.namespace
         tenant = namespace.partition("/")[0]
@@ -111,7 +102,7 @@ class NamespaceRequests:
         await boundaries_of(self._context.cluster_state, namespace)
 
     async def _nothing_stands(self, namespace: Namespace) -> Operation:
-        """Return what holds while there is no such namespace, nor a lock of a former one.
+        """Return a check that holds while there is no such namespace, nor a lock of a former one.
 
         The versions of its boundaries begin at 0 again, so the check that keeps a former
         bundle from being locked, or cut, would mistake the new boundaries for the earlier ones.
@@ -145,7 +136,7 @@ class NamespaceRequests:
                     return
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Delete a namespace, and return when no broker owns a bundle of it, or soon after.
+        """Delete a namespace, and wait up to 10 s until no broker owns a bundle of it.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
@@ -163,25 +154,26 @@ class NamespaceRequests:
         await self._let_go(namespace)
 
     async def _deletion(self, namespace: Namespace, *, force: bool) -> list[Operation]:
-        """Return what deletes all that stands of a namespace.
+        """Return the operations that delete every node of a namespace.
 
         Raises:
-            NamespaceUnknown: nothing does.
-            Conflict: it has topics, and nothing is to be forced.
+            NamespaceUnknown: it does not exist.
+            Conflict: it has topics, and not ``force``.
         """
         paths = [znodes.local_policies(namespace), znodes.policies(namespace)]
         nodes = {path: await self._documents.node(path) for path in paths}
         if not any(nodes.values()):
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
-        partitioned = await self._partitioned(namespace)
+        partitioned = await self._below(znodes.partitioned_topics(namespace), levels=2)
         topics = self._topics_reported(namespace) + sum(
             1 for path in partitioned if path.count("/") == _TOPIC_DEPTH
         )
         if topics and not force:
             raise Conflict(f"cannot delete non empty namespace {namespace}: it has topics")
-        quotas = await self._quotas(namespace)
-        found = {**nodes, **partitioned, **quotas}
-        return [Delete(path, node.stat.version) for path, node in found.items() if node]
+        quotas = await self._below(f"{znodes.QUOTAS}/{namespace}", levels=1)
+        for path in (*partitioned, *quotas):
+            nodes[path] = await self._documents.node(path)
+        return [Delete(path, node.stat.version) for path, node in nodes.items() if node]
 
     def _topics_reported(self, namespace: Namespace) -> int:
         return sum(
@@ -191,24 +183,16 @@ class NamespaceRequests:
             if namespace_of(bundle) == namespace
         )
 
-    async def _partitioned(self, namespace: Namespace) -> dict[str, Node | None]:
-        """Return the nodes of partitioned topics, those below before those above."""
-        folder = znodes.partitioned_topics(namespace)
-        paths = []
-        for domain in DOMAINS:
-            names = await self._documents.names(f"{folder}/{domain}")
-            paths += [f"{folder}/{domain}/{name}" for name in names]
-            paths.append(f"{folder}/{domain}")
-        return {path: await self._documents.node(path) for path in [*paths, folder]}
-
-    async def _quotas(self, namespace: Namespace) -> dict[str, Node | None]:
-        folder = f"{znodes.QUOTAS}/{namespace}"
-        names = await self._documents.names(folder)
-        paths = [*(f"{folder}/{name}" for name in names), folder]
-        return {path: await self._documents.node(path) for path in paths}
+    async def _below(self, path: str, *, levels: int) -> list[str]:
+        """Return a path and those of all nodes in some levels below it, children first."""
+        names = await self._documents.names(path) if levels else ()
+        below = [
+            one for name in names for one in await self._below(f"{path}/{name}", levels=levels - 1)
+        ]
+        return [*below, path]
 
     async def _let_go(self, namespace: Namespace) -> None:
-        """Recall what is owned of a deleted namespace; the next round would do it, too."""
+        """Withdraw the orders for a deleted namespace, as the next round would, and wait."""
         leader_term = self._leading.leader_term
         if leader_term is None:
             return
@@ -237,15 +221,15 @@ class Bundles(Document):
     """The bundles of a namespace."""
 
     boundaries: list[str] | None = None
-    """The boundaries, from `0x00000000` to `0xffffffff`; they take precedence over numBundles."""
+    """The boundaries, from `0x00000000` to `0xffffffff`. They take precedence over `numBundles`."""
     num_bundles: int | None = Field(
         None, alias="numBundles", json_schema_extra={"minimum": 0, "maximum": _MAX_BUNDLES}
     )
-    """The number of bundles of equal width; 0 for the default."""
+    """The number of bundles, all of equal width; 0 is the default of the cluster."""
 
 
 class Policies(Document):
-    """The policies of a namespace; only the bundles are used, and the others are kept."""
+    """The policies of a namespace. Only the bundles are used; all others are stored unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -256,9 +240,9 @@ class DeletionQuery(Query):
     """How a namespace is deleted."""
 
     force: Flag = False
-    """Also deletes a namespace with topics."""
+    """Whether a namespace with topics is deleted, too."""
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class Namespaces(Resource, tag="namespaces"):
@@ -274,14 +258,13 @@ class Namespaces(Resource, tag="namespaces"):
     @operation(
         "GET",
         "/admin/v2/namespaces/{tenant}",
-        Reply(200, "As `tenant/namespace`, sorted.", list[str]),
+        Reply(200, "The namespaces as `tenant/namespace`, sorted.", list[str]),
         Reply(404, "The tenant does not exist."),
     )
-    async def of_tenant(self, call: Call) -> web.StreamResponse:
+    async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
         """List the namespaces of a tenant."""
-        tenant = call.path["tenant"]
         parse_namespace(f"{tenant}/any")
-        return json_reply(list(await self._service.of_tenant(tenant)))
+        return await self._service.of_tenant(tenant)
 
     @operation(
         "PUT",
@@ -292,20 +275,16 @@ class Namespaces(Resource, tag="namespaces"):
             "The namespace exists, or brokers still hold bundles of a deleted one of that name.",
         ),
         Reply(412, "The name is not valid, or the bundles do not cover the whole hash range."),
-        body=Policies | None,
-        body_optional=True,
     )
-    async def create(self, call: Call) -> web.StreamResponse:
+    async def create(self, namespace: Namespace, body: Policies | None = None) -> None:
         """Create a namespace with its bundles.
 
-        Of the policies only the bundles are used; the others are kept as they are.
+        Only the bundles are used; all other policies are stored unchanged.
         """
-        namespace = namespace_in(call)
-        policies: Policies = call.body or Policies()
+        policies = body or Policies()
         given = policies.model_dump(mode="json", exclude={"bundles"}, exclude_none=True)
         boundaries = boundaries_wanted(namespace, policies.bundles, self._default_bundles)
         await self._service.create(boundaries, given)
-        return empty_reply(204)
 
     @operation(
         "DELETE",
@@ -313,18 +292,15 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(204, "The namespace is deleted, and its brokers have released the bundles."),
         Reply(404, "The namespace does not exist."),
         Reply(409, "The namespace has topics, or other clients kept changing it."),
-        query=DeletionQuery,
         leader=True,
     )
-    async def delete(self, call: Call) -> web.StreamResponse:
+    async def delete(self, namespace: Namespace, query: DeletionQuery) -> None:
         """Delete a namespace and all its bundles.
 
-        A namespace with topics is deleted only with `force`. Topics are those that brokers reported
-        last and those with partitions.
+        A namespace with topics is deleted only with `force`. A topic counts if a broker reported it
+        last, or if it is partitioned.
         """
-        query: DeletionQuery = call.query
-        await self._service.delete(namespace_in(call), force=query.force)
-        return empty_reply(204)
+        await self._service.delete(namespace, force=query.force)
 
     @operation(
         "GET",
@@ -338,9 +314,9 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(200, "The policies.", dict[str, Any]),
         Reply(404, "The namespace does not exist."),
     )
-    async def policies(self, call: Call) -> web.StreamResponse:
+    async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
         """Get the policies of a namespace, with its present bundles."""
-        return json_reply(dict(await self._service.policies(namespace_in(call))))
+        return await self._service.policies(namespace)
 
     @operation(
         "GET",
@@ -348,9 +324,9 @@ class Namespaces(Resource, tag="namespaces"):
         Reply(200, "The boundaries.", Bundles),
         Reply(404, "The namespace does not exist."),
     )
-    async def bundles(self, call: Call) -> web.StreamResponse:
+    async def bundles(self, namespace: Namespace) -> dict[str, Any]:
         """Get the boundaries of a namespace's bundles."""
-        return json_reply(bundles_to_json(await self._lookup.boundaries(namespace_in(call))))
+        return bundles_to_json(await self._lookup.boundaries(namespace))
 
 
 def boundaries_wanted(
@@ -362,7 +338,7 @@ def boundaries_wanted(
     repetitions; they must reach from ``0x00000000`` to ``0xffffffff``.
 
     Raises:
-        Refused: the bundles are what cannot be (412).
+        Refused: the bundles are not valid (412).
     """
     if bundles is not None and bundles.boundaries:
         return Boundaries(namespace, _bounds(bundles.boundaries))

@@ -7,37 +7,37 @@ from loadmanager.ports import Assessment, ShadowList
 
 
 class OptimalityDocument(Document):
-    """How far the cluster is from the best possible; all are fractions."""
+    """How far the cluster is from the best possible balance. All figures are fractions."""
 
     largest: float
-    """The largest use of CPU or network of any broker, of its limit."""
+    """The largest use of CPU or network of any broker, as a fraction of its limit."""
     bound: float
-    """What that is at least, wherever the bundles are: a proven lower bound."""
+    """A proven lower bound of `largest`, for any assignment of the bundles to the brokers."""
     bound_within_policies: float
-    """The same, wherever isolation policies and drains let the bundles be."""
+    """A proven lower bound for all assignments that isolation policies and drains allow."""
     gap: float
-    """How far `largest` is above `bound`, over `bound`."""
+    """The difference of `largest` and `bound`, divided by `bound`."""
     gap_within_policies: float
-    """How far `largest` is above `boundWithinPolicies`, over that."""
+    """The difference of `largest` and `boundWithinPolicies`, divided by the latter."""
     excess: float
-    """How far brokers are above the level at which the load is even, mean over the brokers, over
-    the level."""
+    """The mean over all brokers of how far each is above the level at which the load is even,
+    divided by that level."""
 
 
 class RoundOptimality(OptimalityDocument):
-    """The same at a round of the leader."""
+    """How far the cluster was from the best possible balance at a round of the leader."""
 
     round: int
-    """The round, from 1 in each epoch."""
+    """The number of the round, from 1 in each epoch."""
     at_ms: int
-    """When that was."""
+    """The time of the round, in milliseconds since 1970."""
 
 
 class AssessmentDocument(Document):
-    """How far the cluster was from the best possible at the leader's last round."""
+    """How far the cluster was from the best possible balance at the leader's last round."""
 
     optimality: RoundOptimality | None
-    """null before the first round."""
+    """The figures of the last round; null before the first round."""
 
 
 def assessment_document(assessment: Assessment | None) -> RoundOptimality | None:
@@ -49,35 +49,35 @@ def assessment_document(assessment: Assessment | None) -> RoundOptimality | None
 
 
 class ShadowDocument(Document):
-    """What a strategy would have had; means and sums are of the last rounds, at most 60."""
+    """What a shadow strategy would have done. Means and sums are over at most 60 last rounds."""
 
     strategy: str
-    """The class of the strategy."""
+    """The name of the strategy's class."""
     rounds: int
-    """How many rounds."""
+    """The number of rounds that the means and sums are over."""
     gap: float | None
-    """How far the fullest broker would be above the proven lower bound, over the bound; null before
-    the first round."""
+    """The gap of the last round: how far the fullest broker would be above the proven lower bound,
+    divided by the bound. Null before the first round."""
     mean_gap: float
-    """The mean of it."""
+    """The mean gap of the rounds."""
     regret: float
-    """The mean gap of the cluster less that; negative: the active strategy is closer to the
-    best."""
+    """The mean gap of the cluster minus `meanGap`. It is negative if the active strategy is closer
+    to the best."""
     moves: int
-    """Bundles that it would have moved for their load."""
+    """The number of bundles that the strategy would have moved for their load."""
     moved: float
-    """Their part of all traffic."""
+    """The traffic of these bundles, as a fraction of all traffic."""
     active_moves: int
-    """Moves of the active strategy."""
+    """The number of bundles that the active strategy moved for their load."""
     active_moved: float
-    """Their part of all traffic."""
+    """The traffic of the bundles of `activeMoves`, as a fraction of all traffic."""
 
 
 class ShadowsDocument(Document):
-    """The strategies beside the active one."""
+    """The shadow strategies beside the active one."""
 
     active: str
-    """The class of the active strategy."""
+    """The name of the active strategy's class."""
     shadows: list[ShadowDocument]
 
 
@@ -102,60 +102,60 @@ def _shadow(strategy: str, shadow: Shadow) -> ShadowDocument:
 
 
 class PredictedUseDocument(Document):
-    """One resource of a broker, as fractions of its limit."""
+    """The use of one resource of a broker, as fractions of its limit."""
 
     resource: str
-    """Its name; `rates` where usage is below its noise."""
+    """The name of the resource; `rates` if its usage is below the noise."""
     reported: float | None
-    """By the last load report; null for rates."""
+    """The use in the last load report; null for `rates`."""
     predicted: float
-    """By costs, for the bundles that it has or that are on their way to it."""
+    """The use predicted from costs, for the bundles that the broker owns or is to get."""
     background: float
-    """What is used by anything but bundles."""
+    """The use by anything other than bundles."""
     speed: float
-    """What work costs here over what it costs on a broker of speed 1."""
+    """The cost of work on this broker, divided by its cost on a broker of speed 1."""
     noise: float | None
-    """How far reports are from predictions, as a standard deviation; null for rates."""
+    """The standard deviation of reports from predictions; null for `rates`."""
 
 
 class BundleCostDocument(Document):
     """What a bundle uses of one resource on a broker of speed 1."""
 
     resource: str
-    """Its name; `rates` where usage is below its noise."""
+    """The name of the resource; `rates` if its usage is below the noise."""
     usage: float
-    """In the unit of load reports; for rates a share of the cluster's traffic."""
+    """The usage, in the unit of load reports; for `rates`, a fraction of the cluster's traffic."""
     sd: float
-    """How uncertain the unit costs leave that, as a standard deviation."""
+    """The standard deviation of `usage` that follows from the uncertainty of unit costs."""
     source: CostSource
-    """Load reports, if they removed at least half of the variance that the cost began with."""
+    """The source of the cost; load reports if they removed half of its initial variance."""
     learned_fraction: float
-    """How much of that variance reports removed."""
+    """The fraction of the initial variance that load reports removed."""
 
 
 class WeighingDocument(Document):
     """How the strategy weighs a bundle or a broker."""
 
     level: float
-    """Where all brokers would stand if load were water, of the scarcest resource."""
+    """The use of the scarcest resource if load were divisible and spread evenly."""
     lasting: float
-    """How much of a change of traffic is taken to last for ten minutes."""
+    """The fraction of a change of traffic that is assumed to last for ten minutes."""
     uses: list[PredictedUseDocument]
-    """Of the broker, or of the bundle's owner."""
+    """The resources of the broker, or of the owner of the bundle."""
     costs: list[BundleCostDocument]
-    """Of the bundle; empty for a broker and where it was never measured."""
+    """The costs of the bundle; empty for a broker, and for a bundle that was never measured."""
 
 
 class PaybackDocument(Document):
-    """What moving a bundle to a broker would bring and cost."""
+    """The benefit and the cost of moving a bundle to a broker."""
 
     resource: str
-    """The one of which the broker would have least left."""
+    """The resource of which the broker would have the least left."""
     use: float
-    """The predicted use of it now."""
+    """The predicted use of the resource now."""
     use_with: float
-    """The predicted use with the bundle."""
+    """The predicted use of the resource with the bundle."""
     saving: float
-    """By how much the potential would fall."""
+    """The decrease of the potential of the cluster."""
     price: float
-    """What it has to fall by."""
+    """The price of the move, which `saving` must exceed."""

@@ -1,21 +1,19 @@
 """The overview of a cluster as one JSON document: that of sidecars and that of ``attach``."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
-from aiohttp import web
-
-from loadmanager.adapters.http.live import OVERVIEW_PATH
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.adapters.http.live.feed import OVERVIEW_PATH
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.decisions import decision_to_json
-from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TaskDocument, tasks_document
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.ports import Overview, OverviewService, RefusalCount
+from loadmanager.ports import Overview, RefusalCount
 
 
 class BrokerDocument(Document):
-    """One broker; fractions are of the limit, null where that is not known."""
+    """One broker. Fractions are of the limit of the resource, and null if it is not known."""
 
     broker: str
     cpu_fraction: float | None
@@ -23,7 +21,7 @@ class BrokerDocument(Document):
     bandwidth_in_fraction: float | None
     bandwidth_out_fraction: float | None
     largest_fraction: float | None
-    """The largest of these but for memory, which does not go with bundles."""
+    """The largest of these fractions except memory, which does not move with bundles."""
     bundles: int
     topics: int
     msgs_per_s: float
@@ -34,7 +32,7 @@ class BrokerDocument(Document):
 
 
 class ResourceDocument(Document):
-    """One resource over all brokers; `broker` uses most of it."""
+    """The use of one resource by all brokers. `broker` uses the largest fraction of its limit."""
 
     resource: str
     mean_fraction: float
@@ -43,7 +41,7 @@ class ResourceDocument(Document):
 
 
 class MissingDocument(Document):
-    """A broker that is not there, or reports nothing."""
+    """A broker that is absent or publishes no load report."""
 
     broker: str
     why: str
@@ -51,53 +49,54 @@ class MissingDocument(Document):
 
 
 class GainDocument(Document):
-    """The largest use of the source of a task."""
+    """The largest use of a resource at the source of a task, as a fraction of its limit."""
 
     before: float
     expected: float
-    """After the task, by the bundle's share of the source's traffic."""
+    """The use expected after the task, computed from the bundle's share of the source's traffic."""
     after: float | None
-    """As the source reported after the task; null before that."""
+    """The use in the source's first report after the task; null before that report."""
 
 
 class GainedTask(TaskDocument):
-    """A bundle task and what it brings its source."""
+    """A bundle task and its effect on the source."""
 
     gain: GainDocument | None
 
 
 class RefusalDocument(Document):
-    """A reason for which the last round left things alone, with an example."""
+    """A reason for which the last round left bundles or brokers alone, with an example."""
 
     reason: str
     count: int
     meaning: str
     takes: str
     subject: str
-    """A bundle, a broker, or "" for the whole round."""
+    """A bundle or broker as an example; empty for the whole round."""
     detail: str
 
 
 class OverviewDocument(Document):
-    """A cluster at a glance; all lists are bounded."""
+    """A cluster at a glance. All lists are bounded."""
 
     cluster: str
     leader: str
     epoch: int
     since_ms: int
-    """When the term of the leader began."""
+    """The time when the term of the leader began, in milliseconds since 1970."""
     at_ms: int
     measure: Literal["use", "rate"]
-    """Whether balance is of the use of CPU and network, or of message rates over their mean."""
+    """What is balanced: `use` of CPU and network, or the message `rate` divided by its mean."""
     held: str
-    """Why nothing may move now, "" if it may."""
+    """The reason why no bundle may move now; empty if bundles may move."""
     actions: list[str]
-    """What the cluster can be asked to do."""
+    """The actions that can be requested of the cluster."""
     balancing: BalancingState
     course: list[tuple[int, float, float, float]]
-    """Rounds of the last hour: time in milliseconds, gap, largest use, lower bound."""
+    """The rounds of the last hour. Each entry has the time in milliseconds since 1970, the gap, the
+    largest use and the lower bound."""
     brokers: list[BrokerDocument]
-    """The brokers with the least left, the scarcest first."""
+    """The brokers with the least capacity left, the fullest one first."""
     brokers_in_all: int
     resources: list[ResourceDocument]
     bundles: int
@@ -111,46 +110,33 @@ class OverviewDocument(Document):
 class Overviews(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/overview``."""
 
-    def __init__(self, service: OverviewService) -> None:
-        self._service = service
+    def __init__(self, overview: Callable[[], Overview]) -> None:
+        self._overview = overview
 
     @operation("GET", OVERVIEW_PATH, Reply(200, "The overview.", OverviewDocument), leader=True)
-    async def overview(self, _call: Call) -> web.StreamResponse:
+    async def overview(self) -> OverviewDocument:
         """Get the cluster at a glance, as the live page shows it.
 
-        It costs little, whatever the size of the cluster: at most 200 brokers are listed, and
-        the last 60 tasks and decisions.
+        The request is cheap for clusters of any size: it lists at most 200 brokers, and the last 60
+        tasks and decisions.
         """
-        return json_reply(overview_document(self._service.overview()))
+        return overview_document(self._overview())
 
 
 def overview_document(overview: Overview) -> OverviewDocument:
     """Return an overview as a document."""
     gains = {number: GainDocument.model_validate(gain) for number, gain in overview.gains.items()}
-    return OverviewDocument(
-        cluster=overview.cluster,
-        leader=overview.leader,
-        epoch=overview.epoch,
-        since_ms=overview.since_ms,
-        at_ms=overview.at_ms,
-        measure=overview.measure,
-        held=overview.held,
-        actions=list(overview.actions),
-        balancing=BalancingState.model_validate(overview.balancing),
-        course=[(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
-        brokers=[BrokerDocument.model_validate(one) for one in overview.brokers],
-        brokers_in_all=overview.brokers_in_all,
-        resources=[ResourceDocument.model_validate(one) for one in overview.resources],
-        bundles=overview.bundles,
-        unowned=overview.unowned,
-        missing=[MissingDocument.model_validate(one) for one in overview.missing],
-        tasks=[
+    alike = {name: getattr(overview, name) for name in OverviewDocument.model_fields}
+    other = {
+        "course": [(one.at_ms, one.gap, one.largest, one.bound) for one in overview.course],
+        "tasks": [
             GainedTask(**dict(one), gain=gains.get(one.number))
             for one in tasks_document(overview.tasks).tasks
         ],
-        refusals=[_refusal(one) for one in overview.refusals],
-        decisions=[decision_to_json(one) for one in overview.decisions],
-    )
+        "refusals": [_refusal(one) for one in overview.refusals],
+        "decisions": [decision_to_json(one) for one in overview.decisions],
+    }
+    return OverviewDocument.model_validate({**alike, **other})
 
 
 def _refusal(one: RefusalCount) -> RefusalDocument:

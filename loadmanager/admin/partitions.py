@@ -3,50 +3,48 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Document, Method, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Document, Method, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.adapters.http.routes import Role
 from loadmanager.admin.topics import PartitionRequests
-from loadmanager.core.ids import DOMAINS, TopicName, topic_from_parts
+from loadmanager.core.ids import DOMAINS, TopicName
 from loadmanager.ports import LookupService
 
 _MOST: Final = 100_000
 
 
 class Partitioned(Document):
-    """How many partitions a topic has."""
+    """The number of partitions of a topic."""
 
     partitions: int = Field(ge=0)
-    """0: the topic is not partitioned."""
+    """The number of partitions; 0 if the topic is not partitioned."""
 
 
 class PartitionsQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     authoritative: Flag = False
-    """Of no effect: every sidecar can answer."""
+    """This parameter has no effect, because every sidecar can answer."""
     may_create: Flag = Field(default=False, alias="checkAllowAutoCreation")
-    """Of no effect: topics need no creation."""
+    """This parameter has no effect, because topics need no creation."""
 
 
 class RemovalQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     force: Flag = False
-    """Of no effect."""
+    """This parameter has no effect."""
     authoritative: Flag = False
-    """Of no effect: every sidecar can answer."""
+    """This parameter has no effect, because every sidecar can answer."""
 
 
 PartitionCount = Annotated[int, Field(ge=1, le=_MOST)]
 
 
 class PartitionedMetadata(Document):
-    """The newer form of the same; the properties are ignored."""
+    """The number of partitions in its newer form. The properties are ignored."""
 
     partitions: PartitionCount
     properties: dict[str, str] | None = None
@@ -78,26 +76,23 @@ class Partitions(Resource, tag="topics"):
         role=Role.LOOKUP,
         query=PartitionsQuery,
     )
-    async def partitions(self, call: Call) -> web.StreamResponse:
+    async def partitions(self, topic: TopicName) -> Partitioned:
         """Get the number of partitions of a topic."""
-        return json_reply({"partitions": await self._lookup.partitions(_topic(call))})
+        return Partitioned(partitions=await self._lookup.partitions(topic))
 
     @_in_each_domain(
         "PUT",
         Reply(204, "The topic is partitioned."),
         Reply(404, "The namespace does not exist."),
         Reply(409, "The topic has partitions already."),
-        body=PartitionCount | PartitionedMetadata,
     )
-    async def create(self, call: Call) -> web.StreamResponse:
-        """Make a topic a partitioned one.
+    async def create(self, topic: TopicName, body: PartitionCount | PartitionedMetadata) -> None:
+        """Make a topic a partitioned topic.
 
-        The body is the number of partitions, or an object with it.
+        The body is the number of partitions, or an object that contains it.
         """
-        given: int | PartitionedMetadata = call.body
-        count = given if isinstance(given, int) else given.partitions
-        await self._service.create(_topic(call), count)
-        return empty_reply(204)
+        count = body if isinstance(body, int) else body.partitions
+        await self._service.create(topic, count)
 
     @_in_each_domain(
         "DELETE",
@@ -106,13 +101,6 @@ class Partitions(Resource, tag="topics"):
         Reply(409, "Another client changed it at the same time."),
         query=RemovalQuery,
     )
-    async def remove(self, call: Call) -> web.StreamResponse:
-        """Remove the partitions of a topic; what brokers have open stays open."""
-        await self._service.delete(_topic(call))
-        return empty_reply(204)
-
-
-def _topic(call: Call) -> TopicName:
-    domain = call.target.path.split("/")[3]
-    names = (call.path[name] for name in ("tenant", "namespace", "topic"))
-    return topic_from_parts(domain, *names)
+    async def remove(self, topic: TopicName) -> None:
+        """Remove the partitions of a topic; brokers keep open what they have open."""
+        await self._service.delete(topic)

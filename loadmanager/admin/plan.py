@@ -3,35 +3,33 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
-from aiohttp import web
 from pydantic import Field, computed_field
 
-from loadmanager.adapters.http.operations import Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query, Whole
-from loadmanager.adapters.http.replies import json_reply
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.optimality import OptimalityDocument
-from loadmanager.admin.steering import BalancingState
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
-from loadmanager.ports import Preview, PreviewWish
+from loadmanager.ports import PlanOverrides, Preview
 
 _MOST: Final = 10_000
 
 
 class PlanQuery(Query):
-    """What a plan is computed with, instead of what is in force."""
+    """What a plan is computed with, in place of what is in force."""
 
     shedder: str = ""
-    """Another shedding strategy, by the load manager's name or Pulsar's."""
+    """The shedding strategy, by the load manager's name or Pulsar's; by default the active one."""
     placement: str = ""
-    """Another placement strategy, likewise."""
+    """The placement strategy, by the load manager's name or Pulsar's; by default the active one."""
     mode: Literal["", "safe", "parity"] = ""
-    """Another mode of the planner."""
-    settings: list[str] = Field(default_factory=list, alias="set")
-    """Settings `key=value`, as `loadmanager decide --set` takes them; repeatable."""
+    """The mode of the planner; by default the one in force."""
+    settings: tuple[str, ...] = Field(default_factory=tuple, alias="set")
+    """A setting `key=value`, as of `loadmanager decide --set`. The parameter may be repeated."""
     seed: Whole = Field(0, ge=0, le=2**31)
-    """For strategies that draw."""
+    """The seed of strategies that draw random numbers."""
     limit: Whole = Field(1_000, ge=1, le=_MOST)
     """The largest number of refusals to list."""
 
@@ -51,7 +49,7 @@ class PlannedMove(Document):
 
 
 class PlannedRefusal(Document):
-    """What is left alone, and the reason; an empty subject is the whole round."""
+    """A bundle or broker that is left alone, with the reason; an empty subject is the round."""
 
     subject: str
     reason: Reason
@@ -64,7 +62,7 @@ class PlannedRefusal(Document):
 
     @computed_field
     def takes(self) -> str:
-        """What it would take to move the subject all the same."""
+        """What would have to change for the subject to be moved."""
         return REASONS[self.reason].takes
 
 
@@ -76,9 +74,9 @@ class PlanDocument(Document):
     refusals: list[PlannedRefusal]
     refusals_in_all: int
     optimality: OptimalityDocument | None
-    """How far the cluster is from the best possible now; null if unknown."""
+    """How far the cluster is from the best possible balance now; null if it is not known."""
     with_moves: OptimalityDocument | None
-    """The same once all moves are made, as predicted."""
+    """The predicted distance from the best possible balance after all moves; null if not known."""
     in_force: dict[str, Any]
     balancing: BalancingState
 
@@ -86,34 +84,27 @@ class PlanDocument(Document):
 class Plans(Resource, tag="decisions"):
     """Answers ``GET /admin/v2/loadmanager/plan``."""
 
-    def __init__(self, plan: Callable[[PreviewWish], Awaitable[Preview]]) -> None:
+    def __init__(self, plan: Callable[[PlanOverrides], Awaitable[Preview]]) -> None:
         self._plan = plan
 
     @operation(
         "GET",
         "/admin/v2/loadmanager/plan",
-        Reply(200, "The moves, and what is left alone with the reasons.", PlanDocument),
+        Reply(
+            200, "The moves, and the bundles and brokers left alone with the reasons.", PlanDocument
+        ),
         Reply(412, "A strategy or a setting does not exist, or a value is not valid."),
-        query=PlanQuery,
         leader=True,
     )
-    async def plan(self, call: Call) -> web.StreamResponse:
+    async def plan(self, query: PlanQuery) -> PlanDocument:
         """Compute what the next round, or another strategy, would do now.
 
-        The plan is computed on what the leader sees now and is not carried out. It is that of an
-        active leader: `balancing` is True if this one is.
+        The plan is computed from the present view of the leader and is not carried out. It is what
+        an active leader would do; `balancing` has the mode of this leader.
         """
-        query: PlanQuery = call.query
-        wish = PreviewWish(
-            shedder=query.shedder,
-            placement=query.placement,
-            mode=query.mode,
-            settings=tuple(query.settings),
-            seed=query.seed,
-        )
-        preview = await self._plan(wish)
+        preview = await self._plan(PlanOverrides(**query.model_dump(exclude={"limit"})))
         plan = preview.plan
-        document = PlanDocument.model_validate(
+        return PlanDocument.model_validate(
             {
                 "epoch": preview.epoch,
                 "moves": [*plan.moves, *plan.observed],
@@ -125,4 +116,3 @@ class Plans(Resource, tag="decisions"):
                 "balancing": preview.balancing,
             }
         )
-        return json_reply(document)

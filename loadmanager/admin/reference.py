@@ -1,11 +1,10 @@
 """The table of the API for people: ``python -m loadmanager.admin.reference``."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Final
 
 from loadmanager.adapters.http.lookups import REDIRECT_PREFIX
-from loadmanager.adapters.http.operations import Operation, all_replies
+from loadmanager.adapters.http.operations import Operation, all_replies, by_tag
 from loadmanager.admin.surface import surface
 
 _INTRODUCTION: Final = """\
@@ -51,10 +50,8 @@ _UNDECLARED: Final = {
 
 def reference(operations: Sequence[Operation]) -> str:
     """Return the reference of these operations."""
-    tags = list(dict.fromkeys(one.tag for one in operations))
-    ordered = sorted(operations, key=lambda one: tags.index(one.tag))
     lines = [_INTRODUCTION]
-    for tag, group in groupby(ordered, key=lambda one: one.tag):
+    for tag, group in by_tag(operations).items():
         lines += [f"## {tag.capitalize()}", "", "| operation | | role | what | statuses |"]
         lines += ["|---|---|---|---|---|", *(_row(one) for one in group)]
         lines += [*filter(None, [_UNDECLARED.get(tag)]), ""]

@@ -1,15 +1,13 @@
-"""Splitting a bundle by hand, as Pulsar's admin REST has it."""
+"""Splits of bundles on request, as in Pulsar's admin REST."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import Call, Reply, Resource, namespace_in, operation
+from loadmanager.adapters.http.operations import Reply, Resource, operation
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Flag, Parameter, Query
-from loadmanager.adapters.http.replies import empty_reply
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.core.bundles import Boundaries
@@ -18,35 +16,31 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.ports import (
-    BundleUnknown,
-    SplitRefused,
-    Unavailable,
-)
+from loadmanager.ports import BundleUnknown, SplitRefused, Unavailable
 
 _POSITIONS = "specified_positions_divide"
 
 
 @dataclass(slots=True, eq=False)
 class SplitRequests:
-    """Splits bundles on demand. Only the leader does."""
+    """Splits bundles on request, on the leader only."""
 
     context: Context
     leading: Leadership
     wait_s: float
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
-        """Have a bundle cut, and return when its parts are in the namespace's boundaries.
+        """Split a bundle, and return when its parts are in the boundaries of the namespace.
 
         ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with
         the most topics, or ``HOT`` for the one with the most traffic.
 
         Raises:
-            LeaderElsewhere: this sidecar does not lead; another does.
+            LeaderElsewhere: another sidecar leads.
             NamespaceUnknown: there is no such namespace.
             BundleUnknown: it has no such bundle, or no broker reports one.
             SplitRefused: the algorithm or its positions do not fit, or no broker owns the bundle.
-            Unavailable: no leader is at work, or it was not cut in time.
+            Unavailable: no sidecar leads, or the bundle was not split in time.
         """
         if order.algorithm not in SPLIT_ALGORITHMS:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))
@@ -98,6 +92,7 @@ DEFAULT_ALGORITHM: Final = "range_equally_divide"
 _MOST_POSITIONS: Final = 1_000
 
 Position = Annotated[int, Field(ge=0, le=FULL_RANGE_END)]
+Positions = Annotated[list[Position], Field(max_length=_MOST_POSITIONS)]
 _RANGE: Final = PATH_PARAMETERS["bundle"]
 _CHOSEN: Final = Parameter(
     {"anyOf": [_RANGE.schema, {"type": "string", "enum": ["LARGEST", "HOT"]}]},
@@ -109,18 +104,19 @@ class SplitQuery(Query):
     """How a bundle is split."""
 
     algorithm: str = Field("", alias="splitAlgorithmName")
-    """`range_equally_divide`, `topic_count_equally_divide`, `specified_positions_divide` or
-    `flow_or_qps_equally_divide`; else the configured one."""
+    """The algorithm: `range_equally_divide`, `topic_count_equally_divide`,
+    `specified_positions_divide` or `flow_or_qps_equally_divide`. By default it is the configured
+    one."""
     unload: Flag = False
-    """Of no effect: all parts but the first are always placed again."""
+    """This parameter has no effect, because all parts except the first are always placed again."""
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class Splits(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}/{bundle}/split``.
 
-    ``default_algorithm`` is asked each time, for it may change meanwhile.
+    ``default_algorithm`` is called for each request, because the configuration may change.
     """
 
     def __init__(
@@ -139,19 +135,15 @@ class Splits(Resource, tag="bundles"):
         Reply(
             412, "The algorithm or its positions do not fit the bundle, or the bundle has no owner."
         ),
-        query=SplitQuery,
-        body=Annotated[list[Position], Field(max_length=_MOST_POSITIONS)] | None,
-        body_optional=True,
         parameters={"bundle": _CHOSEN},
         leader=True,
     )
-    async def split(self, call: Call) -> web.StreamResponse:
+    async def split(
+        self, namespace: Namespace, bundle: str, query: SplitQuery, body: Positions | None = None
+    ) -> None:
         """Split a bundle.
 
         The body lists the positions for `specified_positions_divide`.
         """
-        query: SplitQuery = call.query
-        positions: list[int] = call.body or []
-        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(positions))
-        await self._split(namespace_in(call), call.path["bundle"], order)
-        return empty_reply(204)
+        order = SplitOrder(query.algorithm or self._default_algorithm(), tuple(body or ()))
+        await self._split(namespace, bundle, order)

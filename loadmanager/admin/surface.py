@@ -8,10 +8,11 @@ from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation, Resource, operations_of
 from loadmanager.adapters.http.watching import Watching
 from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
 from loadmanager.admin.cost_models import CostModels
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.drains import Drains
 from loadmanager.admin.failure_domains import FailureDomains
 from loadmanager.admin.isolation import Isolation
@@ -22,7 +23,6 @@ from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
 from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.splits import Splits
-from loadmanager.admin.steering import Steers
 from loadmanager.admin.topics import Topics
 from loadmanager.admin.unloads import Unloads
 
@@ -42,10 +42,10 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
     FailureDomains,
     Quotas,
     Drains,
-    Steers,
+    BalancingModes,
     CostModels,
     Overviews,
-    Accounts,
+    Decisions,
     Plans,
     Watching,
     Describing,

@@ -55,57 +55,57 @@ class Influence(Document):
 
 
 class TaskDocument(Document):
-    """One bundle task; times are in milliseconds on the leader's wall clock."""
+    """One bundle task. Times are in milliseconds since 1970 on the leader's clock."""
 
     number: int
     """The number of the task in the leader's term, from 1."""
     kind: str
-    """What is done: `place`, `move`, `split` or `merge`."""
+    """The kind of the task: `place`, `move`, `split` or `merge`."""
     bundles: list[str]
-    """The bundle, or both halves of a merge."""
+    """The bundle of the task, or both halves of a merge."""
     source: str | None
-    """The broker that owned the bundle, null for none."""
+    """The broker that owned the bundle; null if the bundle had no owner."""
     target: str
-    """The broker that is to own it, or that carries out a split."""
+    """The broker that is to own the bundle, or that carries out the split or merge."""
     cause: str
     """The code of the cause."""
     meaning: str
     """The cause in words."""
     asked_by: str
-    """What proposed it: `unowned`, `people`, `drain`, `reconciliation` or `balancing`."""
+    """The origin of the task: `unowned`, `people`, `drain`, `reconciliation` or `balancing`."""
     state: str
-    """The present state."""
+    """The present state of the task."""
     live: bool
     """Whether the task has not ended."""
     age_s: float
-    """Time since the task was proposed, up to its end if it has ended."""
+    """The seconds since the task was proposed, up to its end if it has ended."""
     attempts: int
-    """How often its order was written."""
+    """The number of times that the order was written."""
     proposed_at_ms: int
     ordered_at_ms: int | None
-    """Null until the order is known to stand."""
+    """The time when the order was first known to stand; null before that."""
     attempted_at_ms: int | None
-    """When its order was written last."""
+    """The time when the order was last written; null if it never was."""
     released_at_ms: int | None
-    """Null until the source released the lock."""
+    """The time when the source released the lock; null before that."""
     ended_at_ms: int | None
-    """Null until the task has ended."""
+    """The time when the task ended; null before that."""
     influence: Influence | None
-    """The traffic that it moves, as running averages; null if it is not known."""
+    """The traffic that the task moves, as running averages; null if it is not known."""
     note: str
-    """Why the task ended, for people."""
+    """The reason why the task ended, as text for people."""
 
 
 class TasksDocument(Document):
-    """Bundle tasks: the live ones, oldest first, then those that ended, latest first."""
+    """Bundle tasks: live tasks, the oldest first, then ended tasks, the latest first."""
 
     leader: str
     """The broker whose sidecar leads."""
     epoch: int
-    """The epoch of its term."""
+    """The epoch of the leader's term."""
     at_ms: int
     found: int
-    """How many tasks fit; more than are listed if `limit` is less."""
+    """The number of tasks that match; with a lower `limit` fewer are listed."""
     tasks: list[TaskDocument]
 
 

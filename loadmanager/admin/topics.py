@@ -1,4 +1,4 @@
-"""Topics as the brokers have them open, and where they lie in their bundle."""
+"""The topics that brokers have open, and their hash positions."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,19 +6,10 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 import structlog
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
@@ -38,13 +29,7 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire import decode_partitions, encode_partitions
-from loadmanager.ports import (
-    BrokerError,
-    Conflict,
-    Missing,
-    Unavailable,
-    Unfit,
-)
+from loadmanager.ports import BrokerError, Conflict, Missing, Unavailable, Unfit
 
 log = structlog.get_logger()
 
@@ -54,13 +39,87 @@ TopicMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 _Topics = Mapping[BundleId, Mapping[TopicName, Rates]]
 
 
-class TopicRequests:
+class TopicsQuery(Query):
+    """Which topics are listed."""
+
+    mode: TopicMode = "PERSISTENT"
+    """The domain of the topics to list. The default is that of Pulsar."""
+    include_system: Flag = Field(default=False, alias="includeSystemTopic")
+    """This parameter has no effect, because there are no system topics."""
+
+
+class PositionsQuery(Query):
+    """The topics whose positions are listed."""
+
+    topics: list[str] = Field(default_factory=list)
+    """The full names of topics, or their names within the namespace; by default all open topics."""
+
+
+class HashPositions(Document):
+    """The hash positions of the topics of a bundle."""
+
+    namespace: str
+    bundle: str
+    hash_positions: dict[str, int]
+
+
+class Topics(Resource, tag="topics"):
     """Topics, as the brokers have them open."""
 
     def __init__(self, context: Context, line: HttpTopicsClient) -> None:
         self._context = context
         self._line = line
         self._documents = Documents(context.coordination)
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/topics",
+        Reply(200, "The full names of the topics, each partition by itself.", list[str]),
+        Reply(404, "The namespace does not exist."),
+        role=Role.LOOKUP,
+    )
+    async def topics(self, namespace: Namespace, query: TopicsQuery) -> Sequence[str]:
+        """List the topics of a namespace.
+
+        The list holds the topics that brokers have open, and every partition of partitioned ones.
+        """
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
+        found = set(await self._partitions(namespace))
+        for topics in await self._everywhere(namespace, boundaries.bundles):
+            found |= {topic for inner in topics.values() for topic in inner}
+        return sorted(str(topic) for topic in found if _is_of(query.mode, topic))
+
+    @operation(
+        "GET",
+        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
+        Reply(
+            200, "The positions from 0 to 4294967295, by the full name of the topic.", HashPositions
+        ),
+        Reply(404, "The namespace does not exist, or has no such bundle."),
+        Reply(412, "The name of a topic is not valid, or belongs to another namespace."),
+    )
+    async def positions(
+        self, namespace: Namespace, bundle: str, query: PositionsQuery
+    ) -> HashPositions:
+        """List the hash positions of a bundle's topics, to choose positions for a split.
+
+        Topics of other bundles are left out.
+        """
+        topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]
+        boundaries = await boundaries_of(self._context.cluster_state, namespace)
+        named = bundle_in(boundaries, bundle)
+        elsewhere = [topic for topic in topics if topic.namespace != namespace]
+        if elsewhere:
+            raise Unfit(f"topic {elsewhere[0]} is not in namespace {namespace}")
+        if not topics:
+            found_at = await self._everywhere(namespace, (named,))
+            topics = [topic for found in found_at for topic in found.get(named, ())]
+        where = {str(topic): self._context.topic_hash.position(topic) for topic in topics}
+        return HashPositions(
+            namespace=namespace,
+            bundle=bundle.lower(),
+            hash_positions={topic: at for topic, at in where.items() if boundaries.at(at) == named},
+        )
 
     async def own(self, namespace: Namespace | None) -> _Topics:
         """Return the topics of this broker's bundles, of one namespace or of all."""
@@ -73,43 +132,12 @@ class TopicRequests:
             try:
                 found[bundle] = await self._context.broker.topics(bundle)
             except BrokerError as error:
-                # It has just left, or the broker has: then so have its topics.
+                # The bundle was just unloaded, or the broker stopped: the topics are closed.
                 log.debug("broker.topics.read_failed", bundle=bundle, error=str(error))
         return found
 
-    async def of_namespace(self, namespace: Namespace, mode: TopicMode) -> Sequence[TopicName]:
-        """Return the topics of a namespace, those of all brokers, partitions one by one.
-
-        Raises:
-            NamespaceUnknown: it does not exist.
-            Unavailable: a broker with bundles of it cannot be asked.
-        """
-        boundaries = await boundaries_of(self._context.cluster_state, namespace)
-        found = set(await self._partitions(namespace))
-        for topics in await self._everywhere(namespace, boundaries.bundles):
-            found |= {topic for inner in topics.values() for topic in inner}
-        return sorted((topic for topic in found if _is_of(mode, topic)), key=str)
-
-    async def positions(
-        self, namespace: Namespace, range_text: str, topics: Sequence[TopicName]
-    ) -> Mapping[TopicName, int]:
-        """Return where topics of a bundle lie; of all its open ones, if none is named.
-
-        Raises as `of_namespace`, and `BundleUnknown`.
-        """
-        boundaries = await boundaries_of(self._context.cluster_state, namespace)
-        bundle = bundle_in(boundaries, range_text)
-        elsewhere = [topic for topic in topics if topic.namespace != namespace]
-        if elsewhere:
-            raise Unfit(f"topic {elsewhere[0]} is not in namespace {namespace}")
-        if not topics:
-            told_by = await self._everywhere(namespace, (bundle,))
-            topics = [topic for found in told_by for topic in found.get(bundle, ())]
-        where = {topic: self._context.topic_hash.position(topic) for topic in topics}
-        return {topic: at for topic, at in where.items() if boundaries.at(at) == bundle}
-
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
-        """Return what each broker with some of the bundles says of its topics."""
+        """Return the open topics of each broker that owns one of the bundles."""
         cluster_state, me = self._context.cluster_state, self._context.identity.broker
         await cluster_state.lists.require_read()
         holdings = (cluster_state.live_owner(bundle) for bundle in bundles)
@@ -149,6 +177,18 @@ class TopicRequests:
         return found
 
 
+def _is_of(mode: TopicMode, topic: TopicName) -> bool:
+    if mode == "ALL":
+        return True
+    return (topic.domain == "non-persistent") == (mode == "NON_PERSISTENT")
+
+
+def _topic(namespace: Namespace, text: str) -> TopicName:
+    if "/" in text:
+        return parse_topic(text)
+    return parse_full_topic(f"persistent://{namespace}/{text}")
+
+
 class PartitionRequests:
     """How many partitions topics have."""
 
@@ -173,7 +213,7 @@ class PartitionRequests:
         await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget the partitions of a topic.
+        """Remove the partitions of a topic.
 
         Raises:
             Missing: it has none.
@@ -189,87 +229,3 @@ def _checked(path: str, topic: TopicName) -> str:
     if path.rpartition("/")[2] in {".", ".."}:
         raise InvalidName("topic", str(topic), "a local name other than . and ..")
     return path
-
-
-def _is_of(mode: TopicMode, topic: TopicName) -> bool:
-    if mode == "ALL":
-        return True
-    return (topic.domain == "non-persistent") == (mode == "NON_PERSISTENT")
-
-
-class TopicsQuery(Query):
-    """Which topics are listed."""
-
-    mode: TopicMode = "PERSISTENT"
-    """The domain of the topics; the default is Pulsar's."""
-    include_system: Flag = Field(default=False, alias="includeSystemTopic")
-    """Of no effect: there are no system topics."""
-
-
-class PositionsQuery(Query):
-    """The topics whose positions are listed."""
-
-    topics: list[str] = Field(default_factory=list)
-    """Full names, or names within the namespace; by default all open topics."""
-
-
-class HashPositions(Document):
-    """The hash positions of topics."""
-
-    namespace: str
-    bundle: str
-    hash_positions: dict[str, int]
-
-
-class Topics(Resource, tag="topics"):
-    """Answers for the topics of namespaces and bundles."""
-
-    def __init__(self, service: TopicRequests) -> None:
-        self._service = service
-
-    @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/topics",
-        Reply(200, "The full names of the topics, each partition by itself.", list[str]),
-        Reply(404, "The namespace does not exist."),
-        role=Role.LOOKUP,
-        query=TopicsQuery,
-    )
-    async def topics(self, call: Call) -> web.StreamResponse:
-        """List the topics of a namespace.
-
-        The list holds the topics that brokers have open, and every partition of partitioned ones.
-        """
-        query: TopicsQuery = call.query
-        found = await self._service.of_namespace(namespace_in(call), query.mode)
-        return json_reply([str(topic) for topic in found])
-
-    @operation(
-        "GET",
-        "/admin/v2/namespaces/{tenant}/{namespace}/{bundle}/topicHashPositions",
-        Reply(
-            200, "The positions from 0 to 4294967295, by the full name of the topic.", HashPositions
-        ),
-        Reply(404, "The namespace does not exist, or has no such bundle."),
-        Reply(412, "The name of a topic is not valid, or belongs to another namespace."),
-        query=PositionsQuery,
-    )
-    async def positions(self, call: Call) -> web.StreamResponse:
-        """List the hash positions of a bundle's topics, to choose positions for a split.
-
-        Topics of other bundles are left out.
-        """
-        query: PositionsQuery = call.query
-        namespace, bundle = namespace_in(call), call.path["bundle"]
-        topics = [_topic(namespace, text) for given in query.topics for text in given.split(",")]
-        found = await self._service.positions(namespace, bundle, topics)
-        by_name = {str(topic): at for topic, at in found.items()}
-        return json_reply(
-            {"namespace": namespace, "bundle": bundle.lower(), "hashPositions": by_name}
-        )
-
-
-def _topic(namespace: Namespace, text: str) -> TopicName:
-    if "/" in text:
-        return parse_topic(text)
-    return parse_full_topic(f"persistent://{namespace}/{text}")

@@ -1,48 +1,51 @@
-"""Unloading bundles by hand: Pulsar's admin paths, and one that says where a bundle went."""
+"""Unloads on request: Pulsar's admin paths, and one that returns the new owner of a bundle."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from aiohttp import web
 from pydantic import Field, PlainSerializer
 
-from loadmanager.adapters.http.operations import (
-    Call,
-    Document,
-    Reply,
-    Resource,
-    namespace_in,
-    operation,
-)
+from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
-from loadmanager.adapters.http.replies import empty_reply, json_reply
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Unavailable, Unloaded, UnloadRefused
+from loadmanager.ports import Unavailable, UnloadRefused
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_SHOWN: Final = 5
 
 
-Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[Unloaded]]]
+class UnloadedBundle(Document):
+    """The result of an unload."""
+
+    bundle: BundleId
+    source: BrokerId | None
+    """The former owner; null if the bundle had none."""
+    target: BrokerId | None
+    """The present owner; null if the bundle has none, or was split meanwhile."""
+    took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
+    """The seconds from the order until the new owner served the bundle."""
+
+
+Unload = Callable[[Namespace, str | None, BrokerId | None], Awaitable[Sequence[UnloadedBundle]]]
 """`UnloadRequests.unload`."""
 
 
 @dataclass(slots=True, eq=False)
 class UnloadRequests:
-    """Takes bundles off their brokers on demand. Only the leader does.
+    """Moves bundles to other brokers on request, on the leader only.
 
     Args:
-        parts: of this sidecar.
+        context: of this sidecar.
         leading: has the leader's term.
-        settings: a destination whose report is older than its planner's filters allow gets
-            nothing; of one request no more move at the same time than with one broker.
-        wait_s: how long those may take to arrive.
+        settings: a destination is refused if its report is older than the filters of the planner
+            allow; the bundles of one request that move at once are limited as those of one broker.
+        wait_s: timeout for these bundles to be served by their next owners.
     """
 
     context: Context
@@ -52,18 +55,18 @@ class UnloadRequests:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
-        """Have one bundle of a namespace, or with None all, move to another broker.
+    ) -> Sequence[UnloadedBundle]:
+        """Move one bundle of a namespace, or with None all, to other brokers.
 
-        Return when the next owners have them, with where each went. A bundle without an
-        owner, or that is at its destination, is left alone. Without a ``destination`` each
-        goes to the best place but the one it has; with one it goes there whatever the load.
+        Returns when the next owners serve them, with the owners of each. A bundle without an
+        owner, or whose owner is the destination, is left alone. Without a ``destination`` each
+        moves to the best broker other than its owner; with one, it moves there whatever the load.
 
         Raises:
             LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: there is no such namespace.
+            NamespaceUnknown: the namespace does not exist.
             BundleUnknown: it has no such bundle.
-            UnloadRefused: the destination is not registered, or is to take nothing now.
+            UnloadRefused: the destination is not registered, is draining, or does not report.
             Unavailable: no sidecar leads; no other broker can take the bundle, which is then
                 not interrupted; or it did not arrive in time.
         """
@@ -72,7 +75,7 @@ class UnloadRequests:
         whole = range_text is None
         bundles = boundaries.bundles if whole else (bundle_in(boundaries, range_text or ""),)
         staying: dict[BundleId, str] = {}
-        unloaded: list[Unloaded] = []
+        unloaded: list[UnloadedBundle] = []
         most = self.settings.now.task_bounds.most_per_broker
         for first in range(0, len(bundles), most):
             if destination is not None:
@@ -104,30 +107,34 @@ class UnloadRequests:
         self,
         bundles: Sequence[BundleId],
         destination: BrokerId | None,
-        unloaded: list[Unloaded],
+        unloaded: list[UnloadedBundle],
     ) -> Mapping[BundleId, str]:
-        """Move these at the same time; return why some stay, and add the others to ``unloaded``."""
+        """Move these at once; return the reasons of those that stay, and add the others."""
         leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await leader_term.tasks.confirm()
         holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}
         owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
-        # What is on its way to its first owner is that one's already.
+        # A bundle that is being placed counts as owned by its first owner.
         coming = {bundle: leader_term.planned(bundle) for bundle in bundles if bundle not in owners}
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
         leaving = {b: o for b, o in owners.items() if _is_to_leave(leader_term, b, o, destination)}
         with unavailable("the order to unload was not written"):
             staying = await leader_term.order_unload(leaving, destination) if leaving else {}
         moving = {bundle: owner for bundle, owner in owners.items() if bundle not in staying}
-        unloaded.extend(Unloaded(bundle=bundle) for bundle in bundles if bundle not in owners)
+        unloaded.extend(
+            UnloadedBundle(bundle=bundle, source=None, target=None, took_s=0.0)
+            for bundle in bundles
+            if bundle not in owners
+        )
         unloaded.extend(await self._until_arrived(moving, destination, began_s))
         return staying
 
     async def _until_arrived(
         self, moving: Mapping[BundleId, BrokerId], destination: BrokerId | None, began_s: float
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         cluster_state, clock = self.context.cluster_state, self.context.clock
-        arrived: list[Unloaded] = []
+        arrived: list[UnloadedBundle] = []
         waiting = dict(moving)
 
         def all_arrived() -> bool:
@@ -139,7 +146,7 @@ class UnloadRequests:
                     del waiting[bundle]
                     took_s, target = clock.monotonic_s() - began_s, None if cut else owner
                     arrived.append(
-                        Unloaded(bundle=bundle, source=source, target=target, took_s=took_s)
+                        UnloadedBundle(bundle=bundle, source=source, target=target, took_s=took_s)
                     )
             return not waiting
 
@@ -157,7 +164,7 @@ class UnloadRequests:
 def _is_to_leave(
     leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
-    """Return whether a new order is needed; what is on its way already needs none."""
+    """Return whether a new order is needed; a bundle that moves already needs none."""
     planned = leader_term.planned(bundle)
     if destination is None:
         return planned in {None, owner}
@@ -182,33 +189,21 @@ class UnloadQuery(Query):
     """How all bundles of a namespace are unloaded."""
 
     authoritative: Flag = False
-    """Of no effect: redirects go to the leader."""
+    """This parameter has no effect, because redirects go to the leader."""
 
 
 class BundleUnloadQuery(UnloadQuery):
     """How one bundle is unloaded."""
 
     destination: str = Field("", alias="destinationBroker")
-    """Where the bundle is to go: a broker's id, `host:port`, or the URL of its web service.
-    Isolation, anti-affinity and load do not count then."""
-
-
-class UnloadedBundle(Document):
-    """The result of an unload."""
-
-    bundle: str
-    source: str | None
-    """The former owner; null if the bundle had none."""
-    target: str | None
-    """The present owner; null if the bundle has none, or was split meanwhile."""
-    took_s: Annotated[float, PlainSerializer(lambda took_s: round(took_s, 4), float)]
-    """Seconds from the order until the new owner served it."""
+    """The broker that is to own the bundle: its id, `host:port`, or the URL of its web service.
+    Isolation, anti-affinity and load are then ignored."""
 
 
 class Unloads(Resource, tag="bundles"):
     """Answers ``PUT /admin/v2/namespaces/{tenant}/{namespace}[/{bundle}]/unload``.
 
-    The same below ``/admin/v2/loadmanager`` answers with where the bundle went.
+    The same path below ``/admin/v2/loadmanager`` returns the new owner.
     """
 
     def __init__(self, unload: Unload) -> None:
@@ -222,10 +217,9 @@ class Unloads(Resource, tag="bundles"):
         query=UnloadQuery,
         leader=True,
     )
-    async def unload_all(self, call: Call) -> web.StreamResponse:
+    async def unload_all(self, namespace: Namespace) -> None:
         """Move all bundles of a namespace to other brokers, a few at a time."""
-        await self._unload(namespace_in(call), None, None)
-        return empty_reply(204)
+        await self._unload(namespace, None, None)
 
     @operation(
         "PUT",
@@ -233,18 +227,14 @@ class Unloads(Resource, tag="bundles"):
         Reply(204, "The next owner serves the bundle, or the bundle had no owner."),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
-        query=BundleUnloadQuery,
         leader=True,
     )
-    async def unload(self, call: Call) -> web.StreamResponse:
+    async def unload(self, namespace: Namespace, bundle: str, query: BundleUnloadQuery) -> None:
         """Move one bundle to another broker.
 
         Without a destination, the bundle moves to the best broker other than its owner.
         """
-        query: BundleUnloadQuery = call.query
-        destination = _destination(query.destination)
-        await self._unload(namespace_in(call), call.path["bundle"], destination)
-        return empty_reply(204)
+        await self._unload(namespace, bundle, _destination(query.destination))
 
     @operation(
         "PUT",
@@ -252,15 +242,14 @@ class Unloads(Resource, tag="bundles"):
         Reply(200, "The next owner serves the bundle, or the bundle has no owner.", UnloadedBundle),
         Reply(404, "The namespace does not exist, or has no such bundle."),
         Reply(409, "The destination is not registered, is draining, or does not report."),
-        query=BundleUnloadQuery,
         leader=True,
     )
-    async def unload_and_report(self, call: Call) -> web.StreamResponse:
+    async def unload_and_report(
+        self, namespace: Namespace, bundle: str, query: BundleUnloadQuery
+    ) -> UnloadedBundle:
         """Move one bundle to another broker, and return where it went."""
-        query: BundleUnloadQuery = call.query
-        destination = _destination(query.destination)
-        (one,) = await self._unload(namespace_in(call), call.path["bundle"], destination)
-        return json_reply(UnloadedBundle.model_validate(one))
+        (one,) = await self._unload(namespace, bundle, _destination(query.destination))
+        return one
 
 
 def _destination(text: str) -> BrokerId | None:

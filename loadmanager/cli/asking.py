@@ -267,18 +267,16 @@ def _token(file: str) -> str:
 
 
 def _context(ca_file: str, known: Profile) -> ssl.SSLContext:
-    from loadmanager.adapters.http.security.tls import (
-        TlsFilesUnusable,
-        client_context,
-    )
+    from loadmanager.adapters.http.security.tls import ClientTls, TlsFilesUnusable
 
     def path(file: str) -> Path | None:
         return Path(file).expanduser() if file else None
 
     try:
-        return client_context(path(ca_file), path(known.certificate_file), path(known.key_file))
+        files = ClientTls(path(ca_file), path(known.certificate_file), path(known.key_file))
     except TlsFilesUnusable as error:
         raise click.UsageError(str(error)) from None
+    return files.context
 
 
 def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:

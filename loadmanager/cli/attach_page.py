@@ -9,10 +9,11 @@ from typing import Final
 from aiohttp import web
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.http.live import Feed, LivePage, OverviewReader
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.replies import Refused, refusal_reply
 from loadmanager.adapters.http.routes import Route, target_of
-from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_host
+from loadmanager.adapters.http.security.origin import OwnNames, asked_hosts, refuse_foreign_hosts
 from loadmanager.admin.overview import overview_document
 from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
@@ -108,7 +109,7 @@ class AttachOverviews:
         self._tasks.clear()
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance; see `OverviewService`."""
+        """Return the cluster at a glance; raises `Unavailable` until it was observed."""
         seen, at_ms = self._seen, self._clock.wall_ms()
         if seen is None:
             raise Unavailable(self.waits() or "no window of the cluster is over yet")
@@ -211,7 +212,7 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
 def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            refuse_foreign_host(request, OwnNames())
+            refuse_foreign_hosts(asked_hosts(request), OwnNames())
             return await route.handler(request, target_of(request.raw_path))
         except Refused as refused:
             return refusal_reply(refused)

@@ -10,7 +10,7 @@ from aiohttp import web
 from loadmanager.adapters.http.replies import Refused, empty_reply, json_reply, unavailable
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.origin import OwnNames, is_forwarded, refuse_foreign_page
-from loadmanager.admin.steering import BalancingState
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.attach.state import State, StateUnusable
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.balancing import Balancing, BalancingMode

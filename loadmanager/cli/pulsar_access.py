@@ -45,7 +45,7 @@ class AccessFiles:
         Raises:
             UsageError: files do not go together, or cannot be used.
         """
-        from loadmanager.adapters.http.security.tls import TlsFilesUnusable, client_context
+        from loadmanager.adapters.http.security.tls import ClientTls, TlsFilesUnusable
         from loadmanager.adapters.pulsar_admin import Access
 
         if (self.certificate_file is None) != (self.key_file is None):
@@ -54,7 +54,7 @@ class AccessFiles:
         if self.ca_file is None and self.certificate_file is None:
             return Access(token_file=self.token_file)
         try:
-            tls = client_context(self.ca_file, self.certificate_file, self.key_file)
+            tls = ClientTls(self.ca_file, self.certificate_file, self.key_file).context
         except TlsFilesUnusable as error:
             raise click.UsageError(str(error)) from None
         return Access(token_file=self.token_file, tls=tls)

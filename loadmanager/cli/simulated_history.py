@@ -12,7 +12,7 @@ from typing import Final, Self
 import structlog
 
 from loadmanager.adapters.history import recorded
-from loadmanager.adapters.history.disk import LocalDisk
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.config import ConfigError
 from loadmanager.core.history import Origin
 from loadmanager.core.planner import Planner
@@ -59,7 +59,7 @@ class SimulatedHistory:
         """
         expected = {self.folder_of(job): _origin(job).instance for job in jobs}
         for folder, instance in {self.folder: "", **expected}.items():
-            files = (one for one in LocalDisk().find(folder) if one.name.instance != instance)
+            files = (one for one in Disk().find(folder) if one.name.instance != instance)
             other = next((one.path for one in files), None)
             if other is None and self.folders is None:
                 other = next(folder.glob("*/*-seed-*/date=*"), None)

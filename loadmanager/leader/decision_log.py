@@ -16,7 +16,7 @@ from loadmanager.core.explaining import (
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan
-from loadmanager.ports import Clock, LedgerWish
+from loadmanager.ports import Clock, DecisionFilter
 
 MOST_DECISIONS: Final = 2000
 MOST_SUBJECTS: Final = 20_000
@@ -94,7 +94,7 @@ class DecisionLog:
         for one in refusals:
             self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
 
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
         """Return the last matching decisions, newest first."""
         known = {one.number: one for one in self._recent}
         if wish.subject:

@@ -27,17 +27,21 @@ from loadmanager.leader.leadership import Leadership
 from loadmanager.ports import (
     Account,
     Assessment,
-    LedgerWish,
+    DecisionFilter,
     ShadowList,
     SubjectUnknown,
+    TaskFilter,
     TaskList,
-    TaskWish,
     Unavailable,
 )
 
 
 class Explainer:
-    """Implements `LeaderQueries`."""
+    """Answers questions about the leader's decisions.
+
+    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while no sidecar
+    does.
+    """
 
     def __init__(self, context: Context, leading: Leadership, cluster: str) -> None:
         self._context = context
@@ -54,7 +58,12 @@ class Explainer:
         return await asyncio.to_thread(_written, snapshot)
 
     def explain(self, subject: str) -> Account:
-        """Return why a bundle or a broker is where it is."""
+        """Return why a bundle or a broker is where it is.
+
+        Raises:
+            InvalidName: ``subject`` is neither the name of a bundle nor of a broker.
+            SubjectUnknown: the leader has no such bundle or broker.
+        """
         leader_term = self._leading.require_term()
         look = leader_term.look()
         if subject in look.left_out:
@@ -91,11 +100,11 @@ class Explainer:
             shadows=dict(leader_term.shadows.shadows),
         )
 
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
         """Return the last matching decisions of this leader, newest first."""
         return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
-    def tasks(self, wish: TaskWish) -> TaskList:
+    def tasks(self, wish: TaskFilter) -> TaskList:
         """Return the matching tasks: live ones first, then ended ones, latest first."""
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
@@ -117,7 +126,7 @@ class Explainer:
 
     def _tasks_of(self, bundle: str) -> TaskList:
         """Return the live task of a bundle, if any, and its last ended task."""
-        listed = self.tasks(TaskWish(limit=2, bundle=bundle))
+        listed = self.tasks(TaskFilter(limit=2, bundle=bundle))
         none_live = bool(listed.tasks) and listed.tasks[0].state.ended
         return replace(listed, tasks=listed.tasks[:1]) if none_live else listed
 

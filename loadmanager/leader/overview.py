@@ -22,11 +22,11 @@ from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports import (
     BrokerUse,
-    LedgerWish,
+    DecisionFilter,
     MissingBroker,
     Overview,
     RefusalCount,
-    TaskWish,
+    TaskFilter,
 )
 
 _MOST_POINTS: Final = 240
@@ -35,7 +35,7 @@ _SPLIT: Final = "split"
 
 
 class OverviewRequests:
-    """Implements `OverviewService`; ``splits`` is whether bundles can be split."""
+    """Gives the overview of a cluster; ``splits`` is whether bundles can be split."""
 
     def __init__(
         self,
@@ -54,9 +54,14 @@ class OverviewRequests:
         self._refused: tuple[tuple[int, int], Sequence[RefusalCount]] = ((0, 0), ())
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance; see `OverviewService`."""
+        """Return the cluster at a glance.
+
+        Raises:
+            LeaderElsewhere: another sidecar leads.
+            Unavailable: no sidecar leads.
+        """
         term = self._leading.require_term()
-        tasks = self._explainer.tasks(TaskWish(limit=MOST_TASKS))
+        tasks = self._explainer.tasks(TaskFilter(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms
         brokers = scarcest_first(self._brokers(term, now_s))
         return Overview(
@@ -77,7 +82,7 @@ class OverviewRequests:
             tasks=tasks,
             gains=term.gains.look(),
             refusals=self._refusals(term, tasks.epoch),
-            decisions=self._explainer.decisions(LedgerWish(limit=MOST_DECISIONS)),
+            decisions=self._explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
             actions=self._actions,
         )
 

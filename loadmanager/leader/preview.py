@@ -11,7 +11,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import Preview, PreviewWish, Unavailable, Unfit
+from loadmanager.ports import PlanOverrides, Preview, Unavailable, Unfit
 
 
 class PreviewRequests:
@@ -20,7 +20,7 @@ class PreviewRequests:
     def __init__(self, leading: Leadership) -> None:
         self._leading = leading
 
-    async def plan(self, wish: PreviewWish) -> Preview:
+    async def plan(self, wish: PlanOverrides) -> Preview:
         """Return the result of a round of the leader at this time.
 
         Raises:
@@ -50,7 +50,7 @@ def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Previe
     )
 
 
-def _wanted(planner: Planner, costs: CostDocument | None, wish: PreviewWish) -> Planner:
+def _wanted(planner: Planner, costs: CostDocument | None, wish: PlanOverrides) -> Planner:
     if not (wish.shedder or wish.placement or wish.mode or wish.settings):
         return planner
     wanted = Wanted(

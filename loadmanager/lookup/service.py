@@ -119,7 +119,7 @@ class LookupService:
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
 
     @property
-    def picture_version(self) -> int:
+    def cluster_state_version(self) -> int:
         """See `LookupService`."""
         return self._naming.version
 

@@ -1,19 +1,14 @@
-"""What people ask of the application over REST, and how it is refused."""
+"""Refusals of requests to the admin REST API."""
 
-from dataclasses import dataclass
-from typing import Protocol
-
-from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.wire import DrainMark
 from loadmanager.ports.lookup import LookupRefused
 
 
 class Missing(LookupRefused):
-    """What a request names does not exist."""
+    """The subject of a request does not exist."""
 
 
 class Conflict(LookupRefused):
-    """A request conflicts with the present state, or with another request at the same time."""
+    """A request conflicts with the present state, or with a concurrent request."""
 
 
 class Unfit(LookupRefused):
@@ -25,70 +20,16 @@ class BundleUnknown(LookupRefused):
 
 
 class SplitRefused(LookupRefused):
-    """The bundle cannot be cut as asked; asking again as it is will not help."""
+    """The bundle cannot be split as requested; a retry cannot succeed unless it changes."""
 
 
 class MergeRefused(LookupRefused):
-    """The two bundles cannot become one as they are; asking again so will not help."""
+    """The two bundles cannot be merged; a retry cannot succeed unless they change."""
 
 
 class UnloadRefused(LookupRefused):
-    """The bundle cannot go where it was asked to go; asking again as it is will not help."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unloaded:
-    """A bundle that has the owner it was to get.
-
-    ``source`` is the former owner, None if the bundle had none; then nothing was done.
-    ``target`` is the owner now, None if there is none or the bundle was split meanwhile.
-    ``took_s`` counts from the order until the target served the bundle, as the leader saw it.
-    """
-
-    bundle: BundleId
-    source: BrokerId | None = None
-    target: BrokerId | None = None
-    took_s: float = 0.0
+    """The bundle cannot move to the destination; a retry cannot succeed unless that changes."""
 
 
 class BrokerUnknown(LookupRefused):
     """No such broker is registered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainStatus:
-    """How far a broker is from being empty, as one sidecar sees it.
-
-    ``mark`` is None for a broker without a mark. ``draining`` is what the broker's
-    own report says: its agent has seen the mark, or is about to stop.
-    """
-
-    broker: BrokerId
-    registered: bool
-    draining: bool
-    mark: DrainMark | None
-    bundles_left: int
-
-
-class DrainService(Protocol):
-    """Marks brokers that are to be emptied and take nothing. Every sidecar can.
-
-    All methods raise `Unavailable` while the marks cannot be read or written.
-    """
-
-    async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker emptied, until `unmark`; a mark that stands already is kept.
-
-        Raises:
-            BrokerUnknown: it is not registered.
-        """
-
-    async def unmark(self, broker: BrokerId) -> None:
-        """Let a broker take bundles again; without a mark there is nothing to do."""
-
-    async def status(self, broker: BrokerId) -> DrainStatus:
-        """Return how far a broker is.
-
-        Raises:
-            BrokerUnknown: it is neither registered nor marked.
-        """

@@ -11,11 +11,11 @@ from loadmanager.core.rates import Rates
 
 
 class BrokerError(LoadManagerError):
-    """The broker did not do what it was asked to. Base of the classes below."""
+    """A command to the broker failed. Base of the classes below."""
 
 
 class BrokerUnreachable(BrokerError):
-    """No answer, or none in time: the broker may or may not have carried out the command."""
+    """No answer in time: the broker may or may not have carried out the command."""
 
 
 class BrokerRefused(BrokerError):
@@ -27,7 +27,7 @@ class NotTheContract(BrokerRefused):
 
 
 class StaleAgent(BrokerRefused):
-    """A newer agent commands this broker; this one has to stop."""
+    """A newer agent commands this broker; this agent must stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStats:
-    """What a broker did over its last window, per bundle it serves.
+    """The statistics of a broker over its last window, for each bundle it serves.
 
     ``process_id`` is the broker's on the same host, for probes that measure one
     process tree; None when the broker does not report it. ``left_out`` names the figures of

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import overload
 
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import BundleTask
@@ -15,7 +15,7 @@ from loadmanager.ports.lookup import LookupRefused
 
 
 class LeaderElsewhere(LookupRefused):
-    """Another sidecar leads; it can be asked at ``sidecar_url``."""
+    """Another sidecar leads, at ``sidecar_url``."""
 
     def __init__(self, sidecar_url: str) -> None:
         super().__init__(f"the leader's sidecar is {sidecar_url}")
@@ -27,8 +27,8 @@ class SubjectUnknown(LookupRefused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreviewWish:
-    """What to try instead of what is in force; "" and empty keep that.
+class PlanOverrides:
+    """What a plan is computed with instead of what is in force; "" and empty keep that.
 
     ``settings`` are texts ``key=value``, as `loadmanager decide --set` takes them. ``seed``
     is for the draws of strategies that draw.
@@ -43,7 +43,7 @@ class PreviewWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a round would do now, and what it was decided with.
+    """The plan of a round now, and what it was computed with.
 
     ``balancing`` is what the leader may do by itself now; the plan is what it would do
     if it were active. ``optimality`` is how far the cluster is from the best possible now,
@@ -59,7 +59,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerWish:
+class DecisionFilter:
     """A filter of decisions: at most ``limit``, of those that match all fields.
 
     ``before`` leaves out that number and all later ones, 0 none: the last number of one
@@ -78,7 +78,7 @@ class LedgerWish:
     round: int = 0
 
     def wants(self, one: Decision) -> bool:
-        """Return whether a decision fits."""
+        """Return whether a decision matches."""
         return (
             (not self.before or one.number < self.before)
             and (not self.subject or self.subject in {one.subject, one.source, one.target})
@@ -92,7 +92,7 @@ class LedgerWish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWish:
+class TaskFilter:
     """A filter of bundle tasks: at most ``limit``, of those that match all fields.
 
     ``namespace`` is that of the bundles, ``broker`` the source or the target. ``live``
@@ -108,7 +108,7 @@ class TaskWish:
     live: bool = False
 
     def wants(self, task: BundleTask) -> bool:
-        """Return whether a task fits."""
+        """Return whether a task matches."""
         return (
             not (self.live and task.state.ended)
             and (not self.states or task.state in self.states)
@@ -134,7 +134,7 @@ class TaskList:
     now_s: float
 
     def age_s(self, task: BundleTask) -> float:
-        """Return for how long a task has been there, or was there until it ended."""
+        """Return the seconds since a task was proposed, up to its end if it has ended."""
         return (self.now_s if task.ended_at_s is None else task.ended_at_s) - task.proposed_at_s
 
     @overload
@@ -184,41 +184,3 @@ class Account:
     last_round_at_ms: int
     in_force: InForce
     balancing: Balancing
-
-
-class LeaderQueries(Protocol):
-    """What can be asked of a leader about its decisions.
-
-    All methods raise `LeaderElsewhere` if another sidecar leads, and `Unavailable` while
-    no sidecar does.
-    """
-
-    async def snapshot(self) -> bytes:
-        """Return the cluster as the leader sees it now, as a snapshot in JSON."""
-
-    def explain(self, subject: str) -> Account:
-        """Return why a bundle or a broker is where it is.
-
-        Raises:
-            InvalidName: ``subject`` is neither a bundle's nor a broker's name.
-            SubjectUnknown: the leader does not have it.
-        """
-
-    def assessment(self) -> Assessment | None:
-        """Return how far the cluster was from the best possible lately, None while unknown."""
-
-    def shadows(self) -> ShadowList:
-        """Return what strategies beside the active one would have had."""
-
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
-        """Return the last matching decisions of this leader, newest first.
-
-        Those are moves, placements, and what was left alone of bundles and of whole
-        rounds; what each round says of each broker is in `explain`.
-        """
-
-    def tasks(self, wish: TaskWish) -> TaskList:
-        """Return the matching tasks: live ones, oldest first, then those that ended last.
-
-        Of those that ended a bounded number is kept; the latest comes first.
-        """

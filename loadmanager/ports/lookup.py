@@ -1,4 +1,4 @@
-"""What HTTP, and other sidecars, ask of lookups and of the leader."""
+"""Lookups and assignments: results, refusals, and the interface that HTTP uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from loadmanager.core.load import BrokerUrls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The broker that serves a bundle, and what a client needs to reach it.
+    """The broker that serves a bundle, with its addresses for clients.
 
     ``fencing_token`` is the czxid of the ownership lock; it grows with every change
     of owner. ``epoch`` is that of the leader this sidecar follows, 0 for none.
@@ -40,10 +40,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Redirection:
-    """Ask the sidecar at ``sidecar_url`` instead.
+    """The client is to ask the sidecar at ``sidecar_url`` instead.
 
-    ``authoritative`` says that the leader has decided: the sidecar that is asked then
-    answers by itself and never redirects again.
+    ``authoritative`` means that the leader decided: the sidecar at that URL then answers the
+    lookup and never redirects it again.
     """
 
     sidecar_url: str
@@ -63,7 +63,7 @@ class LeaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether this sidecar can answer for the cluster; if not, why not.
+    """Whether this sidecar can answer lookups, with the reasons if it cannot.
 
     ``troubles`` are other problems, which do not affect readiness.
     """
@@ -74,11 +74,11 @@ class Readiness:
 
 
 class LookupRefused(LoadManagerError):
-    """A lookup or an assignment has no answer. Base of the classes below."""
+    """A lookup, an assignment or an admin request is refused. Base of the classes below."""
 
 
 class NamespaceUnknown(LookupRefused):
-    """No such namespace."""
+    """The namespace does not exist."""
 
 
 class NamespaceTaken(LookupRefused):
@@ -86,9 +86,9 @@ class NamespaceTaken(LookupRefused):
 
 
 class Unavailable(LookupRefused):
-    """There is no owner for now: no broker can take the bundle, or no leader to ask.
+    """The request cannot be answered now, for example because no sidecar leads.
 
-    ``retry_after_s`` is when asking again makes sense.
+    ``retry_after_s`` is the time after which the client may retry.
     """
 
     def __init__(self, why: str, retry_after_s: float = 1.0) -> None:
@@ -97,25 +97,25 @@ class Unavailable(LookupRefused):
 
 
 class NotLeader(LookupRefused):
-    """An assignment was asked of a sidecar that does not lead (any more)."""
+    """The sidecar that received an assignment request does not lead."""
 
 
 class LookupService(Protocol):
-    """What HTTP asks of lookups."""
+    """Answers lookups; used by the HTTP server."""
 
     @property
-    def picture_version(self) -> int:
-        """Grows with every change that could change the answer to some lookup."""
+    def cluster_state_version(self) -> int:
+        """A version of the cluster state that grows with each change that may affect a lookup."""
 
     @property
     def leader(self) -> LeaderInfo | None:
-        """The leader as known here, None while there is none."""
+        """The leader as known to this sidecar, None if there is none."""
 
     def readiness(self) -> Readiness:
-        """Return whether lookups can be answered from a current picture."""
+        """Return whether lookups can be answered from a current cluster state."""
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
-        """Return the owner from the picture alone: no waiting, no request to anyone."""
+        """Return the owner from the cluster state alone, without waiting or sending requests."""
 
     async def find_owner(self, topic: TopicName) -> Owner:
         """Return the owner; have the leader place the bundle if no broker owns it.
@@ -136,14 +136,14 @@ class LookupService(Protocol):
         """
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
-        """Return the bundle a topic falls in.
+        """Return the bundle of a topic.
 
         Raises:
             NamespaceUnknown: the topic's namespace does not exist.
         """
 
     async def partitions(self, topic: TopicName) -> int:
-        """Return how many partitions the topic has, 0 if it is not partitioned."""
+        """Return the number of partitions of the topic, 0 if it is not partitioned."""
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
         """Return the namespace's bundles.
@@ -166,12 +166,12 @@ class LookupService(Protocol):
 
 
 class LeaderLine(Protocol):
-    """How a sidecar reaches the leader's sidecar."""
+    """Sends requests to the leader's sidecar."""
 
     async def assign(
         self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
     ) -> Assignment:
-        """Have the leader decide on ``bundle`` and return which broker is to own it.
+        """Have the leader assign ``bundle``, and return the broker that is to own it.
 
         With ``served_within_s`` the leader waits up to that long until that broker serves it.
 
@@ -179,4 +179,4 @@ class LeaderLine(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back connections."""
+        """Close connections."""

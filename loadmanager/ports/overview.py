@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing
@@ -12,12 +12,12 @@ from loadmanager.core.plan import Reason
 from loadmanager.ports.leading import TaskList
 
 Measure = Literal["use", "rate"]
-"""What is balanced: use of CPU and network over its limit, or messages over their mean."""
+"""What is balanced: the use of CPU and network, or message rates divided by their mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUse:
-    """One broker; usages are fractions of their limits, None where that is not known."""
+    """One broker. Fractions are of the limit of the resource, None if it is not known."""
 
     broker: BrokerId
     cpu_fraction: float | None = None
@@ -34,7 +34,7 @@ class BrokerUse:
 
     @property
     def uses(self) -> Mapping[str, float]:
-        """What goes with bundles and is known: a heap stays where it is."""
+        """The known fractions of the resources whose use moves with bundles; memory does not."""
         every = {
             "cpu": self.cpu_fraction,
             "network in": self.bandwidth_in_fraction,
@@ -44,13 +44,13 @@ class BrokerUse:
 
     @property
     def largest_fraction(self) -> float | None:
-        """The largest of these."""
+        """The largest of `uses`, None if none is known."""
         return max(self.uses.values(), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUse:
-    """One resource over all brokers; ``broker`` uses most of it."""
+    """The use of one resource by all brokers; ``broker`` uses the largest fraction."""
 
     resource: str
     mean_fraction: float
@@ -60,7 +60,7 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBroker:
-    """A broker that should be there, or that cannot be judged; ``since_ms`` None if unknown."""
+    """A broker that is absent or publishes no load report; ``since_ms`` is None if unknown."""
 
     broker: BrokerId
     why: str
@@ -69,7 +69,7 @@ class MissingBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskGain:
-    """What a task was to bring: its source's largest use before, and as expected after.
+    """The effect of a task: the largest use of its source before, and as expected after it.
 
     ``after`` is what the source's first report after the end of the task says, None before
     that: other moves and changes of traffic count in it.
@@ -82,7 +82,7 @@ class TaskGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalCount:
-    """How often a round left something alone for one reason, with one of them as an example."""
+    """The number of bundles and brokers left alone for one reason, with an example."""
 
     reason: Reason
     count: int
@@ -118,15 +118,3 @@ class Overview:
     gains: Mapping[int, TaskGain] = field(default_factory=dict)
     held: str = ""
     actions: tuple[str, ...] = ()
-
-
-class OverviewService(Protocol):
-    """Gives the overview of a cluster."""
-
-    def overview(self) -> Overview:
-        """Return the cluster at a glance.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no sidecar leads, or nothing was seen yet.
-        """

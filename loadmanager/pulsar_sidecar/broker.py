@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from loadmanager.adapters.host.neighbours import LOOK_EVERY_S, listener_on
+from loadmanager.adapters.host.neighbours import SEARCH_EVERY_S, listener_on
 from loadmanager.adapters.pulsar_admin import (
     AnswerRefused,
     PulsarAdmin,
@@ -133,7 +133,7 @@ class PulsarBroker:
         """
         now_s = monotonic()
         if self._process_ended() or now_s >= self._look_again_s:
-            self._look_again_s = now_s + LOOK_EVERY_S
+            self._look_again_s = now_s + SEARCH_EVERY_S
             parts = urlsplit(self.url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
             found = await asyncio.to_thread(listener_on, port)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from loadmanager.adapters.http.security.tls import client_context
+from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.agent.agent import Agent
 from loadmanager.agent.load_reports import Publisher
@@ -85,9 +85,9 @@ def make_pulsar_broker(config: Config) -> PulsarBroker:
     settings = config.pulsar
     tls = None
     if settings.ca_file or settings.certificate_file:
-        tls = client_context(
+        tls = ClientTls(
             _path(settings.ca_file), _path(settings.certificate_file), _path(settings.key_file)
-        )
+        ).context
     access = Access(token_file=_path(settings.token_file), tls=tls)
     return PulsarBroker(
         PulsarAdmin(access),

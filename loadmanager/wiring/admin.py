@@ -1,25 +1,26 @@
 """The routes of the admin REST, built on the application."""
 
-from loadmanager.adapters.http import HttpAssignClient, Route
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.operations import Resource
+from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
-from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
-from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
+from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
 from loadmanager.admin.cost_models import CostModels
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.drains import Drains
-from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
-from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.merges import Merges
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.overview import Overviews
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import QuotaRequests, Quotas
+from loadmanager.admin.quotas import Quotas
 from loadmanager.admin.splits import Splits
-from loadmanager.admin.steering import Steers
-from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
+from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.context import Context
@@ -39,17 +40,17 @@ def admin_routes(
     changed through its brokers' admin REST, not here.
     """
     cluster = config.cluster.name
-    topics = TopicRequests(context, HttpTopicsClient(leader_line))
+    topics = Topics(context, HttpTopicsClient(leader_line))
     partitions = Partitions(application.answering, PartitionRequests(context)).routes()
     resources: list[Resource] = [
-        Brokers(BrokerRequests(context, cluster), topics),
+        Brokers(context, cluster, topics),
         Configuration(application.dynamic, internal_configuration(config)),
         Unloads(application.unload_requests.unload),
         Drains(application.drain_requests),
-        Steers(BalancingModeRequests(context)),
+        BalancingModes(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
-        Overviews(application.overviews),
-        Accounts(application.accounting),
+        Overviews(application.overviews.overview),
+        Decisions(application.accounting),
         Plans(PreviewRequests(application.leading).plan),
     ]
     if config.broker.kind == "pulsar":
@@ -60,7 +61,7 @@ def admin_routes(
 
 
 def _resources_of_namespaces(
-    config: Config, context: Context, application: Application, topics: TopicRequests
+    config: Config, context: Context, application: Application, topics: Topics
 ) -> list[Resource]:
     cluster, leading = config.cluster.name, application.leading
     unload, settings = application.unload_requests.unload, application.settings
@@ -72,11 +73,11 @@ def _resources_of_namespaces(
         ),
         Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
         Merges(application.merge_requests.merge),
-        AntiAffinity(AffinityRequests(context, cluster)),
-        Topics(topics),
-        Isolation(IsolationRequests(context, leading, unload, cluster)),
-        FailureDomains(DomainRequests(context, cluster)),
-        Quotas(QuotaRequests(context)),
+        AntiAffinity(context, cluster),
+        topics,
+        Isolation(context, leading, unload, cluster),
+        FailureDomains(context, cluster),
+        Quotas(context),
     ]
 
 

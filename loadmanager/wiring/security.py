@@ -4,23 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from loadmanager.adapters.http import HttpAssignClient
-from loadmanager.adapters.http.assign_client import Proof
-from loadmanager.adapters.http.live import Forwarder
+from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof
+from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security import (
-    ClientTls,
-    ClusterKeyGuard,
-    Guard,
-    Key,
-    KeyUnusable,
-    OwnNames,
-    Rights,
-    TlsFiles,
-    Tokens,
-)
-from loadmanager.adapters.http.security.cluster_key import sign
-from loadmanager.adapters.http.security.origin import host_of
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key, sign
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames, host_of
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
+from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
 from loadmanager.config import Config
 from loadmanager.config.security import (
     SecuritySettings,

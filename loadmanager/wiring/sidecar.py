@@ -20,17 +20,12 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
-from loadmanager.adapters.http import (
-    ConnectionLimits,
-    HealthListener,
-    HttpAssignClient,
-    HttpServer,
-    HttpServerSettings,
-    LoopWatch,
-)
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.listening import listening_sockets
-from loadmanager.adapters.http.live import Feed, OverviewReader
-from loadmanager.adapters.http.security import Key
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.security.cluster_key import Key
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.admin.overview import overview_document
@@ -149,8 +144,7 @@ def build_sidecar(
     server = make_server(config, context, application, leader_line, lambda: key.value)
 
     def apply(changed: Config) -> None:
-        lookup = changed.lookup
-        server.tune(max_concurrent=lookup.max_concurrent, retry_after_s=lookup.retry_after_s)
+        server.tune(changed.lookup)
         change_level(changed.log.level)
 
     application.retuning.follow(apply)
@@ -194,7 +188,8 @@ def make_server(
         metrics=context.metrics.lookup,
         registry=REGISTRY,
         version=__version__,
-        settings=server_settings(config),
+        settings=config.http,
+        lookups=config.lookup,
         guard=make_guard(config, key, context.cluster_state.advertises),
         tls=make_tls(config.tls),
         tls_refresh_s=config.tls.refresh_interval_s,
@@ -235,28 +230,6 @@ def make_history(
     history = open_history(config.history, origin, HistoryMetrics(registry))
     history.start()
     return history
-
-
-def server_settings(config: Config) -> HttpServerSettings:
-    """Return the settings of the HTTP server."""
-    return HttpServerSettings(
-        mode=config.lookup.mode,
-        max_concurrent=config.lookup.max_concurrent,
-        retry_after_s=config.lookup.retry_after_s,
-        max_body_bytes=config.http.max_body_bytes,
-        max_url_bytes=config.http.max_url_bytes,
-        keepalive_s=config.http.keepalive_s,
-        stop_s=config.http.stop_s,
-        backlog=config.http.backlog,
-        limits=ConnectionLimits(
-            max_head_bytes=config.http.max_head_bytes,
-            head_s=config.http.head_s,
-            write_s=config.http.write_s,
-            max_connections=config.http.max_connections,
-            max_connections_per_address=config.http.max_connections_per_address,
-            max_queued_requests=config.http.max_queued_requests,
-        ),
-    )
 
 
 def make_identity(config: Config, port: int, clock: Clock) -> Identity:

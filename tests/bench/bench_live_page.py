@@ -16,8 +16,8 @@ from served_page import served_page
 from synthetic_cluster import BUNDLES_PER_BROKER, synthetic_brokers
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpAssignClient
-from loadmanager.adapters.http.live import OverviewReader
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.live.feed import OverviewReader
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.admin.overview import overview_document
 from loadmanager.common.overview import MOST_BROKERS, MOST_DECISIONS, MOST_TASKS

@@ -34,9 +34,13 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer, HttpServerSettings
 from loadmanager.adapters.http.answers import Answer, render
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.telemetry.lookups import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]
@@ -198,7 +202,7 @@ async def _serve_door(guard: Guard | None = None) -> int:
         metrics=metrics,
         registry=registry,
         version="bench",
-        settings=HttpServerSettings(),
+        settings=HttpSettings(),
         guard=guard,
     )
     return await door.start("127.0.0.1", 0)
@@ -221,7 +225,7 @@ async def _serve_bare() -> int:
     app.router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", handler)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, backlog=HttpServerSettings().backlog).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=HttpSettings().backlog).start()
     return int(runner.addresses[0][1])
 
 

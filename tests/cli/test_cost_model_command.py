@@ -15,7 +15,7 @@ from cost_samples import learned
 from prometheus_client import CollectorRegistry
 from snapshot_samples import report
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.cost_models import CostModels
 from loadmanager.cli import main
 from loadmanager.common.cost_model_watch import CostModelRequests

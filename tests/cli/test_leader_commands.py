@@ -21,9 +21,9 @@ from leader_queries import (
 from prometheus_client import CollectorRegistry
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.operations import Resource
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.plan import Plans
 from loadmanager.cli import main
 from loadmanager.cli.decisions import decision_lines
@@ -36,7 +36,7 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import encode_snapshot, in_force
-from loadmanager.ports import LookupService, Preview, PreviewWish, ShadowList
+from loadmanager.ports import LookupService, PlanOverrides, Preview, ShadowList
 from loadmanager.telemetry.lookups import LookupMetrics
 
 Serve = Callable[..., str]
@@ -49,7 +49,7 @@ class Planned:
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality
 
-    async def plan(self, _wish: PreviewWish) -> Preview:
+    async def plan(self, _wish: PlanOverrides) -> Preview:
         """Return the canned plan."""
         found = self.optimality
         return Preview(
@@ -80,7 +80,9 @@ def serve() -> Iterator[Serve]:
             metrics=LookupMetrics(),
             registry=CollectorRegistry(),
             version="1",
-            more_routes=[route for one in (Accounts(leader_term), *more) for route in one.routes()],
+            more_routes=[
+                route for one in (Decisions(leader_term), *more) for route in one.routes()
+            ],
         )
         servers.append(server)
         started = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop)

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from history_disks import lines_in
 from simulated_jobs import SCENARIO
 
-from loadmanager.adapters.history.disk import LocalDisk
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.cli import main
 
 SHORT = SCENARIO.replace("duration_s = 480.0", "duration_s = 120.0")
@@ -38,7 +38,7 @@ def simulate(folder: Path, *arguments: object) -> Result:
 
 
 def files_in(folder: Path) -> dict[Path, bytes]:
-    return {one.path: one.path.read_bytes() for one in LocalDisk().find(folder)}
+    return {one.path: one.path.read_bytes() for one in Disk().find(folder)}
 
 
 def refused(done: Result, folder: Path) -> None:

@@ -5,19 +5,17 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiohttp import web
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
-from loadmanager.adapters.http.operations import Call, Reply, Resource, operation
-from loadmanager.adapters.http.replies import json_reply
-from loadmanager.admin.drains import Drains
-from loadmanager.admin.unloads import Unloads
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.adapters.http.operations import Reply, Resource, operation
+from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
+from loadmanager.admin.unloads import UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -25,11 +23,9 @@ from loadmanager.core.wire import DrainMark
 from loadmanager.ports import (
     BrokerUnknown,
     BundleUnknown,
-    DrainStatus,
     LeaderElsewhere,
     LookupService,
     Unavailable,
-    Unloaded,
     UnloadRefused,
 )
 from loadmanager.telemetry.lookups import LookupMetrics
@@ -37,7 +33,11 @@ from loadmanager.telemetry.lookups import LookupMetrics
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")
 RANGES = ["0x00000000_0x40000000", "0x40000000_0xffffffff"]
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-MOVED = Unloaded(bundle=BUNDLE, source=B1, target=B2, took_s=0.0123)
+
+
+def unloaded(source: BrokerId | None, target: BrokerId | None) -> UnloadedBundle:
+    """Return the result of an unload of the bundle."""
+    return UnloadedBundle(bundle=BUNDLE, source=source, target=target, took_s=0.0123)
 
 
 class NoLookup(LookupService):
@@ -45,7 +45,7 @@ class NoLookup(LookupService):
 
 
 @dataclass
-class Application:
+class Application(DrainRequests):
     """Unloads and drains; the brokers' bundles go two at each question."""
 
     elsewhere: str = ""
@@ -57,13 +57,13 @@ class Application:
     unknown: bool = False
     marks: dict[str, DrainMark] = field(default_factory=dict)
     mode: BalancingMode = BalancingMode.ACTIVE
-    went: Unloaded = MOVED
+    went: UnloadedBundle = field(default_factory=lambda: unloaded(B1, B2))
     stuck: set[str] = field(default_factory=set)
     unloaded: list[tuple[str, str | None, str | None]] = field(default_factory=list)
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         """See `UnloadRequests`."""
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
@@ -72,30 +72,30 @@ class Application:
         if range_text in self.stuck:
             raise Unavailable(f"no other broker can take {namespace}/{range_text} (isolated)")
         bundle = BundleId(f"{namespace}/{range_text}")
-        return [replace(self.went, bundle=bundle)]
+        return [self.went.model_copy(update={"bundle": bundle})]
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """See `DrainService`."""
+        """See `DrainRequests`."""
         self._refuse()
         self.marks[broker] = DrainMark(since_ms=1, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """See `DrainService`."""
+        """See `DrainRequests`."""
         self.marks.pop(broker, None)
 
-    async def status(self, broker: BrokerId) -> DrainStatus:
-        """See `DrainService`."""
+    async def status(self, broker: BrokerId) -> DrainState:
+        """See `DrainRequests`."""
         if broker in self.marks:
             self.left = max(self.left - 2, self.stuck_at)
         if self.unknown:
             raise BrokerUnknown(f"{broker}: no such broker is registered or marked")
         if self.left == self.let_go_at:
             self.marks.pop(broker, None)
-        return DrainStatus(
+        return DrainState(
             broker=broker,
             registered=True,
             draining=broker in self.marks or self.stops,
-            mark=self.marks.get(broker),
+            marked=Marked.model_validate(self.marks[broker]) if broker in self.marks else None,
             bundles_left=self.left,
         )
 
@@ -115,14 +115,14 @@ class Others(Resource, tag="others"):
         "/admin/v2/namespaces/{tenant}/{namespace}/bundles",
         Reply(200, "Boundaries.", dict[str, Any]),
     )
-    async def bundles(self, _call: Call) -> web.StreamResponse:
+    async def bundles(self) -> dict[str, Any]:
         """Return the boundaries of two bundles."""
-        return json_reply({"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]})
+        return {"boundaries": ["0x00000000", "0x40000000", "0xffffffff"]}
 
     @operation("GET", "/admin/v2/loadmanager/balancing", Reply(200, "The mode.", dict[str, Any]))
-    async def balancing(self, _call: Call) -> web.StreamResponse:
+    async def balancing(self) -> dict[str, Any]:
         """Return the mode."""
-        return json_reply({"mode": self._application.mode.value})
+        return {"mode": self._application.mode.value}
 
 
 Serve = Callable[[Application], str]
@@ -178,12 +178,14 @@ def test_an_unload_by_way_of_any_sidecar_says_where_the_bundle_went(serve: Serve
 @pytest.mark.parametrize(
     ("went", "told"),
     [
-        (Unloaded(bundle=BUNDLE), "has no owner; there is nothing to unload"),
-        (Unloaded(bundle=BUNDLE, source=B1, target=B1), "is on b1:8080 already"),
-        (Unloaded(bundle=BUNDLE, source=B1), "left b1:8080; it was split meanwhile"),
+        (unloaded(None, None), "has no owner; there is nothing to unload"),
+        (unloaded(B1, B1), "is on b1:8080 already"),
+        (unloaded(B1, None), "left b1:8080; it was split meanwhile"),
     ],
 )
-def test_an_unload_that_moves_nothing_says_so(serve: Serve, went: Unloaded, told: str) -> None:
+def test_an_unload_that_moves_nothing_says_so(
+    serve: Serve, went: UnloadedBundle, told: str
+) -> None:
     got = run("unload", BUNDLE, "--url", serve(Application(went=went)))
     assert (got.exit_code, got.stdout) == (0, f"{BUNDLE} {told}\n")
 

@@ -22,8 +22,8 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from snapshot_samples import hot_and_idle
 
-from loadmanager.adapters.http import HttpServer
-from loadmanager.admin.decisions import Accounts
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.admin.decisions import Decisions
 from loadmanager.cli import main
 from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Look, draw
@@ -139,7 +139,7 @@ def url(leader_term: FakeLeaderQueries) -> Iterator[str]:
         metrics=LookupMetrics(),
         registry=CollectorRegistry(),
         version="1",
-        more_routes=Accounts(leader_term).routes(),
+        more_routes=Decisions(leader_term).routes(),
     )
     try:
         port = asyncio.run_coroutine_threadsafe(server.start("127.0.0.1", 0), loop).result(10)

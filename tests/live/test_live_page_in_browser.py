@@ -20,7 +20,7 @@ from page_layout import check_layouts, layout
 from playwright.sync_api import Browser, Page, expect
 from served_page import served_page
 
-from loadmanager.adapters.http.live import OverviewReader
+from loadmanager.adapters.http.live.feed import OverviewReader
 from loadmanager.admin.overview import overview_document
 from loadmanager.ports import BrokerUse
 

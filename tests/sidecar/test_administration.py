@@ -11,13 +11,15 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.admin.anti_affinity import AffinityRequests
-from loadmanager.admin.brokers import BrokerRequests
-from loadmanager.admin.failure_domains import DomainRequests
-from loadmanager.admin.isolation import IsolatedBroker, IsolationRequests
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
+from loadmanager.admin.anti_affinity import AntiAffinity, GroupQuery
+from loadmanager.admin.brokers import Brokers
+from loadmanager.admin.failure_domains import FailureDomain, FailureDomains
+from loadmanager.admin.isolation import BrokerPolicy, Isolation, IsolationPolicy
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.admin.quotas import DEFAULT_QUOTA, QuotaRequests
-from loadmanager.admin.topics import PartitionRequests
+from loadmanager.admin.quotas import DEFAULT_QUOTA, Quota, Quotas
+from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -49,6 +51,26 @@ POLICY = {
     },
     "unload_scope": "none",
 }
+
+
+def policy(**changed: Any) -> IsolationPolicy:
+    """Return the policy, changed, as it comes over HTTP."""
+    return IsolationPolicy.model_validate({**POLICY, **changed})
+
+
+def without_scope() -> dict[str, Any]:
+    """Return the policy without its scope."""
+    return {name: value for name, value in POLICY.items() if name != "unload_scope"}
+
+
+def domain(*brokers: BrokerId) -> FailureDomain:
+    """Return a failure domain."""
+    return FailureDomain(brokers=list(brokers))
+
+
+def quota(memory: float) -> Quota:
+    """Return the default quota with another memory."""
+    return Quota.model_validate({**DEFAULT_QUOTA, "memory": memory})
 
 
 @pytest.fixture
@@ -199,37 +221,35 @@ async def test_what_no_commit_can_hold_is_refused_whole(
 async def test_a_group_is_kept_beside_the_bundles(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    groups = AffinityRequests(sidecar.context, "east")
+    groups = AntiAffinity(sidecar.context, "east")
     await namespaces.create(FOUR, {})
-    assert await groups.group(NS) == ""
+    assert await groups.group(NS) is None
     await groups.put(NS, "fragile")
-    assert (await groups.group(NS), await groups.members("east", "fragile", "")) == (
+    assert (await groups.group(NS), await groups.members("east", "fragile", GroupQuery())) == (
         "fragile",
         [NS],
     )
-    assert await groups.members("east", "fragile", "other") == []
+    assert await groups.members("east", "fragile", GroupQuery(tenant="other")) == []
     path = znodes.local_policies(NS)
     node = await sidecar.hand.get(path)
     assert node is not None
     assert decode_boundaries(path, NS, node.data, node.stat.version) == Boundaries(
         NS, FOUR.bounds, node.stat.version
     )
-    await groups.put(NS, "")
-    await groups.put(NS, "")
-    assert await groups.group(NS) == ""
+    await groups.remove(NS)
+    await groups.remove(NS)
+    assert await groups.group(NS) is None
     with pytest.raises(NamespaceUnknown):
         await groups.put(Namespace("acme/none"), "fragile")
     with pytest.raises(Unfit, match="not this one, east"):
-        await groups.members("west", "fragile", "")
+        await groups.members("west", "fragile", GroupQuery())
 
 
 async def test_isolation_policies_are_one_document_of_pulsars(sidecar: LeaderAtWork) -> None:
-    isolation = IsolationRequests(
-        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
-    )
+    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
     assert await isolation.policies("east") == {}
-    await isolation.put("east", "gold", POLICY)
-    await isolation.put("east", "silver", {**POLICY, "namespaces": ["other/.*"]})
+    await isolation.put("east", "gold", policy())
+    await isolation.put("east", "silver", policy(namespaces=["other/.*"]))
     path = "/admin/clusters/east/namespaceIsolationPolicies"
     document = await stored(sidecar, path)
     assert document["gold"] == POLICY
@@ -279,25 +299,23 @@ async def test_what_a_policy_newly_forbids_is_moved_and_nothing_else(
     sidecar.lead()
     await eventually(lambda: sidecar.leading.leader_term)
     unloads = RecordedUnloads(refuses=leaving == 2)
-    isolation = IsolationRequests(sidecar.context, sidecar.leading, unloads.unload, "east")
+    isolation = Isolation(sidecar.context, sidecar.leading, unloads.unload, "east")
     if former is not None:
-        await isolation.put("east", "gold", {**POLICY, **former})
+        await isolation.put("east", "gold", policy(**former))
     assert unloads.asked == []
-    now = {**POLICY, "unload_scope": scope}
-    await isolation.put("east", "gold", now)
+    await isolation.put("east", "gold", policy(unload_scope=scope))
     # b1 is primary and b2 secondary: what they have may stay, and other namespaces too.
     assert unloads.asked == list(FOUR.bundles[2:][:leaving])
-    assert await isolation.policies("east") == {"gold": now}
+    given = {} if scope is None else {"unload_scope": scope}
+    assert await isolation.policies("east") == {"gold": {**without_scope(), **given}}
 
 
 async def test_only_the_leader_sets_a_policy_that_may_move_something(
     sidecar: LeaderAtWork,
 ) -> None:
-    isolation = IsolationRequests(
-        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
-    )
+    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
     with pytest.raises(Unavailable):
-        await isolation.put("east", "gold", {**POLICY, "unload_scope": "changed"})
+        await isolation.put("east", "gold", policy(unload_scope="changed"))
     assert await isolation.policies("east") == {}
 
 
@@ -306,18 +324,18 @@ async def test_each_broker_is_told_with_the_policies_about_it(
 ) -> None:
     await namespaces.create(FOUR, {})
     await sidecar.report(report(B1, 0.1, {FOUR.bundles[0]: 1.0}), report(B2, 0.1, {}))
-    isolation = IsolationRequests(
-        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
-    )
-    await isolation.put("east", "gold", POLICY)
+    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
+    await isolation.put("east", "gold", policy())
     assert await isolation.brokers("east") == [
-        IsolatedBroker(B1, "gold", is_primary=True, namespaces=("acme/.*",)),
-        IsolatedBroker(B2, "gold", is_primary=False, namespaces=("acme/.*",)),
+        BrokerPolicy(broker=B1, policy="gold", is_primary=True, namespaces=["acme/.*"]),
+        BrokerPolicy(broker=B2, policy="gold", is_primary=False, namespaces=["acme/.*"]),
     ]
-    brokers = BrokerRequests(sidecar.context, "east")
-    assert await brokers.owned("east", B1) == {FOUR.bundles[0]: "primary"}
+    topics = Topics(sidecar.context, HttpTopicsClient(HttpAssignClient()))
+    brokers = Brokers(sidecar.context, "east", topics)
+    owned = await brokers.owned("east", B1)
+    assert {bundle: one.assignment for bundle, one in owned.items()} == {FOUR.bundles[0]: "primary"}
     assert await brokers.owned("east", B2) == {}
-    assert await brokers.registered(None) == await brokers.registered("east") == [B1, B2]
+    assert await brokers.registered() == await brokers.registered("east") == [B1, B2]
     with pytest.raises(BrokerUnknown):
         await brokers.owned("east", BrokerId("b3:8080"))
     with pytest.raises(Missing):
@@ -325,15 +343,15 @@ async def test_each_broker_is_told_with_the_policies_about_it(
 
 
 async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
-    domains = DomainRequests(sidecar.context, "east")
-    await domains.put("east", "rack-1", [B1, B1])
+    domains = FailureDomains(sidecar.context, "east")
+    await domains.put("east", "rack-1", domain(B1, B1))
     path = "/admin/clusters/east/failureDomain/rack-1"
     assert decode_failure_domain(path, json.dumps(await stored(sidecar, path)).encode()) == (B1,)
     with pytest.raises(Conflict, match="is in failure domain rack-1 already"):
-        await domains.put("east", "rack-2", [B2, B1])
-    await domains.put("east", "rack-1", [B2])
-    await domains.put("east", "rack-2", [B1])
-    assert await domains.domains("east") == {"rack-1": (B2,), "rack-2": (B1,)}
+        await domains.put("east", "rack-2", domain(B2, B1))
+    await domains.put("east", "rack-1", domain(B2))
+    await domains.put("east", "rack-2", domain(B1))
+    assert await domains.domains("east") == {"rack-1": domain(B2), "rack-2": domain(B1)}
     await domains.remove("east", "rack-2")
     with pytest.raises(Missing):
         await domains.remove("east", "rack-2")
@@ -342,9 +360,9 @@ async def test_a_broker_is_in_one_failure_domain(sidecar: LeaderAtWork) -> None:
 async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
     sidecar: LeaderAtWork,
 ) -> None:
-    domains = DomainRequests(sidecar.context, "east")
+    domains = FailureDomains(sidecar.context, "east")
     outcomes = await asyncio.gather(
-        *(domains.put("east", name, [B1]) for name in ("a", "b", "c")), return_exceptions=True
+        *(domains.put("east", name, domain(B1)) for name in ("a", "b", "c")), return_exceptions=True
     )
     assert [type(one) for one in outcomes if one] == [Conflict, Conflict]
     assert len(await domains.domains("east")) == 1
@@ -356,18 +374,18 @@ async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
 async def test_a_bundle_has_its_own_quota_or_the_default(
     sidecar: LeaderAtWork, namespaces: NamespaceRequests
 ) -> None:
-    quotas = QuotaRequests(sidecar.context)
+    quotas = Quotas(sidecar.context)
     await namespaces.create(FOUR, {})
     assert await quotas.of_bundle(NS, FIRST) == await quotas.default() == DEFAULT_QUOTA
-    await quotas.put_default({**DEFAULT_QUOTA, "memory": 7.0})
-    await quotas.put(NS, FIRST, {**DEFAULT_QUOTA, "memory": 9.0})
+    await quotas.put_default(quota(7.0))
+    await quotas.put(NS, FIRST, quota(9.0))
     path = f"/loadbalance/resource-quota/acme/prod/{FIRST}"
     assert (await stored(sidecar, path))["memory"] == 9.0
     await quotas.reset(NS, FIRST)
     await quotas.reset(NS, FIRST)
     assert (await quotas.of_bundle(NS, FIRST))["memory"] == 7.0
     with pytest.raises(BundleUnknown):
-        await quotas.put(NS, "0x00000000_0x12345678", DEFAULT_QUOTA)
+        await quotas.put(NS, "0x00000000_0x12345678", quota(1.0))
 
 
 async def test_partitions_are_made_once_and_forgotten_once(
@@ -404,11 +422,9 @@ async def test_changes_of_many_at_once_are_all_kept(sidecar: LeaderAtWork) -> No
 async def test_spoilt_content_is_not_overwritten(sidecar: LeaderAtWork) -> None:
     path = "/admin/clusters/east/namespaceIsolationPolicies"
     await sidecar.hand.create(path, b"[spoilt")
-    isolation = IsolationRequests(
-        sidecar.context, sidecar.leading, RecordedUnloads().unload, "east"
-    )
+    isolation = Isolation(sidecar.context, sidecar.leading, RecordedUnloads().unload, "east")
     with pytest.raises(Unavailable, match="namespaceIsolationPolicies"):
-        await isolation.put("east", "gold", POLICY)
+        await isolation.put("east", "gold", policy())
     node = await sidecar.hand.get(path)
     assert node is not None
     assert node.data == b"[spoilt"
@@ -421,4 +437,4 @@ async def test_without_a_connection_nothing_is_promised(
     with pytest.raises(Unavailable):
         await namespaces.create(FOUR, {})
     with pytest.raises(Unavailable):
-        await QuotaRequests(sidecar.context).default()
+        await Quotas(sidecar.context).default()

@@ -7,11 +7,11 @@ from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.ports import LedgerWish
+from loadmanager.ports import DecisionFilter
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
-TEN = LedgerWish(limit=10)
+TEN = DecisionFilter(limit=10)
 MOVE = Move(A, B1, B2, Cause.OVERLOADED)
 
 
@@ -69,7 +69,7 @@ def test_decisions_are_found_by_kind_namespace_and_time() -> None:
     past.placed([Move(B, B1, B2, Cause.REQUESTED), Move(other, B2, B1, Cause.DRAINING)])
 
     def found(**wish: Any) -> list[str]:
-        return [one.subject for one in past.decisions(LedgerWish(limit=10, **wish))]
+        return [one.subject for one in past.decisions(DecisionFilter(limit=10, **wish))]
 
     assert found() == [other, B, A]
     assert found(kinds=["unload"]) == [B]
@@ -98,7 +98,7 @@ def test_the_last_move_outlives_later_refusals() -> None:
     )
     assert past.about(A) == (left_alone, MOVED)
     assert past.decisions(TEN) == [left_alone, MOVED]
-    assert past.decisions(LedgerWish(limit=1)) == [left_alone]
+    assert past.decisions(DecisionFilter(limit=1)) == [left_alone]
     assert past.refusals == {A: [refusal]}
     assert (past.rounds, past.last_round_at_ms) == (2, 2000)
 
@@ -149,7 +149,7 @@ def test_both_bounds_hold_and_the_oldest_goes_first() -> None:
 
 def test_before_the_first_round_there_are_no_refusals_to_tell() -> None:
     past = DecisionLog(SetClock(), 4)
-    assert (past.refusals, past.rounds, past.decisions(LedgerWish(limit=5))) == (None, 0, [])
+    assert (past.refusals, past.rounds, past.decisions(DecisionFilter(limit=5))) == (None, 0, [])
 
 
 def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
@@ -157,16 +157,18 @@ def test_the_ledger_is_read_page_by_page_and_through_filters() -> None:
     bundles = [BundleId(f"t/n/{number}") for number in range(5)]
     for bundle in bundles:
         past.placed([Move(bundle, None, B1, Cause.UNOWNED)])
-    first = past.decisions(LedgerWish(limit=2))
-    rest = past.decisions(LedgerWish(limit=10, before=first[-1].number))
+    first = past.decisions(DecisionFilter(limit=2))
+    rest = past.decisions(DecisionFilter(limit=10, before=first[-1].number))
     assert [one.subject for one in (*first, *rest)] == bundles[::-1]
     past.unplaced([Refusal(bundles[0], Reason.NO_CANDIDATE)])
-    told = past.decisions(LedgerWish(limit=10, subject=bundles[0]))
+    told = past.decisions(DecisionFilter(limit=10, subject=bundles[0]))
     assert [one.outcome for one in told] == [Outcome.LEFT_ALONE, Outcome.PLACED]
-    assert past.decisions(LedgerWish(limit=10, subject=bundles[0], outcome="placed")) == told[1:]
-    assert past.decisions(LedgerWish(limit=10, broker="b9:8080")) == []
-    assert past.decisions(LedgerWish(limit=10, round=7)) == []
-    assert len(past.decisions(LedgerWish(limit=10, broker=B1))) == 5
+    assert (
+        past.decisions(DecisionFilter(limit=10, subject=bundles[0], outcome="placed")) == told[1:]
+    )
+    assert past.decisions(DecisionFilter(limit=10, broker="b9:8080")) == []
+    assert past.decisions(DecisionFilter(limit=10, round=7)) == []
+    assert len(past.decisions(DecisionFilter(limit=10, broker=B1))) == 5
 
 
 def test_a_move_that_was_not_ordered_is_not_remembered() -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from stories import place_all, story
 
+from loadmanager.admin.drains import Marked
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.wire import DrainMark, decode_drain_mark
@@ -216,17 +217,17 @@ async def test_marks_tell_who_and_why_and_are_set_and_removed_again_without_harm
     with pytest.raises(BrokerUnknown, match="registered or marked"):
         await asked.status(type(host.name)("nowhere:8080"))
     await asked.unmark(host.name)
-    assert (await asked.status(host.name)).mark is None
+    assert (await asked.status(host.name)).marked is None
     await asked.mark(host.name, by="ann", reason="disk")
     await asked.mark(host.name, by="bob", reason="")
-    mark = (await asked.status(host.name)).mark
+    mark = (await asked.status(host.name)).marked
     assert mark is not None
     assert (mark.by, mark.reason) == ("ann", "disk")
     await cluster.write(znodes.draining(host.name), b"[")
-    assert (await asked.status(host.name)).mark == DrainMark()
+    assert (await asked.status(host.name)).marked == Marked.model_validate(DrainMark())
     await asked.unmark(host.name)
     status = await asked.status(host.name)
-    assert (status.mark, status.registered) == (None, True)
+    assert (status.marked, status.registered) == (None, True)
 
 
 # --- sidecars that stop ------------------------------------------------------------

@@ -22,7 +22,13 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
 from loadmanager.core.wire import LeaderRecord
-from loadmanager.ports import LeaderElsewhere, LedgerWish, SubjectUnknown, TaskWish, Unavailable
+from loadmanager.ports import (
+    DecisionFilter,
+    LeaderElsewhere,
+    SubjectUnknown,
+    TaskFilter,
+    Unavailable,
+)
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -128,7 +134,7 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
     await sidecar.report(*HOT)
     sidecar.lead()
     await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
-    decisions = sidecar.accounting.decisions(LedgerWish(limit=2000))
+    decisions = sidecar.accounting.decisions(DecisionFilter(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
     account = sidecar.accounting.explain(moved.subject)
@@ -171,7 +177,7 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     broker = await slow.leading.assign(BUNDLES[0])
-    (decision,) = slow.accounting.decisions(LedgerWish(limit=10))
+    (decision,) = slow.accounting.decisions(DecisionFilter(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
         BUNDLES[0],
         Outcome.PLACED,
@@ -184,9 +190,9 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     await slow.report(*HOT[1:])
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
-    assert not slow.accounting.tasks(TaskWish(limit=10)).tasks
+    assert not slow.accounting.tasks(TaskFilter(limit=10)).tasks
     targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
-    told = slow.accounting.tasks(TaskWish(limit=1))
+    told = slow.accounting.tasks(TaskFilter(limit=1))
     assert (told.leader, told.epoch, told.found) == (ME, slow.leader_term.look().epoch, 2)
     (oldest,) = told.tasks
     assert (oldest.bundles, oldest.target) == (BUNDLES[:1], targets[BUNDLES[0]])
@@ -194,8 +200,8 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     assert 0 <= told.age_s(oldest) < 60
     assert abs(told.wall_ms(oldest.proposed_at_s) - told.at_ms) < 60_000
     await slow.write(znodes.owned(oldest.target), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.accounting.tasks(TaskWish(limit=10, live=True)).found == 1)
-    told = slow.accounting.tasks(TaskWish(limit=10))
+    await eventually(lambda: slow.accounting.tasks(TaskFilter(limit=10, live=True)).found == 1)
+    told = slow.accounting.tasks(TaskFilter(limit=10))
     assert [(one.bundle, one.state) for one in told.tasks] == [
         (BUNDLES[1], TaskState.ORDERED),
         (BUNDLES[0], TaskState.SERVING),
@@ -216,12 +222,12 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
     await eventually(lambda: slow.leading.leader_term)
     assert shown_s() == 0
     targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
-    older, newer = slow.accounting.tasks(TaskWish(limit=2)).tasks
+    older, newer = slow.accounting.tasks(TaskFilter(limit=2)).tasks
     now_s = slow.context.clock.monotonic_s
     before_s, value_s, after_s = now_s(), shown_s(), now_s()
     assert before_s - older.proposed_at_s <= value_s <= after_s - older.proposed_at_s
     await slow.write(znodes.owned(targets[0]), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.accounting.tasks(TaskWish(limit=2, live=True)).found == 1)
+    await eventually(lambda: slow.accounting.tasks(TaskFilter(limit=2, live=True)).found == 1)
     assert shown_s() <= now_s() - newer.proposed_at_s
     await slow.stop_leading()
     assert shown_s() == 0
@@ -237,7 +243,7 @@ async def test_decisions_and_explanations_have_their_task_in_its_present_state(
     (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
 
     def decided() -> tuple[int, TaskState | None]:
-        (listed,) = slow.accounting.decisions(LedgerWish(limit=10))
+        (listed,) = slow.accounting.decisions(DecisionFilter(limit=10))
         (explained,) = slow.accounting.explain(BUNDLES[0]).explanation.decisions
         assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
         return listed.task, listed.task_state
@@ -304,14 +310,14 @@ async def test_another_leader_is_told_with_its_address(slow: LeaderAtWork) -> No
     )
     await slow.elect(other)
     with pytest.raises(LeaderElsewhere) as caught:
-        slow.accounting.decisions(LedgerWish(limit=1))
+        slow.accounting.decisions(DecisionFilter(limit=1))
     assert caught.value.sidecar_url == "http://b2:7750"
 
 
 async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) -> None:
     await slow.elect(LeaderRecord(broker=B2, service_url="http://b2:8080"))
     with pytest.raises(Unavailable, match="the leader b2:8080 has no sidecar to ask"):
-        slow.accounting.decisions(LedgerWish(limit=1))
+        slow.accounting.decisions(DecisionFilter(limit=1))
 
 
 async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:

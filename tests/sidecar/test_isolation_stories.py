@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from stories import place_all, story
 
-from loadmanager.admin.isolation import IsolationRequests
+from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import Namespace
@@ -16,23 +16,23 @@ from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 CLUSTER = "standalone"
 
 
-def isolation(agent: Agent) -> IsolationRequests:
+def isolation(agent: Agent) -> Isolation:
     """Return what one sidecar does for those who set isolation policies."""
     app = agent.app
-    return IsolationRequests(agent.context, app.leading, app.unload_requests.unload, CLUSTER)
+    return Isolation(agent.context, app.leading, app.unload_requests.unload, CLUSTER)
 
 
-def only_on(broker: str) -> dict[str, object]:
+def only_on(broker: str, **more: str) -> IsolationPolicy:
     """Return a policy that keeps the namespace of the stories on one broker's host."""
-    return {
+    policy = {
         "namespaces": [NAMESPACE],
         "primary": [broker.partition(":")[0]],
-        "secondary": [],
         "auto_failover_policy": {
             "policy_type": "min_available",
             "parameters": {"min_limit": "1", "usage_threshold": "100"},
         },
     }
+    return IsolationPolicy.model_validate({**policy, **more})
 
 
 @story()
@@ -68,11 +68,11 @@ async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster
 async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) -> None:
     await place_all(cluster, await cluster.make_namespace(2))
     follower = next(agent for agent in cluster.living if not agent.leads)
-    policy = only_on(cluster.hosts[0].name)
+    chosen = cluster.hosts[0].name
     with pytest.raises(LeaderElsewhere):
-        await isolation(follower).put(CLUSTER, "gold", policy)
+        await isolation(follower).put(CLUSTER, "gold", only_on(chosen))
     assert await isolation(follower).policies(CLUSTER) == {}
-    await isolation(follower).put(CLUSTER, "gold", {**policy, "unload_scope": "none"})
+    await isolation(follower).put(CLUSTER, "gold", only_on(chosen, unload_scope="none"))
     assert set(await isolation(cluster.leader).policies(CLUSTER)) == {"gold"}
 
 

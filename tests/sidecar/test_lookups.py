@@ -220,19 +220,19 @@ async def test_the_picture_s_version_grows_only_when_an_answer_can_change(
     topics = await place_all(cluster, boundaries)
     agent = cluster.agents[0]
     await cluster.until(lambda: all(at.serving for at in agent.cluster_state.owners.values()))
-    version = agent.app.answering.picture_version
+    version = agent.app.answering.cluster_state_version
     cluster.hosts[0].cpu_fraction = 0.5  # A new report, but the same addresses.
     reports = agent.cluster_state.loads.reports
     await cluster.until(lambda: agent.host.name in reports)
     before = reports[agent.host.name]
     await cluster.until(lambda: reports[agent.host.name] != before)
-    assert agent.app.answering.picture_version == version
+    assert agent.app.answering.cluster_state_version == version
     server = cluster.server(boundaries.bundles[0])
     other = next(host for host in cluster.hosts if host is not server)
     await cluster.move(boundaries.bundles[0], other)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [other])
     await cluster.settled(boundaries.bundles)
-    assert agent.app.answering.picture_version > version
+    assert agent.app.answering.cluster_state_version > version
     assert (await agent.look_up(topics[0])).broker == other.name
 
 

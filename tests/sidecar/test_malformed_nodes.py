@@ -164,11 +164,11 @@ async def test_changed_and_deleted_boundaries_are_heard_of(cluster: Cluster) -> 
     path = znodes.local_policies(NAMESPACE)
     await cluster.write(path, encode_boundaries(Boundaries.even(NAMESPACE, 4)))
     await cluster.until(lambda: len(agent.cluster_state.known_boundaries(NAMESPACE).bundles) == 4)  # type: ignore[union-attr]
-    version = agent.app.answering.picture_version
+    version = agent.app.answering.cluster_state_version
     operator = await cluster.operator()
     await operator.delete(path)
     await cluster.until(lambda: agent.cluster_state.known_boundaries(NAMESPACE) is None)
-    assert agent.app.answering.picture_version > version
+    assert agent.app.answering.cluster_state_version > version
     assert agent.app.answering.owner_if_known(topics[0]) is None
     again = await cluster.make_namespace(2)
     assert (await agent.look_up(topic_in(again, again.bundles[0]))).bundle == again.bundles[0]

@@ -20,7 +20,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire import LeaderRecord
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import LeaderElsewhere, LedgerWish, PreviewWish, Unavailable, Unfit
+from loadmanager.ports import DecisionFilter, LeaderElsewhere, PlanOverrides, Unavailable, Unfit
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")
@@ -84,7 +84,7 @@ async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
     sidecar.lead()
 
     def observed() -> bool:
-        wish = LedgerWish(limit=1, outcome="observed")
+        wish = DecisionFilter(limit=1, outcome="observed")
         return bool(sidecar.leading.leader_term and sidecar.accounting.decisions(wish))
 
     await eventually(observed)
@@ -145,24 +145,24 @@ async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     before = idle.leader_term.look().memory
     previews = PreviewRequests(idle.leading)
-    preview = await previews.plan(PreviewWish())
+    preview = await previews.plan(PlanOverrides())
     assert {move.source for move in preview.plan.moves} == {B1}
     assert idle.leader_term.look().memory == before
     assert await orders_away(idle) == 0
-    assert (await previews.plan(PreviewWish())).plan.moves == preview.plan.moves
+    assert (await previews.plan(PlanOverrides())).plan.moves == preview.plan.moves
 
 
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     previews = PreviewRequests(idle.leading)
-    preview = await previews.plan(PreviewWish(shedder="overload"))
+    preview = await previews.plan(PlanOverrides(shedder="overload"))
     assert preview.in_force.shedder
     assert preview.in_force.shedder.strategy == "overload"
-    none = await previews.plan(PreviewWish(settings=("moves_per_round=0",)))
+    none = await previews.plan(PlanOverrides(settings=("moves_per_round=0",)))
     assert none.plan.moves == ()
     assert Reason.ROUND_BUDGET in {one.reason for one in none.plan.refusals}
-    for wish in (PreviewWish(shedder="none"), PreviewWish(settings=("threshold=x",))):
+    for wish in (PlanOverrides(shedder="none"), PlanOverrides(settings=("threshold=x",))):
         with pytest.raises(Unfit):
             await previews.plan(wish)
 
@@ -170,12 +170,12 @@ async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: Leade
 async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
     previews = PreviewRequests(idle.leading)
     with pytest.raises(Unavailable):
-        await previews.plan(PreviewWish())
+        await previews.plan(PlanOverrides())
     await idle.elect(
         LeaderRecord(
             broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
         )
     )
     with pytest.raises(LeaderElsewhere):
-        await previews.plan(PreviewWish())
+        await previews.plan(PlanOverrides())
     assert ME == B1

@@ -23,7 +23,7 @@ from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, run_rounds
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import Conflict, Missing, PreviewWish, Unavailable, Unfit
+from loadmanager.ports import Conflict, Missing, PlanOverrides, Unavailable, Unfit
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")
@@ -67,14 +67,14 @@ async def published(at_work: LeaderAtWork, document: CostDocument | None) -> Non
 async def test_the_leader_decides_by_what_is_published_from_then_on(idle: LeaderAtWork) -> None:
     await sampled(idle)
     previews = PreviewRequests(idle.leading)
-    by_shares = await previews.plan(PreviewWish())
+    by_shares = await previews.plan(PlanOverrides())
     assert {move.target for move in by_shares.plan.moves} == {B2}
     await published(idle, COSTS)
-    by_costs = await previews.plan(PreviewWish())
+    by_costs = await previews.plan(PlanOverrides())
     assert not by_costs.plan.moves
     assert Reason.NO_IMPROVEMENT in {one.reason for one in by_costs.plan.refusals}
     await published(idle, None)
-    assert (await previews.plan(PreviewWish())).plan.moves == by_shares.plan.moves
+    assert (await previews.plan(PlanOverrides())).plan.moves == by_shares.plan.moves
 
 
 async def test_rounds_move_nothing_to_brokers_that_cannot_bear_it() -> None:
@@ -154,10 +154,10 @@ async def test_a_preview_of_other_settings_computes_with_the_same_costs(idle: Le
     await sampled(idle)
     await published(idle, COSTS)
     previews = PreviewRequests(idle.leading)
-    other = await previews.plan(PreviewWish(settings=("margin=0.01",)))
+    other = await previews.plan(PlanOverrides(settings=("margin=0.01",)))
     assert other.in_force.cost["model"] == "learned"
     assert not other.plan.moves
-    without = await previews.plan(PreviewWish(settings=("learned_costs=false",)))
+    without = await previews.plan(PlanOverrides(settings=("learned_costs=false",)))
     assert without.in_force.cost == {"model": "traffic_share"}
     assert without.plan.moves
 

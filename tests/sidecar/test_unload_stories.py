@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from stories import place_all, story
 
+from loadmanager.admin.unloads import UnloadedBundle
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.orders import SplitOrder
@@ -16,7 +17,6 @@ from loadmanager.ports import (
     LeaderElsewhere,
     NamespaceUnknown,
     Unavailable,
-    Unloaded,
     UnloadRefused,
 )
 from loadmanager.testbed.faults.agent import Agent
@@ -25,7 +25,7 @@ from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.topics import topic_in
 
 
-async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> Unloaded:
+async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:
     """Ask the leader to unload ``bundle``, and return where it went once that is done."""
     range_text = bundle.rpartition("/")[2]
     destination = to.name if to else None
@@ -138,7 +138,7 @@ async def test_all_bundles_of_a_namespace_change_their_broker_a_few_at_a_time(
 @story()
 async def test_what_nobody_owns_is_unloaded_already(cluster: Cluster) -> None:
     boundaries = await cluster.make_namespace(2)
-    nothing = Unloaded(bundle=boundaries.bundles[0])
+    nothing = UnloadedBundle(bundle=boundaries.bundles[0], source=None, target=None, took_s=0.0)
     assert await unload(cluster, boundaries.bundles[0]) == nothing
     assert await unload(cluster, boundaries.bundles[0], cluster.hosts[1]) == nothing
     await cluster.leader.app.unload_requests.unload(NAMESPACE, None, None)

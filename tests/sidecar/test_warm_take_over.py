@@ -17,7 +17,7 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Disconnected, LedgerWish, Operation, Stat
+from loadmanager.ports import DecisionFilter, Disconnected, Operation, Stat
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster
 
@@ -297,7 +297,7 @@ def test_only_what_was_ordered_is_remembered_as_moved(applied: bool) -> None:
         await asyncio.sleep(0.01)
         first = {entry["bundle"] for entry in cluster.warnings("bundle.move.decided")}
         assert not first & _leader_term(leader).look().memory.moved_at_s.keys()
-        decisions = _leader_term(leader).decision_log.decisions(LedgerWish(limit=50))
+        decisions = _leader_term(leader).decision_log.decisions(DecisionFilter(limit=50))
         assert not [one for one in decisions if one.outcome == "moved"]
         await asyncio.sleep(5.0)
         publishing.cancel()

@@ -30,7 +30,6 @@ from loadmanager.wiring.sidecar import (
     free_port,
     make_history,
     make_identity,
-    server_settings,
     zookeeper_options,
 )
 
@@ -147,11 +146,6 @@ def test_access_and_host_name_checks_reach_zookeeper_s_options() -> None:
     section = {**login, "tls_verify_hostname": False, "creator_only": False}
     options = zookeeper_options(make_config(zookeeper=section))
     assert (options.tls_verify_hostname, options.creator_only) == (False, False)
-
-
-def test_the_times_of_the_server_are_those_of_the_configuration() -> None:
-    made = server_settings(make_config(http={"keepalive_s": 20, "stop_s": 0.5, "backlog": 7}))
-    assert (made.keepalive_s, made.stop_s, made.backlog) == (20.0, 0.5, 7)
 
 
 def test_a_split_policy_is_made_of_the_configuration() -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmanager.adapters.history.disk import LocalDisk
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.core.history import read_line
 
 
 @dataclass
-class FailingDisk(LocalDisk):
+class FailingDisk(Disk):
     """The local disk, with room for ``free_bytes`` more and calls that fail by name."""
 
     free_bytes: int = 1 << 40

@@ -22,15 +22,16 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot import in_force
+from loadmanager.leader.explain import Explainer
 from loadmanager.ports import (
     Account,
     Assessment,
+    DecisionFilter,
     LeaderElsewhere,
-    LedgerWish,
     ShadowList,
     SubjectUnknown,
+    TaskFilter,
     TaskList,
-    TaskWish,
     Unavailable,
 )
 
@@ -176,8 +177,8 @@ BROKER_STORY = replace(
 
 
 @dataclass
-class FakeLeaderQueries:
-    """A `LeaderQueries`. ``elsewhere`` is the leader's address, ``away`` that there is none."""
+class FakeLeaderQueries(Explainer):
+    """Canned answers. ``elsewhere`` is the leader's address, ``away`` that there is none."""
 
     stories: dict[str, Explanation] = field(
         default_factory=lambda: {BUNDLE: BUNDLE_STORY, B1: BROKER_STORY}
@@ -203,7 +204,7 @@ class FakeLeaderQueries:
             raise SubjectUnknown(f"{subject}: no such broker is registered")
         return Account(
             explanation=self.stories[subject],
-            tasks=self._listed(TaskWish(limit=2, bundle=subject)),
+            tasks=self._listed(TaskFilter(limit=2, bundle=subject)),
             assessment=self._assessment(),
             leader=B1,
             epoch=4,
@@ -227,17 +228,17 @@ class FakeLeaderQueries:
         self._answer("shadows")
         return self.beside
 
-    def decisions(self, wish: LedgerWish) -> Sequence[Decision]:
+    def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
         """Return the canned decisions that are wanted."""
         self._answer(f"decisions {wish.limit}")
         return [one for one in (LEFT_ALONE, MOVED) if wish.wants(one)][: wish.limit]
 
-    def tasks(self, wish: TaskWish) -> TaskList:
+    def tasks(self, wish: TaskFilter) -> TaskList:
         """Return the canned tasks that are wanted, at 190 s of the leader's clock."""
         self._answer(f"tasks {wish.limit}")
         return self._listed(wish)
 
-    def _listed(self, wish: TaskWish) -> TaskList:
+    def _listed(self, wish: TaskFilter) -> TaskList:
         wanted = [one for one in (LIVE, ENDED) if wish.wants(one)]
         return TaskList(
             tasks=wanted[: wish.limit],

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from loadmanager.admin.unloads import UnloadedBundle
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.ports import Unavailable, Unloaded
+from loadmanager.ports import Unavailable
 
 
 @dataclass
@@ -16,7 +17,7 @@ class RecordedUnloads:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         assert destination is None
         self.asked.append(f"{namespace}/{range_text}")
         if self.refuses:

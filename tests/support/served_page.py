@@ -6,7 +6,8 @@ from functools import partial
 
 from aiohttp import web
 
-from loadmanager.adapters.http.live import Feed, LivePage, OverviewReader
+from loadmanager.adapters.http.live.feed import Feed, OverviewReader
+from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.routes import Route, target_of
 
 

@@ -1,1 +1,1 @@
-"""Brokers as an agent commands them: the HTTP contract, and an in-memory broker that keeps it."""
+"""The broker contract over HTTP, and the client by which an agent commands its broker."""

@@ -76,7 +76,7 @@ class Body(BaseModel):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return the body that says what ``value`` does: their fields have the same names."""
+        """Return the body with the attributes of ``value``, which have the same names."""
         return cls.model_validate(value, from_attributes=True)
 
     def to_json(self) -> bytes:
@@ -157,7 +157,7 @@ class TopicsAnswer(Body):
 
     @classmethod
     def busiest_of(cls, topics: Mapping[TopicName, Rates]) -> Self:
-        """Return the answer that lists ``topics``: if there are too many, the busiest."""
+        """Return the answer that lists ``topics``; if there are too many, only the busiest."""
         busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
         return cls(topics={str(topic): RatesBody.of(traffic) for topic, traffic in busiest})
 
@@ -173,13 +173,13 @@ class TopicsAnswer(Body):
 
 
 class ErrorAnswer(Body):
-    """Every answer that is no success says why."""
+    """The reason in every answer that is no success."""
 
     reason: str
 
 
 class PublishAnswer(Body):
-    """The in-memory broker took a message, at this time of its own clock."""
+    """The in-memory broker accepted a message, at this time of its own clock."""
 
     incarnation: str
     bundle: Bundle

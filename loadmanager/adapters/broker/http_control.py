@@ -37,7 +37,7 @@ _WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ControlUrl:
-    """Where the broker is asked and commanded, and why there."""
+    """The URL to which commands to the broker are sent, and the reason for it."""
 
     url: str
     why: str
@@ -69,8 +69,8 @@ async def control_url_of(broker: BrokerId, configured: str) -> ControlUrl:
 # Some thirty thousand bundles' statistics; far more than one broker serves.
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 CONNECTIONS: Final = 40
-"""One for each command to a bundle that the agent gives at once (32), with some for stats
-and the lease: a renewal that waited behind slow loads could lose the lease."""
+"""One for each of the 32 concurrent commands of the agent, and some for statistics and the lease:
+a renewal that waited for slow loads could lose the lease."""
 
 _OK: Final = 200
 _NO_CONTENT: Final = 204
@@ -124,7 +124,7 @@ class HttpBrokerControl:
         self._closed = False
 
     async def health(self, timeout_s: float) -> None:
-        """Return if the broker says within ``timeout_s`` that it works."""
+        """Return if the broker reports within ``timeout_s`` that it is healthy."""
         await self._command("GET", f"{self.root}/health", _OK, timeout_s=timeout_s)
 
     async def stats(self) -> BrokerStats:
@@ -176,7 +176,7 @@ class HttpBrokerControl:
         await self._command("DELETE", url, _NO_CONTENT, timeout_s=self._unload_timeout_s)
 
     async def close(self) -> None:
-        """Give back connections; later commands find the broker unreachable."""
+        """Close connections; later commands raise `BrokerUnreachable`."""
         self._closed = True
         if self._session is not None:
             await self._session.close()

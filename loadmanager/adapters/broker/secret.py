@@ -37,7 +37,7 @@ def read_secret(path: Path) -> str:
     return found
 
 
-def demanding(secret: str) -> Middleware:
+def require_secret(secret: str) -> Middleware:
     """Return a middleware that answers 401 to requests of the contract without ``secret``.
 
     Health needs none: it reveals nothing and changes nothing, and probes have no secret.

@@ -8,15 +8,10 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.history.disk import Disk, LocalDisk
-from loadmanager.adapters.history.keeping import Retention, recover
-from loadmanager.adapters.history.shelves import (
-    HistoryUnavailable,
-    LocalShelf,
-    RemoteShelf,
-    Shelf,
-)
+from loadmanager.adapters.history.disk import Disk
+from loadmanager.adapters.history.retention import Retention, recover
 from loadmanager.adapters.history.sink import Pace, ThreadedHistory
+from loadmanager.adapters.history.storage import HistoryUnavailable, RemoteStorage, Storage
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history import Origin, Stream
@@ -29,7 +24,7 @@ _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 _DAY_S: Final = 86_400.0
 _CLOSE_S: Final = 600.0
-_NEW_DISK: Final = LocalDisk()
+_NEW_DISK: Final = Disk()
 
 
 def open_history(
@@ -59,17 +54,16 @@ def open_history(
         roll_s=settings.roll_interval_s,
         level=settings.compression_level,
     )
-    local = LocalShelf(disk, top, word)
-    shelf: Shelf = local
+    storage = Storage(disk, top, word)
     if settings.is_remote:
-        shelf = RemoteShelf(settings.dir, local, word, retention, wall_ms)
+        storage = RemoteStorage(settings.dir, storage, retention, wall_ms)
     return ThreadedHistory(
         [
             StreamWriter(stream, origin, top, disk, rolling, monotonic_s=monotonic_s)
             for stream in Stream
             if settings.write in {"all", stream.value}
         ],
-        shelf,
+        storage,
         pace=Pace(
             flush_s=settings.flush_interval_s, most_waiting=settings.queue_records, wait=wait
         ),
@@ -92,7 +86,7 @@ def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
         HistoryUnavailable: the history is not complete.
         OSError: the directory cannot be read.
     """
-    recover(LocalDisk(), directory, writer_word(origin.writer))
+    recover(Disk(), directory, writer_word(origin.writer))
     settings = HistorySettings(
         dir=str(directory),
         compression_level=1,
@@ -122,4 +116,4 @@ def finish_left(directory: Path) -> int:
 
     Files of writers that are alive on this host are left unchanged. Raises `OSError`.
     """
-    return sum(one.kept_bytes > 0 for one in recover(LocalDisk(), directory))
+    return sum(one.kept_bytes > 0 for one in recover(Disk(), directory))

@@ -4,11 +4,11 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from loadmanager.adapters.history.disk import LocalDisk
+from loadmanager.adapters.history.disk import Disk
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history import KINDS, read_line
 
@@ -37,16 +37,7 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        return {
-            "files": self.files,
-            "unfinished": self.unfinished,
-            "lines": self.lines,
-            "kinds": dict(sorted(self.kinds.items())),
-            "given_up": self.given_up,
-            "missing": self.missing,
-            "repeated": self.repeated,
-            "faults": self.faults,
-        }
+        return {**asdict(self), "kinds": dict(sorted(self.kinds.items()))}
 
     def summary(self) -> Iterator[str]:
         """Yield it as lines of text."""
@@ -63,7 +54,7 @@ def check_history(directory: Path) -> Findings:
     """Return the findings about the finished files of a directory."""
     found = Findings()
     runs: dict[_Series, list[_Run]] = {}
-    for file in LocalDisk().find(directory):
+    for file in Disk().find(directory):
         if file.name.is_open:
             found.unfinished += 1
             continue

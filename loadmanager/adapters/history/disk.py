@@ -1,4 +1,4 @@
-"""The file system operations of the history writer, as a port, so that tests can make them fail."""
+"""The file operations of the history writer, in one class that tests can make fail."""
 
 import contextlib
 import fcntl
@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from loadmanager.core.history.files import FileName, hour_of_partition
 
@@ -21,45 +20,14 @@ class Found:
     size_bytes: int
 
 
-class Disk(Protocol):
-    """The writer's operations on files. All raise `OSError`."""
+class Disk:
+    """The writer's operations on files of this host. All raise `OSError`."""
 
     def create(self, path: Path) -> int:
-        """Create a file with its folders, and lock it against adoption by others."""
+        """Create a file with its folders, and lock it against adoption by others.
 
-    def adopt(self, path: Path) -> int | None:
-        """Open a file that a killed writer left; None while its writer is alive."""
-
-    def append(self, fd: int, data: bytes, offset: int) -> None:
-        """Write all of ``data`` at ``offset``, over the remains of a failed attempt."""
-
-    def sync(self, fd: int) -> None:
-        """Return when all written data would survive a power failure."""
-
-    def read(self, fd: int, size: int, offset: int) -> bytes:
-        """Return up to ``size`` bytes."""
-
-    def is_there(self, fd: int, path: Path) -> bool:
-        """Return whether the open file is still the one at ``path``."""
-
-    def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
-        """Truncate a file to ``size``, sync it, rename it to ``whole``, and close it."""
-
-    def close(self, fd: int) -> None:
-        """Close a file."""
-
-    def remove(self, path: Path) -> None:
-        """Delete a file, and its folders if they are empty."""
-
-    def find(self, top: Path) -> Iterator[Found]:
-        """Yield every file of history below ``top``, of any writer, oldest hour first."""
-
-
-class LocalDisk:
-    """The `Disk` of this host."""
-
-    def create(self, path: Path) -> int:
-        """Create a file. The kernel releases its lock when the process ends."""
+        The kernel releases the lock when the process ends.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
@@ -71,7 +39,7 @@ class LocalDisk:
         return fd
 
     def adopt(self, path: Path) -> int | None:
-        """Open a file that a killed writer left."""
+        """Open a file that a killed writer left; None while its writer is alive."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,22 +49,22 @@ class LocalDisk:
         return fd
 
     def append(self, fd: int, data: bytes, offset: int) -> None:
-        """Write at an offset."""
+        """Write all of ``data`` at ``offset``, over the remains of a failed attempt."""
         rest = memoryview(data)
         while rest:
             written = os.pwrite(fd, rest, offset)
             rest, offset = rest[written:], offset + written
 
     def sync(self, fd: int) -> None:
-        """Sync the file to disk."""
+        """Return when all written data would survive a power failure."""
         os.fsync(fd)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
-        """Read at an offset."""
+        """Return up to ``size`` bytes."""
         return os.pread(fd, size, offset)
 
     def is_there(self, fd: int, path: Path) -> bool:
-        """Compare the open file with the one of that name."""
+        """Return whether the open file is still the one at ``path``."""
         try:
             named = path.stat()
         except FileNotFoundError:
@@ -104,7 +72,7 @@ class LocalDisk:
         return os.path.samestat(named, os.fstat(fd))
 
     def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
-        """Rename a complete file to its final name."""
+        """Truncate a file to ``size``, sync it, rename it to ``whole``, and close it."""
         os.ftruncate(fd, size)
         os.fsync(fd)
         path.rename(whole)
@@ -114,11 +82,11 @@ class LocalDisk:
             _sync_folder(whole.parent)
 
     def close(self, fd: int) -> None:
-        """Close it."""
+        """Close a file."""
         os.close(fd)
 
     def remove(self, path: Path) -> None:
-        """Delete a file."""
+        """Delete a file, and its folders if they are empty."""
         path.unlink()
         for folder in (path.parent, path.parent.parent):
             # Another writer may have files in it; if it just came empty, that is enough, too.
@@ -126,7 +94,7 @@ class LocalDisk:
                 folder.rmdir()
 
     def find(self, top: Path) -> Iterator[Found]:
-        """Search the folders of all hours."""
+        """Yield every file of history below ``top``, of any writer, oldest hour first."""
         for date in _sorted(top, "date="):
             for folder in _sorted(date, "hour="):
                 hour = hour_of_partition(f"{date.name}/{folder.name}")

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
-from loadmanager.adapters.history.keeping import Recovered, Retention, expired
-from loadmanager.adapters.history.shelves import HistoryUnavailable, Shelf
+from loadmanager.adapters.history.retention import Recovered, Retention, expired
+from loadmanager.adapters.history.storage import HistoryUnavailable, Storage
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.core.history import Record, Stream, lost_record
 from loadmanager.telemetry.history import HistoryMetrics
@@ -61,7 +61,7 @@ class ThreadedHistory:
     def __init__(
         self,
         writers: Iterable[StreamWriter],
-        shelf: Shelf,
+        storage: Storage,
         *,
         pace: Pace,
         retention: Retention,
@@ -71,7 +71,7 @@ class ThreadedHistory:
         wall_ms: Callable[[], int],
     ) -> None:
         self._writers: Mapping[Stream, StreamWriter] = {one.stream: one for one in writers}
-        self._shelf = shelf
+        self._storage = storage
         self._pace = pace
         self._retention = retention
         self._recover = recover
@@ -88,7 +88,7 @@ class ThreadedHistory:
         self._tidy_at_s = 0.0
         self.trouble = ""
 
-    # --- for who offers --------------------------------------------------------------
+    # --- for callers -------------------------------------------------------------------
 
     def wants(self, stream: Stream) -> bool:
         """Return whether records of a stream are written."""
@@ -188,7 +188,7 @@ class ThreadedHistory:
                         cut_bytes=one.cut_bytes,
                     )
                 self._recovered = True
-            self._metrics.uploads.inc(self._shelf.put_away())
+            self._metrics.uploads.inc(self._storage.store())
             if self._monotonic_s() >= self._tidy_at_s:
                 self._tidy()
                 self._tidy_at_s = self._monotonic_s() + _TIDY_EVERY_S
@@ -210,9 +210,9 @@ class ThreadedHistory:
         self.trouble = text
 
     def _tidy(self) -> None:
-        finished = list(self._shelf.finished())
+        finished = list(self._storage.finished())
         for found in expired(finished, self._retention, self._wall_ms()):
-            self._shelf.delete(found)
+            self._storage.delete(found)
             self._metrics.deletions.inc()
             log.info("history.file.expired", path=str(found.path))
 
@@ -221,7 +221,7 @@ class ThreadedHistory:
         try:
             for writer in self._writers.values():
                 writer.finish()
-            self._metrics.uploads.inc(self._shelf.put_away())
+            self._metrics.uploads.inc(self._storage.store())
         except OSError as error:
             self._failed(error)
         self._show()

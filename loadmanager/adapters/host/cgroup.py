@@ -8,7 +8,6 @@ docs/decisions/0006-cpu-from-the-scope-of-its-limit.md.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from loadmanager.adapters.host.reading import (
     Unreadable,
@@ -33,61 +32,26 @@ class Level:
     limit: float | None
 
 
-class Cgroup(Protocol):
-    """The groups of one process. Levels come innermost first; limits in cores and bytes."""
-
-    def cpu_levels(self) -> Sequence[Level]:
-        """Return the groups that can limit CPU."""
-
-    def cpu_used_s(self, level: Level) -> float:
-        """Return the CPU time used in a group since it was created."""
-
-    def memory_levels(self) -> Sequence[Level]:
-        """Return the groups that can limit memory."""
-
-    def memory_used_bytes(self, level: Level) -> int:
-        """Return the memory in use that the kernel could not reclaim at once."""
-
-
-def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> Cgroup | None:
-    """Return the groups of a process, of this one if None is given; None without cgroups.
-
-    Raises:
-        Unreadable: there is no such process, or its group is not below the mounted hierarchy.
-    """
-    own = proc_root / ("self" if process_id is None else str(process_id)) / "cgroup"
-    if is_there(cgroup_root / "cgroup.controllers"):
-        return _UnifiedCgroup(cgroup_root, _path_of("", own))
-    if is_there(cgroup_root / "cpuacct") or is_there(cgroup_root / "memory"):
-        return _LegacyCgroup(cgroup_root, own)
-    return None
-
-
-def tightest(levels: Iterable[Level], ceiling: float) -> Level | None:
-    """Return the level with the lowest limit below ``ceiling``, the outermost of equal ones.
-
-    A limit above the host's capacity has no effect; None if no level has a lower one.
-    """
-    binding = [level for level in levels if level.limit is not None and level.limit < ceiling]
-    return min(reversed(binding), key=lambda level: level.limit or 0.0, default=None)
-
-
 class _UnifiedCgroup:
-    """Version 2: one hierarchy for all."""
+    """Version 2: one hierarchy for all. Levels are innermost first; limits in cores and bytes."""
 
     def __init__(self, root: Path, relative: str) -> None:
         self._groups = _groups(root, relative)
 
     def cpu_levels(self) -> Sequence[Level]:
+        """Return the groups that can limit CPU."""
         return [Level(group, _cores_v2(group)) for group in self._groups]
 
     def cpu_used_s(self, level: Level) -> float:
+        """Return the CPU time used in a group since it was created."""
         return read_entry(level.path / "cpu.stat", "usage_usec") / _US_PER_S
 
     def memory_levels(self) -> Sequence[Level]:
+        """Return the groups that can limit memory."""
         return [Level(group, _number_or_max(group / "memory.max")) for group in self._groups]
 
     def memory_used_bytes(self, level: Level) -> int:
+        """Return the memory in use that the kernel could not reclaim at once."""
         used = read_int(level.path / "memory.current")
         return max(0, used - read_entry(level.path / "memory.stat", "inactive_file"))
 
@@ -126,6 +90,33 @@ class _LegacyCgroup:
     def _hierarchy(self, controller: str) -> Sequence[Path]:
         mounted = self._root / controller
         return _groups(mounted, _path_of(controller, self._own)) if is_there(mounted) else ()
+
+
+Cgroup = _UnifiedCgroup | _LegacyCgroup
+"""The groups of one process."""
+
+
+def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> Cgroup | None:
+    """Return the groups of a process, of this one if None is given; None without cgroups.
+
+    Raises:
+        Unreadable: there is no such process, or its group is not below the mounted hierarchy.
+    """
+    own = proc_root / ("self" if process_id is None else str(process_id)) / "cgroup"
+    if is_there(cgroup_root / "cgroup.controllers"):
+        return _UnifiedCgroup(cgroup_root, _path_of("", own))
+    if is_there(cgroup_root / "cpuacct") or is_there(cgroup_root / "memory"):
+        return _LegacyCgroup(cgroup_root, own)
+    return None
+
+
+def tightest(levels: Iterable[Level], ceiling: float) -> Level | None:
+    """Return the level with the lowest limit below ``ceiling``, the outermost of equal ones.
+
+    A limit above the host's capacity has no effect; None if no level has a lower one.
+    """
+    binding = [level for level in levels if level.limit is not None and level.limit < ceiling]
+    return min(reversed(binding), key=lambda level: level.limit or 0.0, default=None)
 
 
 def _path_of(controller: str, own: Path) -> str:

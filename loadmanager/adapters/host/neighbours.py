@@ -37,7 +37,7 @@ def listener_on(port: int) -> Listener | None:
     return None
 
 
-LOOK_EVERY_S: Final = 60.0
+SEARCH_EVERY_S: Final = 60.0
 """Interval of searches, which read the sockets of all processes and may take long."""
 
 
@@ -56,7 +56,7 @@ class Neighbours:
         self._proc_root = proc_root
         self._asked: object = None
         self._found: Sharing | None = None
-        self._look_again_at_s = 0.0
+        self._search_again_at_s = 0.0
 
     def find(
         self, process_id: int | None, port: int, others: Collection[int], now_s: float
@@ -70,12 +70,12 @@ class Neighbours:
             now_s: on the monotonic clock.
         """
         asked = (process_id, port, frozenset(others))
-        if asked != self._asked or now_s >= self._look_again_at_s:
-            self._asked, self._look_again_at_s = asked, now_s + LOOK_EVERY_S
-            self._found = self._look(process_id, port, others)
+        if asked != self._asked or now_s >= self._search_again_at_s:
+            self._asked, self._search_again_at_s = asked, now_s + SEARCH_EVERY_S
+            self._found = self._search(process_id, port, others)
         return self._found
 
-    def _look(self, process_id: int | None, port: int, others: Collection[int]) -> Sharing | None:
+    def _search(self, process_id: int | None, port: int, others: Collection[int]) -> Sharing | None:
         own = process_id or self._listening(port)
         place = None if own is None else self._place(own)
         if own is None or place is None:

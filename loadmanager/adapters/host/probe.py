@@ -187,10 +187,8 @@ class PsutilHostProbe:
     def _tree_cores(self, process_id: int | None) -> float:
         if self._settings.cores or self._sharing is None:
             return self._settings.cores or 0.0
-        host_cores = self._host.cores()
         cgroup = self._cgroup(process_id)
-        level = tightest(cgroup.cpu_levels() if cgroup else (), host_cores)
-        return ((level and level.limit) or host_cores) / self._sharing.brokers
+        return _shared(cgroup.cpu_levels() if cgroup else (), self._host.cores(), self._sharing)
 
     def _tree_usage(self, process_id: int | None) -> TreeUsage:
         if process_id is None:
@@ -198,13 +196,11 @@ class PsutilHostProbe:
         return self._tree.usage(process_id)
 
     def _tree_memory(self, tree: TreeUsage, process_id: int | None) -> ResourceUsage:
-        total = self._host.memory_bytes()[1]
-        shared_by = 1
+        total: float = self._host.memory_bytes()[1]
         if self._sharing is not None:
             cgroup = self._cgroup(process_id)
-            level = tightest(cgroup.memory_levels() if cgroup else (), total)
-            total, shared_by = int((level and level.limit) or total), self._sharing.brokers
-        limit = self._settings.memory_limit_mib or total / shared_by / _MIB
+            total = _shared(cgroup.memory_levels() if cgroup else (), total, self._sharing)
+        limit = self._settings.memory_limit_mib or total / _MIB
         return ResourceUsage(tree.resident_bytes / _MIB, limit)
 
     # --- network ----------------------------------------------------------------------
@@ -258,6 +254,12 @@ class PsutilHostProbe:
                 "host.usage.impossible", resource=resource, usage=usage.usage, limit=usage.limit
             )
         return usage
+
+
+def _shared(levels: Sequence[Level], host_has: float, sharing: Sharing) -> float:
+    """Return the part of one broker in what brokers of one cgroup share."""
+    level = tightest(levels, host_has)
+    return ((level and level.limit) or host_has) / sharing.brokers
 
 
 def _bandwidth(bytes_per_s: float | None, limit_kbit_per_s: float) -> ResourceUsage | None:

@@ -1,5 +1,7 @@
 """CPU and memory of the whole host."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +26,8 @@ class WholeHost:
         Raises:
             Unreadable: procfs does not report it.
         """
-        with procfs(self._proc_root):
-            try:
-                count = len(psutil.cpu_times(percpu=True))
-            except _UNPARSABLE as error:
-                raise Unreadable(self._proc_root / "stat", str(error)) from error
+        with self._reading("stat"):
+            count = len(psutil.cpu_times(percpu=True))
         if count == 0:
             raise Unreadable(self._proc_root / "stat", "names no CPU")
         return count
@@ -42,11 +41,8 @@ class WholeHost:
         Raises:
             Unreadable: procfs does not report it.
         """
-        with procfs(self._proc_root):
-            try:
-                times = psutil.cpu_times()
-            except _UNPARSABLE as error:
-                raise Unreadable(self._proc_root / "stat", str(error)) from error
+        with self._reading("stat"):
+            times = psutil.cpu_times()
         busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
         return float(busy)
 
@@ -56,9 +52,14 @@ class WholeHost:
         Raises:
             Unreadable: procfs does not report it.
         """
+        with self._reading("meminfo"):
+            memory = psutil.virtual_memory()
+        return memory.total - memory.available, memory.total
+
+    @contextmanager
+    def _reading(self, file: str) -> Iterator[None]:
         with procfs(self._proc_root):
             try:
-                memory = psutil.virtual_memory()
+                yield
             except _UNPARSABLE as error:
-                raise Unreadable(self._proc_root / "meminfo", str(error)) from error
-        return memory.total - memory.available, memory.total
+                raise Unreadable(self._proc_root / file, str(error)) from error

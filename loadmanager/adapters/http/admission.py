@@ -2,10 +2,10 @@
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from loadmanager.adapters.http.replies import Refused, unavailable
+from loadmanager.config.deployment import HttpSettings
 
 # Requests handed over before other tasks run, such as the lease and the session: about ten
 # milliseconds of work.
@@ -14,36 +14,13 @@ _MAX_UNBEGUN: Final = 64
 _RETRY_SPREAD_S: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """Limits of one server and of each of its connections.
-
-    Attributes:
-        max_head_bytes: of a request line and all headers; also of the bytes buffered while the
-            client's last request is under way.
-        head_s: timeout of a head from its first byte, of the first byte of a connection, and of
-            a TLS handshake.
-        write_s: time for which a client may leave its responses unread.
-        max_connections: connections open at once.
-        max_connections_per_address: of one client address; 0 is no limit.
-        max_queued_requests: requests received that wait for the event loop.
-    """
-
-    max_head_bytes: int = 65_536
-    head_s: float = 10.0
-    write_s: float = 30.0
-    max_connections: int = 4_096
-    max_connections_per_address: int = 0
-    max_queued_requests: int = 1_024
-
-
 class Connection(Protocol):
     """A connection, as `Admission` uses it."""
 
     def take_turn(self) -> None:
         """Hand the waiting request to the parser."""
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close if the client has exceeded a timeout."""
 
 
@@ -51,11 +28,11 @@ class Admission:
     """Counts the connections of one server, and their requests under way and waiting.
 
     Args:
-        limits: see `ConnectionLimits`.
+        limits: the settings of the server.
         refused: called with the reason for each refused connection or request.
     """
 
-    def __init__(self, limits: ConnectionLimits, refused: Callable[[str], None]) -> None:
+    def __init__(self, limits: HttpSettings, refused: Callable[[str], None]) -> None:
         self.limits = limits
         self.refused = refused
         self._open: dict[Connection, str] = {}
@@ -83,10 +60,10 @@ class Admission:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close each connection whose client has exceeded a timeout."""
         for connection in list(self._open):
-            connection.look(now_s)
+            connection.check_timeouts(now_s)
 
     @property
     def has_room(self) -> bool:

@@ -56,7 +56,7 @@ class Answers:
         entry = self._by_line.get(line)
         if entry is None:
             return None
-        if entry.version != self._lookup.picture_version:
+        if entry.version != self._lookup.cluster_state_version:
             return self._renewed(line, entry)
         return entry.answer
 
@@ -69,7 +69,7 @@ class Answers:
         Raises:
             Refused: the owner has no listener of that name.
         """
-        version = self._lookup.picture_version
+        version = self._lookup.cluster_state_version
         owner = self._lookup.owner_if_known(topic)
         if owner is None:
             return None
@@ -92,7 +92,7 @@ class Answers:
         return answer
 
     def _renewed(self, line: bytes, entry: _Remembered) -> Answer | None:
-        version = self._lookup.picture_version
+        version = self._lookup.cluster_state_version
         owner = self._lookup.owner_if_known(entry.topic)
         if owner is None or (entry.listener and entry.listener not in owner.listeners):
             self._by_line.drop(line)

@@ -41,10 +41,6 @@ class Answer:
     withheld: str
 
 
-class AnswerTooLong(ValueError):
-    """An answer that is longer than any sidecar's."""
-
-
 class HttpAssignClient:
     """`LeaderLine` over HTTP, with connections kept open between requests.
 
@@ -84,19 +80,13 @@ class HttpAssignClient:
             Unavailable: no broker can serve the bundle, or the leader gave no usable answer.
         """
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
-        try:
-            answer = await self.ask(
-                "POST",
-                leader.sidecar_url,
-                ASSIGN_PATH,
-                {"bundle": bundle, "served_within_s": served_within_s},
-                most_bytes=_MOST_BYTES_OF_A_DECISION,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            what = str(error) or type(error).__name__
-            raise Unavailable(f"the leader at {leader.sidecar_url} does not answer: {what}") from (
-                error
-            )
+        answer = await self.ask(
+            "POST",
+            leader.sidecar_url,
+            ASSIGN_PATH,
+            {"bundle": bundle, "served_within_s": served_within_s},
+            most_bytes=_MOST_BYTES_OF_A_DECISION,
+        )
         if answer.status == 200:  # noqa: PLR2004 - HTTP
             return _decision(answer.text, url, leader)
         raise _refusal(answer, url)
@@ -123,9 +113,33 @@ class HttpAssignClient:
         ``proof`` has the credentials of the original caller; ``within_s`` overrides the timeout.
 
         Raises:
-            AnswerTooLong: the body has more than ``most_bytes``.
-            aiohttp.ClientError, OSError, ValueError: there is no answer.
+            Unavailable: there is no answer, or its body has more than ``most_bytes``.
         """
+        timeout = self._timeout
+        if within_s is not None:
+            timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
+        base = sidecar_url.rstrip("/")
+        try:
+            if proof is None:
+                proof = self._proof(base)
+            headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
+            # A leader never redirects; a redirect would lead to another server.
+            async with self._open_session().request(
+                method,
+                URL(base + path, encoded=True),  # byte for byte: %2F in a name is no slash
+                json=value,
+                headers=headers,
+                allow_redirects=False,
+                timeout=timeout,
+            ) as response:
+                body = await _read(response, most_bytes)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
+        retry_after = response.headers.get("Retry-After", "")
+        return Answer(response.status, retry_after, body.decode(errors="replace"), proof.withheld)
+
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             # Created at the first request, because a session belongs to its event loop.
             self._session = aiohttp.ClientSession(
@@ -140,26 +154,7 @@ class HttpAssignClient:
             )
         if self._tls is not None:
             self._tls.refresh()
-        base = sidecar_url.rstrip("/")
-        if proof is None:
-            proof = self._proof(base)
-        headers = {"Authorization": f"Bearer {proof.token}"} if proof.token else {}
-        timeout = self._timeout
-        if within_s is not None:
-            timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=timeout.sock_connect)
-        # A leader never redirects; a redirect would lead to another server.
-        async with self._session.request(
-            method,
-            URL(base + path, encoded=True),  # byte for byte: %2F in a name is no slash
-            json=value,
-            headers=headers,
-            allow_redirects=False,
-            timeout=timeout,
-        ) as response:
-            body = await _read(response, most_bytes)
-            retry_after = response.headers.get("Retry-After", "")
-            text = body.decode(errors="replace")
-            return Answer(response.status, retry_after, text, proof.withheld)
+        return self._session
 
 
 async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
@@ -168,7 +163,7 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
         body += chunk
         if len(body) > most_bytes:
             response.close()
-            raise AnswerTooLong(f"its answer has more than {most_bytes} bytes")
+            raise ValueError(f"its answer has more than {most_bytes} bytes")
     return bytes(body)
 
 

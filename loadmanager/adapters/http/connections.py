@@ -11,7 +11,7 @@ from loadmanager.adapters.http.failures import Failures
 from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.protocol import HEADER_OVER_URL_BYTES, HttpProtocol
 
-_LOOK_EVERY_S: Final = 1.0
+_CHECK_EVERY_S: Final = 1.0
 
 
 class ConnectionServer(web.Server):
@@ -20,15 +20,12 @@ class ConnectionServer(web.Server):
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        express: FastPath,
+        fast_path: FastPath,
         admission: Admission,
-        *,
-        max_body_bytes: int,
-        max_url_bytes: int,
-        keepalive_s: float,
         count_failure: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
+        most_bytes = admission.limits.max_body_bytes
 
         def request_of(
             message: Any, payload: Any, protocol: Any, writer: Any, task: Any
@@ -38,36 +35,41 @@ class ConnectionServer(web.Server):
                 message = message._replace(should_close=True)
             protocol.begun()
             return web.BaseRequest(
-                message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes
+                message,
+                payload,
+                protocol,
+                writer,
+                task,
+                loop,
+                client_max_size=most_bytes,
             )
 
         super().__init__(handler, request_factory=request_of, loop=loop)
-        self._express = express
+        self._fast_path = fast_path
         self._admission = admission
         self._failures = Failures(loop.time, count_failure)
         self._event_loop = loop
-        self._keepalive_s = keepalive_s
-        self._max_url_bytes = max_url_bytes
 
     def __call__(self) -> HttpProtocol:
         """Return the protocol of a new connection."""
+        limits = self._admission.limits
         return HttpProtocol(
             self,
-            self._express,
+            self._fast_path,
             self._admission,
             self._failures,
             self._event_loop,
-            keepalive_timeout=self._keepalive_s,
+            keepalive_timeout=limits.keepalive_s,
             access_log=None,
-            max_line_size=self._max_url_bytes,
-            max_field_size=self._max_url_bytes + HEADER_OVER_URL_BYTES,
+            max_line_size=limits.max_url_bytes,
+            max_field_size=limits.max_url_bytes + HEADER_OVER_URL_BYTES,
             lingering_time=2.0,
         )
 
     async def watch(self) -> None:
         """Close connections that exceed a timeout; never returns."""
         limits = self._admission.limits
-        every_s = min(_LOOK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
+        every_s = min(_CHECK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
         while True:
             await asyncio.sleep(every_s)
-            self._admission.look(self._event_loop.time())
+            self._admission.check_timeouts(self._event_loop.time())

@@ -5,13 +5,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import groupby
 from typing import Any, Final
 
 from aiohttp import web
 
 from loadmanager.adapters.http.openapi import openapi_document, query_parameters
-from loadmanager.adapters.http.operations import Operation, Reply, Resource, all_replies, operation
+from loadmanager.adapters.http.operations import (
+    Operation,
+    Reply,
+    Resource,
+    all_replies,
+    by_tag,
+    operation,
+)
 from loadmanager.adapters.http.replies import bytes_reply
 from loadmanager.adapters.http.routes import Role, Target
 
@@ -40,8 +46,8 @@ td, th { border-top: 1px solid #eee; padding: .25rem .5rem; text-align: left; ve
 
 def page(operations: Sequence[Operation], version: str) -> str:
     """Return the page that describes these operations."""
-    tags = list(dict.fromkeys(one.tag for one in operations))
-    links = " · ".join(f'<a href="#{_anchor(tag)}">{_escaped(tag)}</a>' for tag in tags)
+    groups = by_tag(operations)
+    links = " · ".join(f'<a href="#{_anchor(tag)}">{_escaped(tag)}</a>' for tag in groups)
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -52,8 +58,7 @@ def page(operations: Sequence[Operation], version: str) -> str:
         _INTRODUCTION,
         f"<p>{links}</p>",
     ]
-    ordered = sorted(operations, key=lambda one: tags.index(one.tag))
-    for tag, group in groupby(ordered, key=lambda one: one.tag):
+    for tag, group in groups.items():
         lines += [f'<h2 id="{_anchor(tag)}">{_escaped(tag)}</h2>']
         lines += [line for one in group for line in _described(one)]
     return "\n".join([*lines, "</body></html>", ""])
@@ -126,7 +131,7 @@ class Describing(Resource, tag="watching"):
     @operation(
         "GET",
         "/docs",
-        Reply(200, "A page that loads nothing else.", str),
+        Reply(200, "The page, which loads no other files.", str),
         role=Role.NOBODY,
         raw=True,
         media_type=_HTML,

@@ -1,17 +1,16 @@
 """The leader, and the health and version of this sidecar."""
 
-from aiohttp import web
 from pydantic import Field
 
-from loadmanager.adapters.http.operations import TEXT, Call, Document, Reply, Resource, operation
+from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.replies import Refused, json_reply, text_reply
+from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.routes import Role
 from loadmanager.ports import LookupService
 
 
 class Leader(Document):
-    """The leader."""
+    """The broker whose sidecar leads the cluster."""
 
     broker_id: str
     service_url: str
@@ -21,11 +20,11 @@ class HealthQuery(Query):
     """Parameters that Pulsar's clients send."""
 
     topic_version: str = Field("", alias="topicVersion")
-    """`V1` or `V2`; of no effect."""
+    """`V1` or `V2`. This parameter has no effect."""
 
 
 class Health(Resource, tag="brokers"):
-    """Answers for this sidecar, from the picture that lookups are answered from."""
+    """Answers for this sidecar, from the cluster state that lookups are answered from."""
 
     def __init__(self, lookup: LookupService, version: str) -> None:
         self._lookup = lookup
@@ -37,12 +36,12 @@ class Health(Resource, tag="brokers"):
         Reply(200, "The leader's broker.", Leader),
         Reply(404, "No leader is elected."),
     )
-    async def leader_broker(self, _call: Call) -> web.StreamResponse:
+    async def leader_broker(self) -> Leader:
         """Get the broker whose sidecar leads the cluster."""
         leader = self._lookup.leader
         if leader is None:
             raise Refused(404, "Couldn't find leader broker")
-        return json_reply({"brokerId": leader.broker, "serviceUrl": leader.service_url})
+        return Leader(broker_id=leader.broker, service_url=leader.service_url)
 
     @operation(
         "GET",
@@ -59,16 +58,16 @@ class Health(Resource, tag="brokers"):
         Reply(503, "Lookups cannot be answered; `reason` says why."),
         role=Role.NOBODY,
     )
-    async def health(self, _call: Call) -> web.StreamResponse:
+    async def health(self) -> str:
         """Check whether lookups can be answered from a current cluster state."""
         readiness = self._lookup.readiness()
         if not readiness.ready:
             raise Refused(503, "; ".join(readiness.reasons) or "not ready")
-        return text_reply("ok")
+        return "ok"
 
     @operation(
         "GET", "/admin/v2/brokers/version", Reply(200, "The version.", TEXT), role=Role.NOBODY
     )
-    async def version(self, _call: Call) -> web.StreamResponse:
+    async def version(self) -> str:
         """Get this sidecar's version."""
-        return text_reply(self._version)
+        return self._version

@@ -1,19 +1,11 @@
 """Answers to health probes, from the last tick of the event loop."""
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final
 
-from loadmanager.adapters.http.replies import SERVER_NAME
+from loadmanager.adapters.http.replies import raw_head
 from loadmanager.ports import Readiness
 
-_REASONS: Final[Mapping[int, str]] = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    503: "Service Unavailable",
-}
 _PATHS: Final = ("/healthz", "/readyz")
 
 
@@ -82,9 +74,4 @@ def _refusal(reason: str) -> dict[str, Any]:
 def _response(status: int, body: bytes | dict[str, Any], *, with_body: bool = True) -> bytes:
     text = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
     kind = "text/plain; charset=utf-8" if isinstance(body, bytes) else "application/json"
-    head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
-        f"Content-Type: {kind}\r\nContent-Length: {len(text)}\r\n"
-        f"Server: {SERVER_NAME}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + (text if with_body else b"")
+    return raw_head(status, kind, len(text)) + (text if with_body else b"")

@@ -124,7 +124,7 @@ class HealthListener:
             )
             for one in listening
         ]
-        watching = asyncio.create_task(self._look())
+        watching = asyncio.create_task(self._watch_loop())
         try:
             await stop.wait()
         finally:
@@ -134,7 +134,7 @@ class HealthListener:
             for probe in list(probes):
                 probe.abort()
 
-    async def _look(self) -> None:
+    async def _watch_loop(self) -> None:
         """Log when the event loop stalls and when it continues, and notify systemd's watchdog."""
         stalled_since_s: float | None = None
         while True:

@@ -4,14 +4,13 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.host.neighbours import listener_on
-from loadmanager.adapters.http.admission import Admission, ConnectionLimits
+from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.assign import AssignResource
 from loadmanager.adapters.http.connections import ConnectionServer
@@ -20,50 +19,23 @@ from loadmanager.adapters.http.fast_path import FastPath
 from loadmanager.adapters.http.health import Health
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
-from loadmanager.adapters.http.live import Feed, Forwarder, LivePage
-from loadmanager.adapters.http.lookups import AnswerMode, Lookups
+from loadmanager.adapters.http.live.feed import Feed
+from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
 from loadmanager.adapters.http.watching import Watching
+from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpServerSettings:
-    """Settings of the server.
-
-    Attributes:
-        mode: ``answer`` always answers directly; ``redirect`` redirects clients to the leader's
-            sidecar, as Pulsar's brokers do.
-        max_concurrent: lookups that may wait for an owner at once; more get 503.
-        retry_after_s: in the ``Retry-After`` of those, plus up to 4 s.
-        max_body_bytes: a longer request body gets 413.
-        max_url_bytes: a longer URL gets 414.
-        keepalive_s: time for which an idle connection stays open. It has to be longer than the
-            idle time of a proxy in front, which would otherwise use closed connections.
-        stop_s: time for requests under way when the server stops.
-        backlog: connections that the kernel queues until they are accepted.
-        max_remembered_answers: the most answers kept in memory.
-        limits: of connections.
-    """
-
-    mode: AnswerMode = "answer"
-    max_concurrent: int = 50_000
-    retry_after_s: float = 1.0
-    max_body_bytes: int = 1_048_576
-    max_url_bytes: int = 8_190
-    keepalive_s: float = 75.0
-    stop_s: float = 5.0
-    backlog: int = 1_024
-    max_remembered_answers: int = 65_536
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class HttpServer:
@@ -74,7 +46,8 @@ class HttpServer:
         metrics: counts each lookup by its outcome.
         registry: what ``/metrics`` exposes.
         version: in ``/admin/v2/brokers/version`` and the API's description.
-        settings: see `HttpServerSettings`.
+        settings: `[http]` of the configuration.
+        lookups: `[lookup]` of the configuration.
         more_routes: further routes, such as the admin REST; the server's own have precedence.
         operations: those that ``/openapi.json`` and ``/docs`` describe.
         guard: authorizes requests; without it every caller may do everything.
@@ -94,7 +67,8 @@ class HttpServer:
         metrics: LookupMetrics,
         registry: CollectorRegistry,
         version: str,
-        settings: HttpServerSettings | None = None,
+        settings: HttpSettings | None = None,
+        lookups: LookupSettings | None = None,
         more_routes: Sequence[Route] = (),
         operations: Sequence[Operation] = (),
         guard: Guard | None = None,
@@ -116,18 +90,11 @@ class HttpServer:
         self._tls = tls
         self._tls_refresh_s = tls_refresh_s
         self._refreshing: asyncio.Task[None] | None = None
-        self._settings = settings = settings or HttpServerSettings()
-        answers = Answers(lookup, settings.max_remembered_answers)
-        self._express = FastPath(answers, metrics, settings.limits.max_head_bytes)
-        self._lookups = Lookups(
-            lookup,
-            answers,
-            self._express,
-            metrics,
-            mode=settings.mode,
-            max_concurrent=settings.max_concurrent,
-            retry_after_s=settings.retry_after_s,
-        )
+        self._settings = settings = settings or HttpSettings()
+        answers = Answers(lookup)
+        self._fast_path = FastPath(answers, metrics, settings.max_head_bytes)
+        lookups = lookups or LookupSettings()
+        self._lookups = Lookups(lookup, answers, self._fast_path, metrics, lookups)
         self._table = RouteTable(
             [
                 *self._lookups.routes(),
@@ -150,12 +117,9 @@ class HttpServer:
         """
         server = ConnectionServer(
             self._handle,
-            self._express,
-            Admission(self._settings.limits, self._refused),
-            max_body_bytes=self._settings.max_body_bytes,
-            max_url_bytes=self._settings.max_url_bytes,
-            keepalive_s=self._settings.keepalive_s,
-            count_failure=self._count_failure,
+            self._fast_path,
+            Admission(self._settings, self._refused),
+            self._count_failure,
         )
         runner = web.ServerRunner(server, shutdown_timeout=self._settings.stop_s)
         await runner.setup()
@@ -168,7 +132,7 @@ class HttpServer:
                     server=server,
                     backlog=backlog,
                     ssl_context=context,
-                    handshake_s=self._settings.limits.head_s,
+                    handshake_s=self._settings.head_s,
                 ).start()
         except (OSError, TlsFilesUnusable):
             await runner.cleanup()
@@ -184,13 +148,14 @@ class HttpServer:
         if self._tls is not None:
             self._refreshing = asyncio.create_task(self._refresh(self._tls), name="tls files")
         bound = int(runner.addresses[0][1])
-        log.info("http.server.listening", host=host or "*", port=bound, mode=self._settings.mode)
+        log.info(
+            "http.server.listening", host=host or "*", port=bound, mode=self._lookups.settings.mode
+        )
         return bound
 
-    def tune(self, *, max_concurrent: int, retry_after_s: float) -> None:
+    def tune(self, lookups: LookupSettings) -> None:
         """Change the limit of waiting lookups, and the ``Retry-After`` of those above it."""
-        self._lookups.max_concurrent = max_concurrent
-        self._lookups.retry_after_s = retry_after_s
+        self._lookups.settings = lookups
 
     async def stop(self) -> None:
         """Stop accepting connections, let requests under way finish within ``stop_s``, close."""
@@ -230,8 +195,8 @@ class HttpServer:
         if self._forwarder is not None and self._forwarder.wanted(request, refused):
             try:
                 return await self._forwarder.forward(request, refused)
-            except Refused as error:
-                return refusal_reply(error)
+            except LoadManagerError as error:
+                return refusal_reply(refusal_of(error))
         return refusal_reply(refused)
 
     async def _refresh(self, tls: TlsFiles) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote
 
 from aiohttp import web
@@ -17,12 +17,12 @@ from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused, empty_reply, text_reply, unavailable
 from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports import LookupService, Owner, Redirection
 from loadmanager.telemetry.lookups import LookupMetrics
 
-AnswerMode = Literal["answer", "redirect"]
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"
 REDIRECT_PREFIX: Final = "/redirect"
@@ -33,7 +33,7 @@ _RETRY_SPREAD_S: Final = 5
 
 
 class LookupData(Document):
-    """The URLs of a topic's owner; a URL that it does not have is an empty string."""
+    """The URLs of a topic's owner. A URL that the owner does not have is an empty string."""
 
     broker_url: str
     broker_url_tls: str
@@ -47,9 +47,9 @@ class LookupQuery(Query):
     """The parameters of a lookup."""
 
     authoritative: str = ""
-    """`true` in redirects by the leader."""
+    """`true` in redirects by the leader, `false` in redirects to the leader."""
     listener_name: str = Field("", alias="listenerName")
-    """An advertised listener."""
+    """The name of an advertised listener, through which the client connects."""
 
 
 class Lookups(Resource, tag="lookup"):
@@ -63,20 +63,15 @@ class Lookups(Resource, tag="lookup"):
         self,
         lookup: LookupService,
         answers: Answers,
-        express: FastPath,
+        fast_path: FastPath,
         metrics: LookupMetrics,
-        *,
-        mode: AnswerMode,
-        max_concurrent: int,
-        retry_after_s: float,
+        settings: LookupSettings,
     ) -> None:
         self._lookup = lookup
         self._answers = answers
-        self._express = express
+        self._fast_path = fast_path
         self._metrics = metrics
-        self._mode = mode
-        self.max_concurrent = max_concurrent
-        self.retry_after_s = retry_after_s
+        self.settings = settings
         self._pending = 0
         self._refused = 0
 
@@ -93,14 +88,14 @@ class Lookups(Resource, tag="lookup"):
         line = _plain_line(request)
         if line is None or not request.keep_alive or request.version != HttpVersion11:
             return None
-        response = self._express.response_under(line)
+        response = self._fast_path.response_under(line)
         return None if response is None else KnownReply(response, line)
 
     @operation(
         "GET",
         LOOKUP_PREFIX + _TOPIC_PATH,
         Reply(200, "The owner and its URLs.", LookupData),
-        Reply(307, "In redirect mode: the lookup is to be sent to `Location`, once."),
+        Reply(307, "In redirect mode: the client sends the lookup to `Location`, once."),
         Reply(404, "The namespace does not exist."),
         Reply(405, "The domain of the topic is not known."),
         Reply(
@@ -163,7 +158,7 @@ class Lookups(Resource, tag="lookup"):
         answer = self._answers.of_topic(topic, ask.listener, ask.line)
         if answer is not None:
             return _reply(answer)
-        if self._mode == "answer":
+        if self.settings.mode == "answer":
             owner = await self._find_owner(topic)
             return _reply(self._answers.naming(owner, ask.listener))
         return await self._owner_or_redirect(topic, ask, target)
@@ -186,7 +181,9 @@ class Lookups(Resource, tag="lookup"):
         if isinstance(found, Owner):
             return _reply(self._answers.naming(found, ask.listener))
         if ask.authoritative:
-            raise unavailable(f"{topic} was redirected by its leader already", self.retry_after_s)
+            raise unavailable(
+                f"{topic} was redirected by its leader already", self.settings.retry_after_s
+            )
         return _moved(_lookup_url(found, ask, target))
 
     async def _find_owner(self, topic: TopicName) -> Owner:
@@ -198,11 +195,11 @@ class Lookups(Resource, tag="lookup"):
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        if self._pending >= self.max_concurrent:
+        if self._pending >= self.settings.max_concurrent:
             self._refused += 1
             raise unavailable(
                 f"{self._pending} lookups are pending, the most allowed",
-                self.retry_after_s + self._refused % _RETRY_SPREAD_S,
+                self.settings.retry_after_s + self._refused % _RETRY_SPREAD_S,
             )
         self._pending += 1
         self._metrics.pending(self._pending)

@@ -18,7 +18,9 @@ _Mode = Literal["validation", "serialization"]
 class Refusal(BaseModel):
     """Why a request was refused."""
 
-    reason: str = Field(description="For people: where, what, and what was expected.")
+    reason: str = Field(
+        description="The reason as text for people: the place, the problem, and what was expected."
+    )
 
 
 def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:

@@ -9,21 +9,27 @@ An example::
             Reply(200, "The brokers of the domain.", Domain),
             Reply(404, "The domain does not exist."),
         )
-        async def one(self, call: Call) -> web.StreamResponse: ...
+        async def one(self, cluster: str, failure_domain: str) -> Domain: ...
 
-The declaration has method, path, replies, parameters and body, the role that a caller needs and
-whether only the leader can answer. The first line of the method's docstring is the summary, the
-rest the details. From both are made the route with its checks (`Resource.routes`), the OpenAPI
-document (`openapi`), the tables of the documentation (`reference`), and, if a guard is set
-(`HttpServer`), the check of the role: each `Route` carries the role of its operation.
+The declaration has method, path and replies, the role that a caller needs and whether only the
+leader can answer. The first line of the method's docstring is the summary, the rest the details.
+From both are made the route with its checks (`Resource.routes`), the OpenAPI document (`openapi`),
+the tables of the documentation (`reference`), and, if a guard is set (`HttpServer`), the check of
+the role: each `Route` carries the role of its operation.
+
+The parameters of the method are what it reads of the request:
+
+- A name in braces in the path, decoded once. It is described in `parameters.PATH_PARAMETERS`.
+  ``namespace``, ``broker`` and ``topic`` are parsed: they are a `Namespace`, a `BrokerId` and a
+  `TopicName`, to which the tenant and the domain in the path belong.
+- ``query`` is a pydantic model; its fields are the query parameters. Unknown parameters are
+  ignored, as in Pulsar.
+- ``body`` is of any type that pydantic can read from JSON. With a default it is optional.
+
+The method returns the content of the reply, an object with the attributes of the declared
+`Document`, or None for 204. It refuses a request by an exception that `refusal_of` knows.
 
 - ``role`` is `Role.READ` for GET and `Role.ADMIN` for all others unless it is given.
-- A name in braces in the path is described in `parameters.PATH_PARAMETERS`; its text, decoded
-  once, is in ``call.path``.
-- ``query`` is a pydantic model; its fields are the query parameters, and an instance of
-  it is ``call.query``. Unknown parameters are ignored, as in Pulsar.
-- ``body`` is any type that pydantic can read from JSON; the value is ``call.body``, None
-  if an optional body is missing.
 - ``leader``: a method may raise `LeaderElsewhere`; the client is then redirected there by 307.
 - ``raw``: the method reads the request itself, as ``method(request, target)``. Lookups do.
 - The replies are those specific to this operation. `all_replies` adds those that are common to
@@ -31,10 +37,10 @@ document (`openapi`), the tables of the documentation (`reference`), and, if a g
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_type_hints
 
 from aiohttp import web
 from pydantic import AliasGenerator, BaseModel, ConfigDict, TypeAdapter
@@ -42,9 +48,15 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.adapters.http.bodies import json_body
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, read_query
-from loadmanager.adapters.http.replies import Refused
+from loadmanager.adapters.http.replies import (
+    Refused,
+    bytes_reply,
+    empty_reply,
+    json_reply,
+    text_reply,
+)
 from loadmanager.adapters.http.routes import Handler, Role, Route, Target
-from loadmanager.core.ids import BrokerId, Namespace, parse_broker, parse_namespace
+from loadmanager.core.ids import parse_broker, parse_namespace, topic_from_parts
 from loadmanager.ports import LeaderElsewhere
 
 TEXT: Final = "text/plain"
@@ -93,6 +105,7 @@ class Operation:
     details: str
     role: Role
     replies: tuple[Reply, ...]
+    takes: tuple[str, ...] = ()
     query: type[BaseModel] | None = None
     body: Any = None
     body_optional: bool = False
@@ -125,17 +138,6 @@ class Operation:
         return self.parameters.get(name) or PATH_PARAMETERS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request, read and checked according to its operation."""
-
-    request: web.BaseRequest
-    target: Target
-    path: Mapping[str, str]
-    query: Any
-    body: Any
-
-
 def operation(
     method: str,
     path: str,
@@ -143,18 +145,22 @@ def operation(
     tag: str = "",
     role: Role | None = None,
     query: type[BaseModel] | None = None,
-    body: Any = None,
-    body_optional: bool = False,
     parameters: Mapping[str, Parameter] | None = None,
     leader: bool = False,
     raw: bool = False,
     media_type: str = "application/json",
 ) -> Callable[[Method], Method]:
-    """Declare a method as the answer to ``method path``; it may answer several."""
+    """Declare a method as the answer to ``method path``; it may answer several.
+
+    ``query`` is for methods without a parameter of that name: it is read, and its values are
+    ignored.
+    """
 
     def declare(function: Method) -> Method:
         declared: list[Operation] = getattr(function, _MARK, [])
         summary, _, details = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        hints = get_type_hints(function, include_extras=True)
+        given = inspect.signature(function).parameters
         one = Operation(
             name=function.__name__,
             method=method,
@@ -164,9 +170,14 @@ def operation(
             details=_paragraphs(details),
             role=role or (Role.READ if method == "GET" else Role.ADMIN),
             replies=replies,
-            query=query,
-            body=body,
-            body_optional=body_optional,
+            takes=tuple(
+                name
+                for name in given
+                if name in {"query", "body"} or f"{{{name}}}" in path.split("/")
+            ),
+            query=query or hints.get("query"),
+            body=hints.get("body"),
+            body_optional="body" in given and given["body"].default is None,
             parameters=parameters or {},
             leader=leader,
             raw=raw,
@@ -182,6 +193,14 @@ def operation(
 def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
     """Return the operations declared in these classes, in the order of their methods."""
     return tuple(one for kind in kinds for _, one in _declared(kind))
+
+
+def by_tag(operations: Sequence[Operation]) -> dict[str, list[Operation]]:
+    """Return operations by their tags, in the order in which the tags first occur."""
+    found: dict[str, list[Operation]] = {}
+    for one in operations:
+        found.setdefault(one.tag, []).append(one)
+    return found
 
 
 class Resource:
@@ -225,11 +244,11 @@ def _usual(one: Operation) -> Iterator[Reply]:
         yield Reply(413, "The body is too long.")
         yield Reply(415, "The body is not `application/json`.")
     if one.role is not Role.NOBODY:
-        yield Reply(401, "The request carries no valid credentials, and some are required.")
-        yield Reply(403, f"The caller may not: the role `{one.role}` is needed.")
+        yield Reply(401, "The request has no valid credentials, which are required.")
+        yield Reply(403, f"The caller does not have the role `{one.role}`.")
         yield Reply(
             503,
-            "No leader, no ZooKeeper or no broker is available; `Retry-After` says when to retry.",
+            "No leader, ZooKeeper or broker is available; `Retry-After` says when to retry.",
         )
 
 
@@ -252,28 +271,50 @@ def _body_of(one: Operation) -> "TypeAdapter[Any] | None":
 async def _answer(
     one: Operation,
     body: "TypeAdapter[Any] | None",
-    method: Callable[[Call], Any],
+    method: Callable[..., Awaitable[Any]],
     request: web.BaseRequest,
     target: Target,
 ) -> web.StreamResponse:
     path = dict(zip(one.captures, target.captured, strict=True))
     for name, text in path.items():
         one.parameter(name).check(name, text)
-    query = None if one.query is None else read_query(one.query, target.query_text)
-    value = None if body is None else await json_body(request, body, optional=one.body_optional)
+    read: dict[str, Any] = {}
+    if one.query is not None:
+        read["query"] = read_query(one.query, target.query_text)
+    if body is not None:
+        read["body"] = await json_body(request, body, optional=one.body_optional)
+    given = {name: read[name] if name in read else _named(name, one, path) for name in one.takes}
     try:
-        answer: web.StreamResponse = await method(Call(request, target, path, query, value))
+        return _reply(one, await method(**given))
     except LeaderElsewhere as error:
         location = error.sidecar_url.rstrip("/") + target.path_and_query
         raise Refused(307, str(error), {"Location": location}) from error
-    return answer
 
 
-def namespace_in(call: Call) -> Namespace:
-    """Return the namespace in a path with ``tenant`` and ``namespace``."""
-    return parse_namespace(f"{call.path['tenant']}/{call.path['namespace']}")
+def _named(name: str, one: Operation, path: Mapping[str, str]) -> Any:
+    """Return a name in the path as its method takes it."""
+    match name:
+        case "namespace":
+            return parse_namespace(f"{path['tenant']}/{path['namespace']}")
+        case "broker":
+            return parse_broker(path["broker"])
+        case "topic":
+            domain = one.path.split("/")[3]
+            return topic_from_parts(domain, path["tenant"], path["namespace"], path["topic"])
+        case _:
+            return path[name]
 
 
-def broker_in(call: Call) -> BrokerId:
-    """Return the broker in a path."""
-    return parse_broker(call.path["broker"])
+def _reply(one: Operation, value: Any) -> web.StreamResponse:
+    """Return a reply with what the method of an operation returned."""
+    if value is None:
+        return empty_reply(204)
+    if isinstance(value, bytes):
+        return bytes_reply(value, one.media_type)
+    content = next(reply.content for reply in one.replies if reply.status == 200)  # noqa: PLR2004 - HTTP
+    if content == TEXT:
+        return text_reply(value)
+    is_document = isinstance(content, type) and issubclass(content, Document)
+    if is_document and not isinstance(value, Mapping):
+        value = content.model_validate(value)
+    return json_reply(value)

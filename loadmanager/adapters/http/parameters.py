@@ -105,35 +105,36 @@ def fault_text(error: ValidationError) -> str:
     return "; ".join(lines) + more
 
 
-_ENTITY: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
+_NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 _RANGE: Final = {"type": "string", "pattern": r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"}
 _BROKER: Final = {
     "type": "string",
     "pattern": r"^(\[[0-9a-fA-F:.]+\]|[-.A-Za-z0-9_]+):[1-9][0-9]{0,4}$",
 }
 _LETTERS: Final = "letters, digits and `-=:._`"
-_NAME: Final = {"type": "string", "pattern": r"^(?!\.{1,2}$)[-=:.A-Za-z0-9_]+$", "maxLength": 200}
 
 PATH_PARAMETERS: Final[Mapping[str, Parameter]] = {
-    "tenant": Parameter(_ENTITY, "A tenant: letters, digits and `-=:._`."),
-    "namespace": Parameter(_ENTITY, "A namespace of the tenant: letters, digits and `-=:._`."),
+    "tenant": Parameter(_NAME, "The name of a tenant: letters, digits and `-=:._`."),
+    "namespace": Parameter(
+        _NAME, "The name of a namespace of the tenant: letters, digits and `-=:._`."
+    ),
     "bundle": Parameter(
-        _RANGE, "A bundle by its range, `0xLLLLLLLL_0xUUUUUUUU`, as the namespace has it now."
+        _RANGE, "The range of a present bundle of the namespace, `0xLLLLLLLL_0xUUUUUUUU`."
     ),
     "topic": Parameter(
         {"type": "string", "minLength": 1},
-        "A topic's local name, percent-encoded once; a `/` in it is `%2F`.",
+        "The local name of a topic, percent-encoded once; a `/` in it is `%2F`.",
     ),
     "domain": Parameter(
         {"type": "string", "enum": ["persistent", "non-persistent", "topic"]},
-        "A topic's domain.",
+        "The domain of a topic.",
     ),
-    "broker": Parameter(_BROKER, "A broker's id, `host:port` of its web service."),
-    "cluster": Parameter(_NAME, "The cluster's name, `[cluster] name` of the configuration."),
-    "policy": Parameter(_NAME, f"An isolation policy: {_LETTERS}.", strict=True),
-    "failure_domain": Parameter(_NAME, f"A failure domain: {_LETTERS}.", strict=True),
-    "group": Parameter(_NAME, f"An anti-affinity group: {_LETTERS}.", strict=True),
-    "key": Parameter(_NAME, "A configuration key, percent-encoded."),
+    "broker": Parameter(_BROKER, "The id of a broker, `host:port` of its web service."),
+    "cluster": Parameter(_NAME, "The name of the cluster, `[cluster] name` in the configuration."),
+    "policy": Parameter(_NAME, f"The name of an isolation policy: {_LETTERS}.", strict=True),
+    "failure_domain": Parameter(_NAME, f"The name of a failure domain: {_LETTERS}.", strict=True),
+    "group": Parameter(_NAME, f"The name of an anti-affinity group: {_LETTERS}.", strict=True),
+    "key": Parameter(_NAME, "The name of a setting, percent-encoded."),
     "value": Parameter(
         {"type": "string", "minLength": 1, "maxLength": 1000},
         "The value, percent-encoded; a `/` in it is `%2F`.",

@@ -33,8 +33,8 @@ class HttpProtocol(web.RequestHandler):
         "_clock_s",
         "_deaf",
         "_due_after_s",
-        "_express",
         "_failures",
+        "_fast_path",
         "_fed_bytes",
         "_from_loopback",
         "_handed_at_s",
@@ -53,14 +53,14 @@ class HttpProtocol(web.RequestHandler):
     def __init__(
         self,
         manager: web.Server,
-        express: FastPath,
+        fast_path: FastPath,
         admission: Admission,
         failures: Failures,
         loop: asyncio.AbstractEventLoop,
         **kwargs: Any,
     ) -> None:
         super().__init__(manager, loop=loop, **kwargs)
-        self._express = express
+        self._fast_path = fast_path
         self._admission = admission
         self._failures = failures
         self._from_loopback = False
@@ -124,7 +124,7 @@ class HttpProtocol(web.RequestHandler):
         elif not self._deaf:
             self._take_in(data)
 
-    def look(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Close if the client has exceeded the timeout of a head, or of reading its response."""
         if self._wire is None:
             return
@@ -265,7 +265,7 @@ class HttpProtocol(web.RequestHandler):
 
     def _known_response(self, data: bytes) -> bytes | None:
         try:
-            return self._express.response_to(data, from_loopback=self._from_loopback)
+            return self._fast_path.response_to(data, from_loopback=self._from_loopback)
         except Exception:  # noqa: BLE001 - aiohttp's lane meets it again, and there it becomes a logged 500
             return None
 
@@ -291,7 +291,7 @@ class HttpProtocol(web.RequestHandler):
         else:
             self._aligned = True
             if isinstance(sent, KnownReply):
-                self._express.learn(
+                self._fast_path.learn(
                     data, sent.line, sent.until_s, from_loopback=self._from_loopback
                 )
         return sent, reset

@@ -61,7 +61,7 @@ def json_reply(
 
 
 def _plain(value: object) -> object:
-    return to_jsonable_python(value, by_alias=True)
+    return dict(value) if isinstance(value, Mapping) else to_jsonable_python(value, by_alias=True)
 
 
 def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:
@@ -93,16 +93,23 @@ def refusal_reply(refused: Refused) -> web.Response:
 def raw_refusal(refused: Refused) -> bytes:
     """Return a refusal as a whole response, for a connection that is closed after it."""
     body = json.dumps({"reason": str(refused)}, separators=(",", ":")).encode()
-    headers = {
-        "Content-Type": _JSON_TYPE,
-        "Content-Length": str(len(body)),
+    return raw_head(refused.status, _JSON_TYPE, len(body), refused.headers) + body
+
+
+def raw_head(
+    status: int, content_type: str, size_bytes: int, headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Return the head of a response, for a connection that is closed after it."""
+    sent = {
+        "Content-Type": content_type,
+        "Content-Length": str(size_bytes),
         "Server": SERVER_NAME,
         "Connection": "close",
-        **refused.headers,
+        **(headers or {}),
     }
-    lines = [f"HTTP/1.1 {refused.status} {HTTPStatus(refused.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in sent.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def refusal_of(error: LoadManagerError) -> Refused:

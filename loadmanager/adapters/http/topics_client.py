@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-import aiohttp
-
 from loadmanager.adapters.http.assign_client import HttpAssignClient, refusal_text
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, parse_fields
@@ -29,18 +27,14 @@ class HttpTopicsClient:
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return the result of `TopicRequests.own` at another sidecar.
+        """Return the result of `Topics.own` at another sidecar.
 
         Raises:
             Unavailable: the sidecar gave no usable answer.
         """
         path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
         url = sidecar_url.rstrip("/") + path
-        try:
-            answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            what = str(error) or type(error).__name__
-            raise Unavailable(f"the sidecar at {sidecar_url} does not answer: {what}") from error
+        answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
         if answer.status != 200:  # noqa: PLR2004 - HTTP
             raise Unavailable(refusal_text(url, answer))
         try:

@@ -18,7 +18,7 @@ class Readiness(Document):
     ready: bool
     reasons: list[str]
     troubles: list[str] = Field(default_factory=list)
-    """Other faults, such as that history cannot be written; only if there are any."""
+    """Other problems, such as that history cannot be written; absent if there are none."""
 
 
 class Watching(Resource, tag="watching"):
@@ -53,6 +53,6 @@ class Watching(Resource, tag="watching"):
         raw=True,
     )
     async def ready(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
-        """Check whether this sidecar can answer lookups and its broker is leased."""
+        """Check whether this sidecar can answer lookups and its broker has a lease."""
         status, body = readiness_answer(self._lookup.readiness())
         return json_reply(body, status)

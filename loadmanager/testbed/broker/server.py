@@ -28,7 +28,7 @@ from loadmanager.adapters.broker.contract import (
     parsed,
     parsed_query,
 )
-from loadmanager.adapters.broker.secret import demanding
+from loadmanager.adapters.broker.secret import require_secret
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
 from loadmanager.ports import StaleAgent
@@ -135,7 +135,7 @@ class _Routes:
     def application(self) -> web.Application:
         secret = self._options.control_secret
         application = web.Application(
-            middlewares=[_with_reasons, demanding(secret)] if secret else [_with_reasons],
+            middlewares=[_with_reasons, require_secret(secret)] if secret else [_with_reasons],
             client_max_size=self._options.max_body_bytes,
         )
         bundle = PREFIX + "/bundles/{tenant}/{namespace}/{range}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from history_disks import FailingDisk, finished, lines_in, seqs_in, unfinished
 
-from loadmanager.adapters.history.keeping import recover
+from loadmanager.adapters.history.retention import recover
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.core.history import Origin, Record, Stream, term_record
 from loadmanager.core.ids import BrokerId

@@ -13,14 +13,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 from yarl import URL
 
-from loadmanager.adapters.http import HttpServer, HttpServerSettings, Route
-from loadmanager.adapters.http.live import Feed, Forwarder
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.adapters.http.live.feed import Feed
+from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
-from loadmanager.adapters.http.security import Guard, TlsFiles
+from loadmanager.adapters.http.routes import Route
+from loadmanager.adapters.http.security.guard import Guard
+from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
 from loadmanager.admin.partitions import Partitions
 from loadmanager.admin.surface import surface
 from loadmanager.admin.topics import PartitionRequests
+from loadmanager.config.deployment import HttpSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import (
@@ -78,7 +83,7 @@ class FakeLookup:
     one, nobody can take it. ``gate`` holds such questions up until it is set.
     """
 
-    picture_version: int = 1
+    cluster_state_version: int = 1
     leader: LeaderInfo | None = None
     leads: bool = True
     taker: str | None = "b1:8080"
@@ -104,18 +109,18 @@ class FakeLookup:
     def give(self, bundle: BundleId, broker: str, token: int = 1) -> None:
         """Make a broker the owner of a bundle."""
         self.owners[bundle] = owner_named(bundle, broker, token)
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     def recut(self, namespace: Namespace, count: int) -> None:
         """Cut a namespace into so many bundles anew; all of them have no owner."""
         self.namespaces[namespace] = Boundaries.even(namespace, count)
         self.owners.clear()
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     def take_away(self, bundle: BundleId) -> None:
         """Leave a bundle without an owner."""
         if self.owners.pop(bundle, None):
-            self.picture_version += 1
+            self.cluster_state_version += 1
 
     def readiness(self) -> Readiness:
         """Be ready unless there are reasons not to be."""
@@ -170,7 +175,7 @@ class FakeLookup:
         if boundaries.namespace in self.namespaces:
             raise NamespaceTaken(f"namespace {boundaries.namespace} exists")
         self.namespaces[boundaries.namespace] = boundaries
-        self.picture_version += 1
+        self.cluster_state_version += 1
 
     async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
         """Name the taker, if this is the leader; its lock has the token only if it is awaited."""
@@ -312,7 +317,8 @@ async def running_servers() -> AsyncIterator[StartServer]:
 
     async def open_one(  # noqa: PLR0917 - a server has so many sides
         lookup: FakeLookup | None = None,
-        settings: HttpServerSettings | None = None,
+        lookups: LookupSettings | None = None,
+        settings: HttpSettings | None = None,
         more_routes: tuple[Route, ...] = (),
         default_bundles: int = 32,
         guard: Guard | None = None,
@@ -330,7 +336,8 @@ async def running_servers() -> AsyncIterator[StartServer]:
             metrics=metrics,
             registry=registry,
             version="1.2.3",
-            settings=settings or HttpServerSettings(stop_s=2.0),
+            settings=settings or HttpSettings(stop_s=2.0),
+            lookups=lookups,
             operations=surface(),
             guard=guard,
             tls=tls,

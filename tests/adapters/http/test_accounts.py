@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from leader_queries import AT_MS, B1, B3, BUNDLE, WEIGHED_STORY, FakeLeaderQueries
 
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.tasks import TasksQuery
 from loadmanager.core.bundle_task import TaskKind, TaskState
 from loadmanager.core.planner import Planner
@@ -30,7 +30,7 @@ def leader_term() -> FakeLeaderQueries:
 
 @pytest.fixture
 async def leader(start_server: StartServer, leader_term: FakeLeaderQueries) -> RunningServer:
-    return await start_server(more_routes=tuple(Accounts(leader_term).routes()))
+    return await start_server(more_routes=tuple(Decisions(leader_term).routes()))
 
 
 async def test_a_snapshot_is_given_as_it_is(
@@ -318,7 +318,7 @@ async def test_changing_methods_are_refused(leader: RunningServer) -> None:
 async def test_who_does_not_lead_sends_on_to_the_leader(
     start_server: StartServer, leader: RunningServer, question: str
 ) -> None:
-    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
+    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url + "/"))
     server = await start_server(more_routes=tuple(follower.routes()))
     got = await server.ask(question)
     assert (got.status, got.headers["Location"]) == (307, leader.url + question)
@@ -330,7 +330,7 @@ async def test_who_does_not_lead_sends_on_to_the_leader(
 async def test_without_a_leader_it_is_told_when_to_come_back(
     start_server: StartServer, question: str
 ) -> None:
-    server = await start_server(more_routes=tuple(Accounts(FakeLeaderQueries(away=True)).routes()))
+    server = await start_server(more_routes=tuple(Decisions(FakeLeaderQueries(away=True)).routes()))
     got = await server.ask(question)
     want: dict[str, Any] = {"reason": "no leader is at work"}
     assert (got.status, got.headers["Retry-After"], got.json()) == (503, "2", want)

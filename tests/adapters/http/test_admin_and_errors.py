@@ -6,8 +6,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import HttpServerSettings, Route, Target, text_reply
 from loadmanager.adapters.http.failures import Failures
+from loadmanager.adapters.http.replies import text_reply
+from loadmanager.adapters.http.routes import Route, Target
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.ports import LeaderInfo
@@ -205,7 +207,7 @@ async def test_a_request_line_with_a_whole_url_is_understood(server: RunningServ
 
 
 async def test_a_body_beyond_the_limit_is_refused(start_server: StartServer) -> None:
-    server = await start_server(settings=HttpServerSettings(max_body_bytes=1024))
+    server = await start_server(settings=HttpSettings(max_body_bytes=1024))
     got = await server.ask(NEW, "PUT", data=b" " * 2000)
     assert (got.status, got.json()) == (413, {"reason": "the body is longer than 1024 bytes"})
 
@@ -307,7 +309,7 @@ async def test_closing_lets_requests_under_way_finish(start_server: StartServer)
 
 async def test_closing_does_not_wait_for_ever(start_server: StartServer) -> None:
     never = FakeLookup(gate=asyncio.Event())
-    server = await start_server(never, HttpServerSettings(stop_s=0.05))
+    server = await start_server(never, settings=HttpSettings(stop_s=0.05))
     stuck = asyncio.create_task(server.ask("/lookup/v2/topic/persistent/public/default/x"))
     await until(lambda: never.waiting == 1)
     async with asyncio.timeout(60):

@@ -11,17 +11,17 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpAssignClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
-from loadmanager.admin.anti_affinity import AffinityRequests, AntiAffinity
-from loadmanager.admin.brokers import BrokerRequests, Brokers
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
+from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.failure_domains import DomainRequests, FailureDomains
-from loadmanager.admin.isolation import Isolation, IsolationRequests
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
 from loadmanager.admin.plan import Plans
-from loadmanager.admin.quotas import QuotaRequests, Quotas
-from loadmanager.admin.steering import Steers
-from loadmanager.admin.topics import PartitionRequests, TopicRequests, Topics
+from loadmanager.admin.quotas import Quotas
+from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.dynamic_settings import DynamicSettings
 from loadmanager.config import load_config
@@ -111,17 +111,17 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
     planner = Planner(settings=PlannerSettings(settle_s=0.0))
     async with leader_at_work(planner, round_interval_s=3600) as sidecar:
         parts, line = sidecar.context, FakeTopics({})
-        topics = TopicRequests(parts, line)
+        topics = Topics(parts, line)
         dynamic = DynamicSettings(parts, load_config(None, {"LOADMANAGER_BROKER__ID": "b1:8080"}))
         resources = (
-            Brokers(BrokerRequests(parts, "east"), topics),
+            Brokers(parts, "east", topics),
             Configuration(dynamic, {"zookeeperServers": "z:2181"}),
-            AntiAffinity(AffinityRequests(parts, "east")),
-            Topics(topics),
-            Isolation(IsolationRequests(parts, sidecar.leading, RecordedUnloads().unload, "east")),
-            FailureDomains(DomainRequests(parts, "east")),
-            Quotas(QuotaRequests(parts)),
-            Steers(BalancingModeRequests(parts)),
+            AntiAffinity(parts, "east"),
+            topics,
+            Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
+            FailureDomains(parts, "east"),
+            Quotas(parts),
+            BalancingModes(BalancingModeRequests(parts)),
             Plans(PreviewRequests(sidecar.leading).plan),
         )
         routes = tuple(route for one in resources for route in one.routes())
@@ -422,7 +422,8 @@ def test_topics_are_told_and_understood_alike() -> None:
 async def test_another_sidecars_odd_answer_is_no_answer(
     start_server: StartServer, spoilt: str
 ) -> None:
-    from loadmanager.adapters.http import Route, text_reply  # noqa: PLC0415 - for this test alone
+    from loadmanager.adapters.http.replies import text_reply  # noqa: PLC0415 - for this test alone
+    from loadmanager.adapters.http.routes import Route  # noqa: PLC0415 - for this test alone
 
     async def odd(_request: Any, _target: Any) -> Any:
         return text_reply(spoilt)

@@ -23,7 +23,7 @@ METHODS = {
     "_resume_reading_if_drained": "is replaced: aiohttp never has more than one request",
     "connection_made": "is extended by the limits of connections",
     "connection_lost": "gives back what the connection took",
-    "data_received": "is extended by the express lane and the limits of heads",
+    "data_received": "is extended by the fast path and the limits of heads",
     "finish_response": "says when a response is out and the next request may be parsed",
     "force_close": "is extended: nothing is read any more",
     "handle_error": "is replaced: refusals are JSON",

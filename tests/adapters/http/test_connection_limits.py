@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http import ConnectionLimits, HttpServerSettings
 from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.heads import Heads
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.replies import Refused
-from loadmanager.adapters.http.security import TlsFiles
+from loadmanager.adapters.http.security.tls import TlsFiles
+from loadmanager.config.deployment import HttpSettings
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,
@@ -33,7 +32,6 @@ ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = (
     b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-LIMITS = ConnectionLimits()
 
 
 @asynccontextmanager
@@ -47,8 +45,8 @@ async def connected(
         writer.close()
 
 
-def with_limits(**changes: float) -> HttpServerSettings:
-    return HttpServerSettings(stop_s=2.0, limits=replace(LIMITS, **changes))  # type: ignore[arg-type] # whole numbers where they must be
+def with_limits(**changes: float) -> HttpSettings:
+    return HttpSettings.model_validate({"stop_s": 2.0, **changes})
 
 
 def protocols(server: RunningServer) -> list[HttpProtocol]:

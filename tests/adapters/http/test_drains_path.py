@@ -7,11 +7,11 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
-from loadmanager.admin.drains import Drains
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark
-from loadmanager.ports import BrokerUnknown, DrainStatus, Unavailable
+from loadmanager.ports import BrokerUnknown, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 
@@ -21,7 +21,7 @@ PATH = f"{BROKER}/drain"
 
 
 @dataclass
-class FakeDrains:
+class FakeDrains(DrainRequests):
     """Knows one broker, which has seven bundles."""
 
     refuses: Exception | None = None
@@ -36,14 +36,14 @@ class FakeDrains:
         """Remember what was asked."""
         self._ask("unmark", broker)
 
-    async def status(self, broker: BrokerId) -> DrainStatus:
+    async def status(self, broker: BrokerId) -> DrainState:
         """Tell of the seven bundles."""
         self._ask("status", broker)
-        return DrainStatus(
+        return DrainState(
             broker=broker,
             registered=True,
             draining=self.found is not None,
-            mark=self.found,
+            marked=self.found and Marked.model_validate(self.found),
             bundles_left=7,
         )
 

@@ -17,7 +17,9 @@ from tls_files import Files
 from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.replies import Refused, empty_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security import Guard, Rights, TlsFiles, Tokens, client_context
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
+from loadmanager.adapters.http.security.tokens import Tokens
 from tests.adapters.http.conftest import (
     FakeLookup,
     RunningServer,
@@ -228,7 +230,7 @@ class Mutual:
     ) -> list[int]:
         """Ask on one connection, as ``name`` or as nobody."""
         shown = (issuer or self._files).client(name) if name else (None, None)
-        context = client_context(self._files.authorities, *shown)
+        context = ClientTls(self._files.authorities, *shown).context
         connector = aiohttp.TCPConnector(ssl=context, limit=1)
         async with aiohttp.ClientSession(connector=connector) as session:
             found = []

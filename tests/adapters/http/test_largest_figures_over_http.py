@@ -14,12 +14,12 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.topics_client import HttpTopicsClient
-from loadmanager.admin.brokers import BrokerRequests, Brokers
-from loadmanager.admin.decisions import Accounts
+from loadmanager.admin.brokers import Brokers
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.plan import Plans
-from loadmanager.admin.topics import TopicRequests
+from loadmanager.admin.topics import Topics
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
@@ -66,11 +66,11 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         await sidecar.rounds(2)
         for one in REPORTS:
             sidecar.context.metrics.show_usage(one)
-        topics = TopicRequests(sidecar.context, NoTopics())
+        topics = Topics(sidecar.context, NoTopics())
         resources = (
-            Brokers(BrokerRequests(sidecar.context, "east"), topics),
+            Brokers(sidecar.context, "east", topics),
             Plans(PreviewRequests(sidecar.leading).plan),
-            Accounts(sidecar.accounting),
+            Decisions(sidecar.accounting),
         )
         server = HttpServer(
             FakeLookup(),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from loadmanager.adapters.http import HttpAssignClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import (

@@ -17,13 +17,18 @@ from aiohttp import web
 from leader_queries import AT_MS, B1, B2, BUNDLE, FakeLeaderQueries
 from overview_samples import OVERVIEW
 
-from loadmanager.adapters.http import HttpAssignClient, HttpServerSettings
-from loadmanager.adapters.http.live import Feed, FeedLimits, Forwarder, OverviewReader
+from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
+from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
-from loadmanager.admin.decisions import Accounts
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import Overviews, overview_document
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
 from tests.adapters.http.conftest import RunningServer, StartServer, until
 
@@ -34,7 +39,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 @dataclass
 class FakeOverviews:
-    """An `OverviewService` that counts how often it is asked."""
+    """A canned overview, which counts how often it is asked for."""
 
     elsewhere: str = ""
     why_not: str = ""
@@ -187,7 +192,7 @@ async def test_a_stream_ends_after_its_time_and_says_so(start_server: StartServe
 
 async def test_streams_end_at_once_when_the_server_closes(start_server: StartServer) -> None:
     feed = feed_of(FakeOverviews(), interval_s=3600.0)
-    server = await start_server(feed=feed, settings=HttpServerSettings(stop_s=60.0))
+    server = await start_server(feed=feed, settings=HttpSettings(stop_s=60.0))
     async with watching(server) as viewer:
         await viewer.next()
         async with asyncio.timeout(30):
@@ -200,7 +205,7 @@ async def test_a_stream_goes_on_when_another_sidecar_leads(
     line: HttpAssignClient, start_server: StartServer
 ) -> None:
     elsewhere = FakeOverviews(cluster="west")
-    leader = await start_server(more_routes=tuple(Overviews(elsewhere).routes()))
+    leader = await start_server(more_routes=tuple(Overviews(elsewhere.overview).routes()))
     service = FakeOverviews()
     server = await start_server(feed=feed_of(service, line))
     async with watching(server) as viewer:
@@ -273,8 +278,8 @@ async def test_the_page_has_its_questions_forwarded_and_others_are_sent_on(
     line: HttpAssignClient, start_server: StartServer
 ) -> None:
     queries = FakeLeaderQueries()
-    leader = await start_server(more_routes=tuple(Accounts(queries).routes()))
-    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url + "/"))
+    leader = await start_server(more_routes=tuple(Decisions(queries).routes()))
+    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url + "/"))
     server = await start_server(
         more_routes=tuple(follower.routes()), forwarder=Forwarder(line, lambda _: "")
     )
@@ -300,9 +305,9 @@ async def test_a_caller_keeps_its_own_right_with_the_leader(
 ) -> None:
     guard = tokens_guard(tmp_path)
     leader = await start_server(
-        more_routes=tuple(Accounts(FakeLeaderQueries()).routes()), guard=guard
+        more_routes=tuple(Decisions(FakeLeaderQueries()).routes()), guard=guard
     )
-    follower = Accounts(FakeLeaderQueries(elsewhere=leader.url))
+    follower = Decisions(FakeLeaderQueries(elsewhere=leader.url))
     server = await start_server(
         more_routes=tuple(follower.routes()),
         guard=guard,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http import HttpServerSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
@@ -108,7 +108,7 @@ async def test_a_listener_that_is_gone_is_no_longer_answered(server: RunningServ
     assert [(await server.ask(path)).status for _ in range(3)] == [200, 200, 200]
     for bundle, owner in server.lookup.owners.items():
         server.lookup.owners[bundle] = replace(owner, listeners={})
-    server.lookup.picture_version += 1
+    server.lookup.cluster_state_version += 1
     got = await server.ask(path)
     assert got.status == 412
     assert "its listeners: none" in got.json()["reason"]
@@ -165,7 +165,7 @@ async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answe
     known = TopicName("persistent", Namespace("t/known"), "x")
     await lookup.create_namespace(Boundaries.even(known.namespace, 1))
     own(lookup, known, "b1:8080")
-    server = await start_server(lookup, HttpServerSettings(max_concurrent=2))
+    server = await start_server(lookup, LookupSettings(max_concurrent=2))
     waiting = [asyncio.create_task(server.ask(PATH)) for _ in range(2)]
     await until(lambda: lookup.waiting == 2)
     refused = [await server.ask(PATH) for _ in range(5)]

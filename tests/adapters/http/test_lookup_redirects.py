@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.adapters.http import HttpServerSettings
+from loadmanager.config.serving import LookupSettings
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports import Redirection
@@ -10,7 +10,7 @@ from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, Star
 
 TOPIC = TopicName("persistent", PUBLIC, "a/b")
 PATH = "/lookup/v2/topic/persistent/public/default/a%2Fb"
-REDIRECT = HttpServerSettings(mode="redirect")
+REDIRECT = LookupSettings(mode="redirect")
 
 
 async def test_a_chain_follower_leader_owner_ends_with_the_owners_answer(

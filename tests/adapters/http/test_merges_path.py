@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.merges import Merges
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId, Namespace

@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from loadmanager.adapters.http import HttpServerSettings
-from loadmanager.adapters.http.admission import ConnectionLimits
 from loadmanager.adapters.http.fast_path import decisive_headers
-from loadmanager.adapters.http.security import ClusterKeyGuard, Guard, OwnNames, Rights, Tokens
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.tokens import Tokens
+from loadmanager.config.deployment import HttpSettings
 from tests.adapters.http.conftest import (
     RunningServer,
     StartServer,
@@ -145,8 +147,7 @@ async def test_what_was_learnt_of_one_value_does_not_count_for_another(
 async def test_the_limit_of_heads_holds_for_headers_that_are_left_out(
     start_server: StartServer,
 ) -> None:
-    limits = ConnectionLimits(max_head_bytes=1_024)
-    server = await start_server(settings=HttpServerSettings(limits=limits))
+    server = await start_server(settings=HttpSettings(max_head_bytes=1_024))
     await learn_headers(server, CLIENTS["curl"])
     added = b"X-Request-Id: " + b"1" * 1_000
     assert (await exchange(wired(server), get("x", block([*CLIENTS["curl"], added])))).status == 431
@@ -268,7 +269,7 @@ async def compare(guard: str, peer: str, heads: Iterable[list[bytes]]) -> None:
         quick = await start_server(guard=GUARDS[guard])
         slow = await start_server(guard=GUARDS[guard])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(slow.server._express, "response_to", lambda *_, **__: None)
+            patch.setattr(slow.server._fast_path, "response_to", lambda *_, **__: None)
             for lines in CLIENTS.values():
                 for more in ([], [proof("client")]):
                     await learn_headers(quick, [*lines, *more], LOCAL)

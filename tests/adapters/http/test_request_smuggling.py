@@ -7,7 +7,8 @@ import jwt
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.security import Guard, Rights, Tokens
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.tokens import Tokens
 from tests.adapters.http.conftest import RunningServer, StartServer, read_reply
 
 SECRET = b"0123456789abcdef0123456789abcdef"

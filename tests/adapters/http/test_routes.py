@@ -1,9 +1,8 @@
 import pytest
 from aiohttp import web
 
-from loadmanager.adapters.http import Refused, Route, Target, text_reply
-from loadmanager.adapters.http.replies import refusal_of
-from loadmanager.adapters.http.routes import Role, RouteTable, target_of
+from loadmanager.adapters.http.replies import Refused, refusal_of, text_reply
+from loadmanager.adapters.http.routes import Role, Route, RouteTable, Target, target_of
 from loadmanager.core.errors import LoadManagerError
 
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
+from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.splits import Splits
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 from tls_files import Files
 
-from loadmanager.adapters.http.security import ClientTls, TlsFiles, client_context
-from loadmanager.adapters.http.security.tls import TlsFilesUnusable
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles, TlsFilesUnusable
 
 
 @pytest.fixture
@@ -94,7 +93,7 @@ def test_what_cannot_be_used_is_named(files: Files, tmp_path: Path) -> None:
     with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected a certificate and its key"):
         TlsFiles(files.authorities, files.key).context()
     with pytest.raises(TlsFilesUnusable, match=f"{missing}.*expected certificates in PEM"):
-        client_context(missing)
+        ClientTls(missing)
     with pytest.raises(TlsFilesUnusable, match=f"{files.key}.*expected certificates in PEM"):
         TlsFiles(files.certificate, files.key, files.key, "required").context()
 
@@ -108,7 +107,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(files: Fi
 
 
 def test_old_versions_of_tls_are_not_spoken(files: Files) -> None:
-    for context in (TlsFiles(files.certificate, files.key).context(), client_context(None)):
+    for context in (TlsFiles(files.certificate, files.key).context(), ClientTls(None).context):
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 

@@ -8,15 +8,14 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.http import HttpServer
-from loadmanager.admin.unloads import Unloads
+from loadmanager.adapters.http.http_server import HttpServer
+from loadmanager.admin.unloads import UnloadedBundle, Unloads
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.ports import (
     BundleUnknown,
     LeaderElsewhere,
     NamespaceUnknown,
     Unavailable,
-    Unloaded,
     UnloadRefused,
 )
 from loadmanager.telemetry.lookups import LookupMetrics
@@ -39,13 +38,13 @@ class FakeUnloads:
 
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
-    ) -> Sequence[Unloaded]:
+    ) -> Sequence[UnloadedBundle]:
         """Remember what was asked."""
         self.asked.append((namespace, range_text, destination))
         if self.refuses is not None:
             raise self.refuses
         bundle = BundleId(f"{namespace}/{range_text}")
-        return [Unloaded(bundle=bundle, source=B1, target=destination or B2, took_s=0.01234)]
+        return [UnloadedBundle(bundle=bundle, source=B1, target=destination or B2, took_s=0.01234)]
 
 
 @pytest.fixture

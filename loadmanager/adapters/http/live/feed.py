@@ -5,14 +5,13 @@ import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import aiohttp
 import structlog
 from aiohttp import web
 from pydantic import BaseModel
 
-from loadmanager.adapters.http.assign_client import Answer, refusal_text
+from loadmanager.adapters.http.assign_client import HttpAssignClient, refusal_text
 from loadmanager.adapters.http.replies import SERVER_NAME, unavailable
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports import LeaderElsewhere, Unavailable
@@ -22,13 +21,6 @@ log = structlog.get_logger()
 OVERVIEW_PATH: Final = "/admin/v2/loadmanager/overview"
 _MOST_BYTES: Final = 2_097_152
 _OK: Final = 200
-
-
-class LeaderLine(Protocol):
-    """Sends requests to the leader's sidecar."""
-
-    async def ask(self, method: str, sidecar_url: str, path: str, *, most_bytes: int) -> Answer:
-        """Return the answer of the sidecar at a URL to a request for a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +34,13 @@ class OverviewReader:
 
     read: Callable[[], BaseModel]
     served_by: str
-    line: LeaderLine | None = None
+    line: HttpAssignClient | None = None
 
     async def __call__(self) -> bytes:
         """Return the event: the overview, or the reason why there is none."""
         try:
             answer = await self._overview()
-        except (LoadManagerError, aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (LoadManagerError, ValueError) as error:
             return self._event("trouble", {"reason": str(error) or type(error).__name__})
         except Exception as error:
             log.exception("page.overview.failed", error=str(error))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
 from aiohttp import web
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof
@@ -41,25 +40,20 @@ class Forwarder:
         """Return the answer of the leader's sidecar.
 
         Raises:
-            Refused: the request has a body (400), or there is no answer (503).
+            Refused: the request has a body (400), or the sidecar does not lead any more (503).
+            Unavailable: there is no answer.
         """
         if request.body_exists:
             raise Refused(400, f"{FORWARD_HEADER}: the request has a body; expected none")
         url, path = _divided(refused.headers["Location"])
-        try:
-            answer = await self.line.ask(
-                request.method,
-                url,
-                path,
-                most_bytes=_MOST_BYTES,
-                proof=self._proof(request, refused, url),
-                within_s=_WITHIN_S,
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            what = str(error) or type(error).__name__
-            raise unavailable(f"the leader at {url} does not answer: {what}", _RETRY_AFTER_S) from (
-                error
-            )
+        answer = await self.line.ask(
+            request.method,
+            url,
+            path,
+            most_bytes=_MOST_BYTES,
+            proof=self._proof(request, refused, url),
+            within_s=_WITHIN_S,
+        )
         if 300 <= answer.status < 400:  # noqa: PLR2004 - HTTP: it no longer leads
             raise unavailable(f"{url} does not lead any more", _RETRY_AFTER_S)
         headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}

@@ -15,7 +15,8 @@ from loadmanager.adapters.http.routes import Role
 from loadmanager.adapters.http.security.origin import (
     READING,
     OwnNames,
-    refuse_foreign_host,
+    asked_hosts,
+    refuse_foreign_hosts,
     refuse_foreign_page,
 )
 from loadmanager.adapters.http.security.tokens import Proven, TokenRefused, Tokens
@@ -175,7 +176,7 @@ class Guard:
             # The connection is authenticated; the same headers on another one prove nothing.
             return Caller(name, self._rights.of(name), until_s=0.0)
         if self._local_only:
-            refuse_foreign_host(request, self._names)
+            refuse_foreign_hosts(asked_hosts(request), self._names)
         return Caller(ANONYMOUS, self._rights.anonymous, math.inf)
 
     def _bearer(self, offered: str, tokens: Tokens) -> Caller:
@@ -215,12 +216,12 @@ def _record(request: web.BaseRequest, name: str, status: int) -> None:
         caller=name or "anonymous",
         remote=request.remote,
         method=request.method,
-        path=_told_path(request.raw_path, status),
+        path=_logged_path(request.raw_path, status),
         status=status,
     )
 
 
-def _told_path(path: str, status: int) -> str:
+def _logged_path(path: str, status: int) -> str:
     """Return a path for the log, without the value of a setting that was refused.
 
     Accepted values are not secret, because secrets are not dynamic settings; a refused value may

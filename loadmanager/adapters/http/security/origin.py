@@ -95,15 +95,6 @@ def is_forwarded(request: web.BaseRequest) -> bool:
     return False
 
 
-def refuse_foreign_host(request: web.BaseRequest, names: OwnNames) -> None:
-    """Refuse a request that names another host than this sidecar's.
-
-    Raises:
-        Refused: the request names such a host.
-    """
-    refuse_foreign_hosts(asked_hosts(request), names)
-
-
 def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
     """Refuse a request with any host that is not this sidecar's.
 

@@ -1,7 +1,6 @@
 """TLS of the server, and of requests to other sidecars."""
 
 import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,37 +21,38 @@ class TlsFilesUnusable(LoadManagerError):
     """A certificate, key or list of authorities cannot be used for TLS."""
 
 
-@dataclass(slots=True)
-class TlsFiles:
-    """The files of a server's TLS, read again when they change.
+class _Files:
+    """The files of a TLS context, read again when they change.
 
-    Attributes:
-        certificate: this server's certificate, with the intermediate ones.
-        key: its private key.
-        client_authorities: CA certificates for clients' certificates; "" requests none.
-        clients: whether a client must show one.
+    ``certificate`` and ``key`` authenticate this end of a connection, ``authorities`` are the CA
+    certificates of the other end.
     """
 
-    certificate: Path
-    key: Path
-    client_authorities: Path | None = None
-    clients: Literal["none", "optional", "required"] = "none"
-    _context: ssl.SSLContext | None = None
-    _seen: tuple[float, ...] = field(default=())
+    def __init__(
+        self,
+        purpose: ssl.Purpose,
+        certificate: Path | None,
+        key: Path | None,
+        authorities: Path | None,
+        verify: ssl.VerifyMode,
+    ) -> None:
+        self._purpose = purpose
+        self._certificate = certificate
+        self._key = key
+        self._authorities = authorities
+        self._verify = verify
+        self._context: ssl.SSLContext | None = None
+        self._seen: tuple[float, ...] = ()
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context of the server; `refresh` updates the same one.
-
-        Raises:
-            TlsFilesUnusable: a file cannot be read or does not fit the others.
-        """
-        if self._context is None:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.verify_mode = _VERIFY[self.clients]
-            self._load(context)
-            self._context, self._seen = context, self._changed_at()
-        return self._context
+    def _read(self) -> ssl.SSLContext:
+        """Return a new context; `refresh` updates it."""
+        seen = self._changed_at()
+        context = ssl.create_default_context(self._purpose)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = self._verify
+        self._load(context)
+        self._context, self._seen = context, seen
+        return context
 
     def refresh(self) -> bool:
         """Read the files again if they changed, for new connections.
@@ -65,107 +65,88 @@ class TlsFiles:
         self._seen = self._changed_at()
         try:
             # First in a separate context: an invalid pair must not be half loaded.
-            self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+            self._load(ssl.create_default_context(self._purpose))
             self._load(self._context)
         except TlsFilesUnusable as error:
             log.warning("tls.files.refused", error=str(error))
             return False
-        log.info("tls.files.loaded", certificate=str(self.certificate))
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:
-        try:
-            # Without a passphrase here, OpenSSL would prompt for one on the terminal.
-            context.load_cert_chain(self.certificate, self.key, password="")
-        except (OSError, ssl.SSLError) as error:
-            files = f"{self.certificate} and {self.key}"
-            raise TlsFilesUnusable(
-                f"{files}: {_words(error)}; expected a certificate and its key in PEM, "
-                "without a passphrase"
-            ) from None
-        if self.client_authorities is not None:
-            _trust(context, self.client_authorities)
+        if self._authorities is not None:
+            try:
+                context.load_verify_locations(self._authorities)
+            except OSError as error:
+                raise TlsFilesUnusable(
+                    f"{self._authorities}: {_words(error)}; expected certificates in PEM"
+                ) from None
+        if self._certificate is not None and self._key is not None:
+            try:
+                # Without a passphrase here, OpenSSL would prompt for one on the terminal.
+                context.load_cert_chain(self._certificate, self._key, password="")
+            except OSError as error:
+                raise TlsFilesUnusable(
+                    f"{self._certificate} and {self._key}: {_words(error)}; expected a "
+                    "certificate and its key in PEM, without a passphrase"
+                ) from None
 
     def _changed_at(self) -> tuple[float, ...]:
-        files = [self.certificate, self.key, self.client_authorities]
+        files = (self._certificate, self._key, self._authorities)
         return tuple(_changed_at(path) for path in files if path is not None)
 
 
-@dataclass(slots=True)
-class ClientTls:
-    """TLS of requests to other sidecars, its files read again when they change.
+class TlsFiles(_Files):
+    """The files of a server's TLS.
 
-    Attributes:
-        authorities: CA certificates of the servers; None for those of the system.
-        certificate, key: of the client, if both are given.
-
-    Raises:
-        TlsFilesUnusable: a file cannot be read or does not fit the others.
+    Args:
+        certificate: this server's certificate, with the intermediate ones.
+        key: its private key.
+        client_authorities: CA certificates for clients' certificates; None requests none.
+        clients: whether a client must show one.
     """
 
-    authorities: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    context: ssl.SSLContext = field(init=False)
-    _seen: tuple[float, ...] = field(init=False)
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        client_authorities: Path | None = None,
+        clients: Literal["none", "optional", "required"] = "none",
+    ) -> None:
+        purpose, verify = ssl.Purpose.CLIENT_AUTH, _VERIFY[clients]
+        super().__init__(purpose, certificate, key, client_authorities, verify)
 
-    def __post_init__(self) -> None:
-        """Read the files."""
-        self._seen = self._changed_at()
-        self.context = client_context(self.authorities, self.certificate, self.key)
+    def context(self) -> ssl.SSLContext:
+        """Return the context of the server; `refresh` updates the same one.
 
-    def refresh(self) -> None:
-        """Read the files again if they changed, for new connections.
-
-        An error in the files is logged, and the former content stays in use.
+        Raises:
+            TlsFilesUnusable: a file cannot be read or does not fit the others.
         """
-        if (now := self._changed_at()) == self._seen:
-            return
-        self._seen = now
-        try:
-            client_context(self.authorities, self.certificate, self.key)  # a trial first
-            _fill(self.context, self.authorities, self.certificate, self.key)
-        except TlsFilesUnusable as error:
-            log.warning("tls.files.refused", error=str(error))
+        return self._context or self._read()
 
-    def _changed_at(self) -> tuple[float, ...]:
-        files = (self.authorities, self.certificate, self.key)
-        return tuple(_changed_at(path) for path in files if path is not None)
+    def refresh(self) -> bool:
+        """Read the files again if they changed, and log that."""
+        is_read = super().refresh()
+        if is_read:
+            log.info("tls.files.loaded", certificate=str(self._certificate))
+        return is_read
 
 
-def client_context(
-    authorities: Path | None, certificate: Path | None = None, key: Path | None = None
-) -> ssl.SSLContext:
-    """Return a context for requests to other servers.
+class ClientTls(_Files):
+    """The files of TLS for requests to other servers.
 
-    ``authorities`` are the CA certificates of the servers, None for those of the system. With
-    ``certificate`` and ``key`` this client authenticates itself.
+    Args:
+        authorities: CA certificates of the servers; None for those of the system.
+        certificate, key: with which this client authenticates itself, if both are given.
 
     Raises:
         TlsFilesUnusable: a file cannot be read or does not fit the others.
     """
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _fill(context, authorities, certificate, key)
-    return context
 
-
-def _fill(
-    context: ssl.SSLContext, authorities: Path | None, certificate: Path | None, key: Path | None
-) -> None:
-    if authorities is not None:
-        _trust(context, authorities)
-    if certificate is not None and key is not None:
-        TlsFiles(certificate, key)._load(context)  # noqa: SLF001 - the same file pair, the same words
-
-
-def _trust(context: ssl.SSLContext, authorities: Path) -> None:
-    try:
-        context.load_verify_locations(authorities)
-    except (OSError, ssl.SSLError) as error:
-        raise TlsFilesUnusable(
-            f"{authorities}: {_words(error)}; expected certificates in PEM"
-        ) from None
+    def __init__(
+        self, authorities: Path | None, certificate: Path | None = None, key: Path | None = None
+    ) -> None:
+        super().__init__(ssl.Purpose.SERVER_AUTH, certificate, key, authorities, ssl.CERT_REQUIRED)
+        self.context = self._read()
 
 
 def _changed_at(path: Path) -> float:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from loadmanager.adapters.history.disk import Disk, Found
-from loadmanager.adapters.history.keeping import Retention, expired, own
+from loadmanager.adapters.history.retention import Retention, expired, own
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.files import FileName, hour_of_partition, partition
 
@@ -22,34 +22,24 @@ class Unreachable(OSError):
     """A remote address could not be read or written now."""
 
 
-class Shelf(Protocol):
-    """The finished files of one writer. All methods raise `OSError`."""
+class Storage:
+    """The finished files of one writer, which stay where they were written.
 
-    def put_away(self) -> int:
-        """Move finished files to their final place; return their number."""
-
-    def finished(self) -> Iterable[Found]:
-        """Return the files in their final place."""
-
-    def delete(self, found: Found) -> None:
-        """Delete one file."""
-
-
-class LocalShelf:
-    """Files stay where they were written."""
+    All methods raise `OSError`.
+    """
 
     def __init__(self, disk: Disk, top: Path, writer: str) -> None:
         self._disk = disk
         self._top = top
-        self._writer = writer
+        self.writer = writer
 
-    def put_away(self) -> int:
-        """Do nothing: files are already in their final place."""
+    def store(self) -> int:
+        """Move finished files to their final place, and return their number: none."""
         return 0
 
     def finished(self) -> Iterator[Found]:
-        """Return the writer's own finished files."""
-        found = own(self._disk.find(self._top), self._writer)
+        """Return the writer's files in their final place."""
+        found = own(self._disk.find(self._top), self.writer)
         return (one for one in found if not one.name.is_open)
 
     def delete(self, found: Found) -> None:
@@ -60,7 +50,7 @@ class LocalShelf:
             return
 
 
-class RemoteShelf:
+class RemoteStorage(Storage):
     """Files are written to a spool on this host, and uploaded when they are complete.
 
     An upload has a name that readers ignore until it is complete. Files that cannot be uploaded
@@ -68,20 +58,15 @@ class RemoteShelf:
     """
 
     def __init__(
-        self,
-        url: str,
-        spool: LocalShelf,
-        writer: str,
-        retention: Retention,
-        wall_ms: Callable[[], int],
+        self, url: str, spool: Storage, retention: Retention, wall_ms: Callable[[], int]
     ) -> None:
         self._spool = spool
-        self._writer = writer
+        self.writer = spool.writer
         self._retention = retention
         self._wall_ms = wall_ms
-        self._files, self._top = _file_system(url)
+        self._files, self._url = _file_system(url)
 
-    def put_away(self) -> int:
+    def store(self) -> int:
         """Upload the files in the spool, oldest first.
 
         While uploads fail, retention limits the spool.
@@ -98,7 +83,7 @@ class RemoteShelf:
     def _upload(self, waiting: Iterable[Found]) -> int:
         count = 0
         for found in waiting:
-            folder = f"{self._top}/{partition(found.hour)}"
+            folder = f"{self._url}/{partition(found.hour)}"
             self._asked("makedirs", folder, exist_ok=True)
             self._asked("put_file", str(found.path), f"{folder}/_{found.name}")
             self._asked("mv", f"{folder}/_{found.name}", f"{folder}/{found.name}")
@@ -109,11 +94,11 @@ class RemoteShelf:
     def finished(self) -> Iterator[Found]:
         """Return the writer's own uploaded files."""
         self._asked("invalidate_cache")
-        for path, status in sorted(self._asked("find", self._top, detail=True).items()):
+        for path, status in sorted(self._asked("find", self._url, detail=True).items()):
             place = Path(path)
             name = FileName.parse(place.name)
             hour = hour_of_partition(f"{place.parent.parent.name}/{place.parent.name}")
-            if name is None or hour is None or name.is_open or name.writer != self._writer:
+            if name is None or hour is None or name.is_open or name.writer != self.writer:
                 continue
             yield Found(place, hour, name, int(status.get("size") or 0))
 

@@ -1,12 +1,12 @@
-"""The express lane may only be seen by a stopwatch: these tests compare it with aiohttp."""
+"""The fast path may only be seen by a stopwatch: these tests compare it with aiohttp."""
 
 import asyncio
 
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import HttpServerSettings
 from loadmanager.adapters.http.heads import is_whole_request
+from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (
     PUBLIC,
@@ -205,7 +205,7 @@ async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(
     await learn(server, "x")
     wire = wired(server)
     server.lookup.breaks = True
-    server.lookup.picture_version += 1
+    server.lookup.cluster_state_version += 1
     with capture_logs() as logs:
         got = await exchange(wire, get("x"))
     assert got.status == 500
@@ -235,7 +235,7 @@ async def test_a_reader_that_lags_is_not_written_to(server: RunningServer) -> No
 async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
     start_server: StartServer,
 ) -> None:
-    server = await start_server(settings=HttpServerSettings(keepalive_s=60.0))
+    server = await start_server(settings=HttpSettings(keepalive_s=60.0))
     await learn(server, "x")
     wire = wired(server)
     assert wire.protocol is not None
