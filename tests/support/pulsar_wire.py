@@ -14,7 +14,8 @@ from loadmanager.testbed.broker.running_broker import RunningBroker
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
 from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
-from loadmanager.testbed.pulsar_protocol.server import PulsarServer, PulsarServerOptions
+from loadmanager.testbed.pulsar_protocol.server import PulsarServer
+from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions
 
 BUNDLE = BundleId("public/default/0x00000000_0xffffffff")
 ANSWER_WITHIN_S = 20.0

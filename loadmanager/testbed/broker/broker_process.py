@@ -165,10 +165,8 @@ def _pulsar_server(
     settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
 ) -> "PulsarServer":
     """Return the server for Pulsar's clients; only this function needs protobuf."""
-    from loadmanager.testbed.pulsar_protocol.server import (  # noqa: PLC0415 - an extra brings what it needs
-        PulsarServer,
-        PulsarServerOptions,
-    )
+    from loadmanager.testbed.pulsar_protocol.server import PulsarServer  # noqa: PLC0415
+    from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions  # noqa: PLC0415
 
     assert settings.pulsar is not None  # noqa: S101 - there is a place for it
     options = PulsarServerOptions(
