@@ -10,7 +10,7 @@ from typing import Any
 
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
 from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
@@ -153,7 +153,7 @@ class Wire:
 class House:
     """One broker with its server, and the agent's side of it."""
 
-    broker: RunningBroker
+    broker: MemoryBroker
     server: PulsarServer
     port: int
     url: str
@@ -213,7 +213,7 @@ def open_house(
         for hear in hearers:
             hear(change)
 
-    broker = RunningBroker(broker=f"{name}:8080", incarnation=name, clock_s=clock_s, record=record)
+    broker = MemoryBroker(broker=f"{name}:8080", incarnation=name, clock_s=clock_s, record=record)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     url = f"pulsar://127.0.0.1:{port}"

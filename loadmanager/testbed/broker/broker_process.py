@@ -20,7 +20,7 @@ import structlog
 from loadmanager import __version__
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.testbed.broker.changes import Change, LeaseLost, Stopped
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, serve
 from loadmanager.testbed.broker.serving_record import RecordFile
 
@@ -113,7 +113,7 @@ async def _serve(
             hear(change)
 
     incarnation = uuid.uuid4().hex
-    broker = RunningBroker(
+    broker = MemoryBroker(
         broker=broker_name,
         incarnation=incarnation,
         clock_s=time.monotonic,
@@ -162,7 +162,7 @@ def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
 
 
 def _pulsar_server(
-    settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
+    settings: BrokerSettings, place: _Place, broker: MemoryBroker, incarnation: str
 ) -> "PulsarServer":
     """Return the server for Pulsar's clients; only this function needs protobuf."""
     from loadmanager.testbed.pulsar_protocol.server import PulsarServer  # noqa: PLC0415

@@ -19,8 +19,8 @@ from loadmanager.ports import (
     BrokerUnreachable,
 )
 from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
-from loadmanager.testbed.broker.running_broker import RunningBroker
 from loadmanager.testbed.broker.serving_record import ServingInterval, intervals_of
 from loadmanager.testbed.broker.serving_set import Ticket
 
@@ -89,7 +89,7 @@ class InProcessBroker:
         self._faults: list[_Injected] = []
         self._late: list[Callable[[], object]] = []
         self._healed = asyncio.Event()
-        self._broker: RunningBroker | None = None
+        self._broker: MemoryBroker | None = None
         self.commands: list[CommandName] = []
         """All received commands in order, including refused ones."""
         self.restart()
@@ -181,7 +181,7 @@ class InProcessBroker:
         """Start a new process, which serves no bundles and has seen no epoch or token."""
         self.kill()
         self._lives += 1
-        self._broker = RunningBroker(
+        self._broker = MemoryBroker(
             broker=self._name,
             incarnation=self.incarnation,
             clock_s=self._clock_s,
@@ -243,7 +243,7 @@ class InProcessBroker:
         if self._on_change is not None:
             self._on_change(change)
 
-    def _alive(self) -> RunningBroker:
+    def _alive(self) -> MemoryBroker:
         if self._broker is None:
             raise BrokerUnreachable(f"{self._name}: the broker is dead")
         return self._broker

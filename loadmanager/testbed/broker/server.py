@@ -32,6 +32,7 @@ from loadmanager.adapters.broker.secret import demanding
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
 from loadmanager.ports import StaleAgent
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import (
     Accepted,
     NotNow,
@@ -40,7 +41,6 @@ from loadmanager.testbed.broker.outcomes import (
     PublishRefused,
     StaleToken,
 )
-from loadmanager.testbed.broker.running_broker import RunningBroker
 
 _STATUS_OF_ERROR: Final[Mapping[type[LoadManagerError], int]] = {
     StaleAgent: 409,
@@ -101,13 +101,13 @@ class ServerOptions:
     control_secret: str = ""
 
 
-def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
+def broker_application(broker: MemoryBroker, options: ServerOptions) -> web.Application:
     """Return the routes of ``broker``, for `serve` or for inspection."""
     return _Routes(broker, options).application()
 
 
 async def serve(
-    broker: RunningBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
+    broker: MemoryBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
 ) -> None:
     """Serve on ``listening`` until ``stopping`` is set, then stop the broker and return."""
     application = broker_application(broker, options)
@@ -125,7 +125,7 @@ async def serve(
 
 
 class _Routes:
-    def __init__(self, broker: RunningBroker, options: ServerOptions) -> None:
+    def __init__(self, broker: MemoryBroker, options: ServerOptions) -> None:
         self._broker = broker
         self._options = options
         # One message at a time, so that an unload waits for one, not for a whole queue.

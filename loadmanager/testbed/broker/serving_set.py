@@ -10,7 +10,7 @@ from loadmanager.testbed.broker.outcomes import StaleToken
 from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Served:
     """One bundle from its load to its end.
 

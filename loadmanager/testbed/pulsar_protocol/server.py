@@ -5,7 +5,7 @@ import socket
 from typing import Final
 
 from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.pulsar_protocol.connection import Connection
 from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions, Topics
 
@@ -14,12 +14,12 @@ MAX_CONNECTIONS: Final = 5_000
 
 
 class PulsarServer:
-    """Serves Pulsar's clients for one `RunningBroker`.
+    """Serves Pulsar's clients for one `MemoryBroker`.
 
     `heard` has to be called with every change of the broker.
     """
 
-    def __init__(self, broker: RunningBroker, options: PulsarServerOptions) -> None:
+    def __init__(self, broker: MemoryBroker, options: PulsarServerOptions) -> None:
         self._server_version = f"loadmanager {options.version}"
         self._topics = Topics(broker, options)
         self._running: dict[Connection, asyncio.Task[None]] = {}

@@ -19,7 +19,7 @@ import structlog
 from loadmanager.core.hashing import DEFAULT_HASH, HashName, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.testbed.broker.changes import BundleLoaded, Change, EndReason, ServingEnded
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.traffic import Clients
 from loadmanager.testbed.pulsar_protocol.clients import Refused
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError
@@ -70,7 +70,7 @@ class Topics:
         options: the settings of the server.
     """
 
-    def __init__(self, broker: RunningBroker, options: PulsarServerOptions) -> None:
+    def __init__(self, broker: MemoryBroker, options: PulsarServerOptions) -> None:
         self.broker = broker
         self.own_url = options.own_url
         self.cpu_s_per_message = options.cpu_s_per_message
