@@ -100,7 +100,7 @@ async def observe_until_sure(
 
 
 def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stalls) -> Outcome:
-    found = gaps(history.spells, history.bundles, from_s=history.from_s, until_s=history.until_s)
+    found = gaps(history.intervals, history.bundles, from_s=history.from_s, until_s=history.until_s)
     verdict = judge(history)
     recovered_s = recovery_s(found, disturbance, hand_over_s=HAND_OVER_S)
     return Outcome(

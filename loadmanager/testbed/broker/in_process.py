@@ -18,10 +18,10 @@ from loadmanager.ports import (
     BrokerStats,
     BrokerUnreachable,
 )
-from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.changes import Change, ServingInterval
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
-from loadmanager.testbed.broker.serving_record import ServingInterval, intervals_of
+from loadmanager.testbed.broker.serving_record import intervals_of
 from loadmanager.testbed.broker.serving_set import Ticket
 
 CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]

@@ -1,15 +1,17 @@
-"""Every acknowledged message was taken by the owner of its topic, at that very moment."""
+"""Every acknowledged message was accepted by the owner of its topic at that time."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
 from loadmanager.core.ids import BundleId, namespace_of, parse_full_topic, range_of
+from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
-from loadmanager.testbed.checker.serving import Spell, share_positions
+from loadmanager.testbed.checker.serving import share_positions
 
 
 class Why(StrEnum):
@@ -24,74 +26,70 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """An acknowledged message that no broker had the right to take."""
+    """An acknowledged message that its broker had no right to accept."""
 
     publish: Publish
     why: Why
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return a sentence."""
         said = self.publish.acknowledgement
         return f"{self.publish.topic} was taken by {self.publish.broker}: {self.why} ({said})"
 
 
 def misplaced(
-    spells: Iterable[Spell], publishes: Iterable[Publish], hash_name: HashName
+    intervals: Iterable[ServingInterval], publishes: Iterable[Publish], hash_name: HashName
 ) -> list[Misplaced]:
-    """Return every acknowledged message with what is wrong with it first."""
-    record = _Record(spells, hash_name)
+    """Return each wrong acknowledgement with the first rule that it violates."""
+    intervals = list(intervals)
+    by_grant: defaultdict[tuple[str, BundleId, int], list[ServingInterval]] = defaultdict(list)
+    for one in intervals:
+        by_grant[one.incarnation, one.bundle, one.fencing_token].append(one)
+
+    @cache
+    def sharing(bundle: BundleId) -> Sequence[ServingInterval]:
+        return [one for one in intervals if share_positions(one.bundle, bundle)]
+
     found: list[Misplaced] = []
     for publish in publishes:
         said = publish.acknowledgement
-        why = None if said is None else record.fault(publish, said)
-        if why is not None:
-            found.append(Misplaced(publish, why))
+        if said is not None:
+            of_grant = by_grant.get((said.incarnation, said.bundle, said.fencing_token), ())
+            why = _fault(publish, said, of_grant, sharing, hash_name)
+            found += [] if why is None else [Misplaced(publish, why)]
     return found
 
 
-class _Record:
-    """The brokers' spells, by grant and by the part of the circle."""
-
-    def __init__(self, spells: Iterable[Spell], hash_name: HashName) -> None:
-        self._spells = list(spells)
-        self._hash_name = hash_name
-        self._rivals: dict[BundleId, Sequence[Spell]] = {}
-        by_grant: defaultdict[tuple[str, BundleId, int], list[Spell]] = defaultdict(list)
-        for one in self._spells:
-            by_grant[one.incarnation, one.bundle, one.fencing_token].append(one)
-        self._by_grant: Mapping[tuple[str, BundleId, int], Sequence[Spell]] = by_grant
-
-    def fault(self, publish: Publish, said: Acknowledgement) -> Why | None:
-        """Return what is wrong with an acknowledgement, None if nothing."""
-        if not publish.sent_s <= said.clock_s <= publish.answered_s:
-            return Why.OTHER_TIME
-        if not _holds(said.bundle, publish.topic, self._hash_name):
-            return Why.OTHER_BUNDLE
-        grant = said.incarnation, said.bundle, said.fencing_token
-        # The last message of a bundle that is let go ends its serving at that instant.
-        at_s = said.clock_s
-        serving = [s for s in self._by_grant.get(grant, ()) if s.start_s <= at_s <= s.end_s]
-        if not serving:
-            return Why.NOT_SERVING
-        if all(one.broker != publish.broker for one in serving):
-            return Why.OTHER_BROKER
-        newer = any(
-            one.incarnation != said.incarnation
-            and one.fencing_token > said.fencing_token
-            and one.start_s < at_s < one.end_s
-            for one in self._rivals_of(said.bundle)
-        )
-        return Why.NEWER_OWNER if newer else None
-
-    def _rivals_of(self, bundle: BundleId) -> Sequence[Spell]:
-        if bundle not in self._rivals:
-            sharing = [one for one in self._spells if share_positions(one.bundle, bundle)]
-            self._rivals[bundle] = sharing
-        return self._rivals[bundle]
+def _fault(
+    publish: Publish,
+    said: Acknowledgement,
+    of_grant: Sequence[ServingInterval],
+    sharing: Callable[[BundleId], Sequence[ServingInterval]],
+    hash_name: HashName,
+) -> Why | None:
+    """Return what is wrong with an acknowledgement, None if nothing."""
+    at_s = said.clock_s
+    if not publish.sent_s <= at_s <= publish.answered_s:
+        return Why.OTHER_TIME
+    if not _holds(said.bundle, publish.topic, hash_name):
+        return Why.OTHER_BUNDLE
+    # The last message of a bundle that is unloaded ends its serving at the same time.
+    serving = [one for one in of_grant if one.start_s <= at_s <= one.end_s]
+    if not serving:
+        return Why.NOT_SERVING
+    if all(one.broker != publish.broker for one in serving):
+        return Why.OTHER_BROKER
+    newer = any(
+        one.incarnation != said.incarnation
+        and one.fencing_token > said.fencing_token
+        and one.start_s < at_s < one.end_s
+        for one in sharing(said.bundle)
+    )
+    return Why.NEWER_OWNER if newer else None
 
 
 def _holds(bundle: BundleId, topic: str, hash_name: HashName) -> bool:
-    """Return whether the topic lies in the bundle; the last one holds the circle's end too."""
+    """Return whether the bundle holds the topic; the last bundle also holds the circle's end."""
     try:
         name = parse_full_topic(topic)
     except InvalidName:

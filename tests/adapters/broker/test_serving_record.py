@@ -15,16 +15,12 @@ from loadmanager.testbed.broker.changes import (
     LeaseGranted,
     LeaseLost,
     ServingEnded,
+    ServingInterval,
     Started,
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.serving_record import (
-    RecordFile,
-    ServingInterval,
-    intervals_of,
-    read_record,
-)
+from loadmanager.testbed.broker.serving_record import RecordFile, intervals_of, read_record
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 STARTED = Started(at_s=1.0, broker="b1:8080", incarnation="i1")
