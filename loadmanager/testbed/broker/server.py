@@ -42,24 +42,21 @@ from loadmanager.testbed.broker.outcomes import (
     StaleToken,
 )
 
-_STATUS_OF_ERROR: Final[Mapping[type[LoadManagerError], int]] = {
+_UNAVAILABLE: Final = 503
+_STATUS: Final[Mapping[type[LoadManagerError] | PublishRefusal, int]] = {
     StaleAgent: 409,
     StaleToken: 412,
-    NotNow: 503,
+    NotNow: _UNAVAILABLE,
     NotServed: 404,
     MalformedContent: 400,
     InvalidName: 400,
-}
-_STATUS_OF_REFUSAL: Final[Mapping[PublishRefusal, int]] = {
-    PublishRefusal.NO_LEASE: 503,
+    PublishRefusal.NO_LEASE: _UNAVAILABLE,
     PublishRefusal.NOT_SERVED: 421,
 }
-_UNAVAILABLE: Final = 503
-# A lease comes back within a renewal interval, about a second.
-_RETRY_AFTER_S: Final = "1"
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
-    _UNAVAILABLE: {"Retry-After": _RETRY_AFTER_S},
+    # A lease comes back within a renewal interval, about a second.
+    _UNAVAILABLE: {"Retry-After": "1"},
 }
 # Time that other requests, such as the agent's commands, wait for one slice of work.
 _CPU_SLICE_S: Final = 0.005
@@ -160,10 +157,8 @@ class _Routes:
         return web.json_response({"status": "ok"})
 
     async def _stats(self, _request: web.Request) -> web.Response:
-        options = self._options
-        stats = replace(
-            self._broker.stats(), version=options.version, process_id=options.process_id
-        )
+        options, stats = self._options, self._broker.stats()
+        stats = replace(stats, version=options.version, process_id=options.process_id)
         return _json(StatsAnswer.of(stats))
 
     async def _topics(self, request: web.Request) -> web.Response:
@@ -181,20 +176,13 @@ class _Routes:
     async def _load(self, request: web.Request) -> web.Response:
         bundle = _bundle(request)
         wanted = parsed(LoadRequest, await self._body(request), f"PUT {bundle}")
-        self._broker.load(
-            bundle, agent_epoch=wanted.agent_epoch, fencing_token=wanted.fencing_token
-        )
+        self._broker.load(bundle, **vars(wanted))
         return web.Response(status=204)
 
     async def _unload(self, request: web.Request) -> web.Response:
         bundle = _bundle(request)
         wanted = parsed_query(UnloadRequest, request.query, f"DELETE {bundle}")
-        await self._broker.unload(
-            bundle,
-            agent_epoch=wanted.agent_epoch,
-            fencing_token=wanted.fencing_token,
-            next_owner_url=wanted.next_owner_url,
-        )
+        await self._broker.unload(bundle, **vars(wanted))
         return web.Response(status=204)
 
     async def _publish(self, request: web.Request) -> web.Response:
@@ -209,7 +197,7 @@ class _Routes:
         finally:
             self._waiting -= 1
         if isinstance(outcome, PublishRefused):
-            return _refused(_STATUS_OF_REFUSAL[outcome.why], outcome.text)
+            return _refused(_STATUS[outcome.why], outcome.text)
         return _json(
             PublishAnswer(
                 incarnation=self._options.incarnation,
@@ -266,20 +254,18 @@ async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
-        return _refused(_STATUS_OF_ERROR[type(error)], str(error))
+        return _refused(_STATUS[type(error)], str(error))
     except web.HTTPException as error:
         return _refused(error.status, f"{request.method} {request.path[:200]}: {error.reason}")
 
 
 def _refused(status: int, reason: str) -> web.Response:
-    headers = _HEADERS.get(status, {})
-    return _json(ErrorAnswer(reason=reason), status, headers)
+    return _json(ErrorAnswer(reason=reason), status)
 
 
-def _json(body: Body, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=body.to_json(), status=status, headers=headers, content_type="application/json"
-    )
+def _json(body: Body, status: int = 200) -> web.Response:
+    headers = {"Content-Type": "application/json", **_HEADERS.get(status, {})}
+    return web.Response(body=body.to_json(), status=status, headers=headers)
 
 
 def _bundle(request: web.Request) -> BundleId:
