@@ -13,7 +13,6 @@ remaining lease of its predecessor, and would extend bundles whose locks its pre
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
@@ -38,15 +37,7 @@ from loadmanager.testbed.broker.outcomes import (
     StaleToken,
 )
 from loadmanager.testbed.broker.serving_set import FencingTokens, Served, ServingSet, Ticket
-from loadmanager.testbed.broker.traffic import BundleTraffic, Clients
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A served bundle and its fencing token."""
-
-    bundle: BundleId
-    fencing_token: int
+from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
 class MemoryBroker:
@@ -211,15 +202,14 @@ class MemoryBroker:
         """Return the URL of the next owner of a bundle that is being unloaded, "" if unknown."""
         return self._next_owner_urls.get(bundle, "")
 
-    def grant(self, topic: TopicName) -> Grant | None:
+    def grant(self, topic: TopicName) -> Served | None:
         """Return the bundle that serves ``topic`` now, after a check of the leases."""
         self.expire()
         return self.last_grant(topic)
 
-    def last_grant(self, topic: TopicName) -> Grant | None:
+    def last_grant(self, topic: TopicName) -> Served | None:
         """Return as `grant`, as of the last command, for calls during a change."""
-        served = self._serving.find(topic)
-        return None if served is None else Grant(served.bundle, served.fencing_token)
+        return self._serving.find(topic)
 
     def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
         """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
@@ -265,11 +255,11 @@ class MemoryBroker:
                 topic=topic, messages=messages, payload_bytes=payload_bytes, now_s=self._clock_s()
             )
 
-    def count_clients(self, topic: TopicName, clients: Clients) -> None:
+    def count_clients(self, topic: TopicName, *, producers: int, consumers: int) -> None:
         """Record the clients that are connected to ``topic`` now."""
         served = self._serving.find(topic)
         if served is not None:
-            served.traffic.connected(topic, clients)
+            served.traffic.connected(topic, producers=producers, consumers=consumers)
 
     def expire(self) -> float:
         """Stop serving all bundles whose lease has expired, and return the time."""

@@ -25,14 +25,6 @@ class _Slot:
     topics: dict[TopicName, list[int]] = field(default_factory=lambda: defaultdict(_zeros))
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Numbers of producers and consumers connected to one topic."""
-
-    producers: int
-    consumers: int
-
-
 class BundleTraffic:
     """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
 
@@ -50,7 +42,7 @@ class BundleTraffic:
         self._topics: set[TopicName] = set()
         # Ordered by last activity, so that old entries are removed from the front.
         self._producers: dict[str, float] = {}
-        self._clients: dict[TopicName, Clients] = {}
+        self._clients: dict[TopicName, tuple[int, int]] = {}
 
     def add(
         self,
@@ -71,10 +63,10 @@ class BundleTraffic:
         """Count messages sent to a consumer."""
         self._count(topic, now_s, {MSGS_OUT: messages, BYTES_OUT: payload_bytes})
 
-    def connected(self, topic: TopicName, clients: Clients) -> None:
+    def connected(self, topic: TopicName, *, producers: int, consumers: int) -> None:
         """Record the clients that are connected to ``topic`` now."""
         self._topics.add(topic)
-        self._clients[topic] = clients
+        self._clients[topic] = producers, consumers
 
     def stats(self, now_s: float) -> BundleStats:
         """Return the rates and counts as of ``now_s``."""
@@ -83,8 +75,8 @@ class BundleTraffic:
         return BundleStats(
             *self._rates((slot.total for slot in self._slots), now_s).row(),
             topics=len(self._topics),
-            producers=len(self._producers) + sum(one.producers for one in clients),
-            consumers=sum(one.consumers for one in clients),
+            producers=len(self._producers) + sum(producers for producers, _ in clients),
+            consumers=sum(consumers for _, consumers in clients),
         )
 
     def topics(self, now_s: float) -> Mapping[TopicName, Rates]:

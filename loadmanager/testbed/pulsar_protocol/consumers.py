@@ -9,11 +9,10 @@ from loadmanager.testbed.pulsar_protocol.clients import ClientsOfConnection, Con
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType
 from loadmanager.testbed.pulsar_protocol.subscription import Subscription
-from loadmanager.testbed.pulsar_protocol.topic import ServedTopic, SubscriptionRequest
+from loadmanager.testbed.pulsar_protocol.topic import ServedTopic
 from loadmanager.testbed.pulsar_protocol.topic_log import Fenced, Position
 
 _MAX_NAME: Final = 512
-_EARLIEST: Final = 1
 _CUMULATIVE: Final = 1
 
 
@@ -35,11 +34,11 @@ class Consumers(ClientsOfConnection[_Subscribed]):
         Raises:
             Refused: on the call or in the coroutine, the topic or the subscription is refused.
         """
-        request = _request(asked)
+        _check(asked)
         self._await(asked.consumer_id, asked.request_id)
-        return self._subscribe(asked, request)
+        return self._subscribe(asked)
 
-    async def _subscribe(self, asked: Any, request: SubscriptionRequest) -> None:
+    async def _subscribe(self, asked: Any) -> None:
         topic = await self._topic(asked.consumer_id, asked)
         self._remove(asked.consumer_id)
         consumer = Consumer(
@@ -50,7 +49,7 @@ class Consumers(ClientsOfConnection[_Subscribed]):
             priority=asked.priority_level,
         )
         with self._giving_up(topic):
-            subscription = topic.subscribe(consumer, request)
+            subscription = topic.subscribe(consumer, asked)
         self._open[consumer.consumer_id] = _Subscribed(topic, subscription, consumer)
         self._succeeded(topic, asked)
         subscription.settle()
@@ -76,7 +75,7 @@ class Consumers(ClientsOfConnection[_Subscribed]):
         """Deliver the named entries of a consumer again, or all that it has not acknowledged."""
         known = self._served(asked.consumer_id)
         if known is not None:
-            found = (known.topic.number(Position.of(one)) for one in asked.message_ids)
+            found = (known.topic.log.holds(Position.of(one)) for one in asked.message_ids)
             numbers = [number for number in found if number is not None]
             known.subscription.redeliver(known.consumer, numbers if asked.message_ids else None)
 
@@ -173,8 +172,8 @@ class Consumers(ClientsOfConnection[_Subscribed]):
             raise Refused(ServerError.SERVICE_NOT_READY, str(error)) from None
 
 
-def _request(asked: Any) -> SubscriptionRequest:
-    """Return the subscription that a consumer requests.
+def _check(asked: Any) -> None:
+    """Check the subscription that a consumer requests.
 
     Raises:
         Refused: it is not supported.
@@ -187,20 +186,11 @@ def _request(asked: Any) -> SubscriptionRequest:
     if not 0 < len(asked.subscription) <= _MAX_NAME:
         text = f"a subscription's name of {len(asked.subscription)} characters; expected 1 to 512"
         raise Refused(ServerError.NOT_ALLOWED, text)
-    start = asked.start_message_id if asked.HasField("start_message_id") else None
-    return SubscriptionRequest(
-        subscription=asked.subscription,
-        kind=SubscriptionType(asked.sub_type),
-        durable=asked.durable,
-        earliest=asked.initial_position == _EARLIEST,
-        start=None if start is None else Position.of(start),
-        start_inside=start is not None and start.batch_index >= 0,
-    )
 
 
 def _acknowledge(known: _Subscribed, message_id: Any, *, cumulative: bool) -> None:
     """Acknowledge an entry; a part of a batch counts only when the rest is acknowledged too."""
-    number = known.topic.number(Position.of(message_id))
+    number = known.topic.log.holds(Position.of(message_id))
     if number is None:
         return
     if not cumulative and not message_id.ack_set:

@@ -33,7 +33,7 @@ class Producers(ClientsOfConnection[Producer]):
 
     async def _create(self, asked: Any) -> None:
         topic = await self._topic(asked.producer_id, asked)
-        if topic.full:
+        if topic.log.full:
             raise Refused(ServerError.BACKLOG_QUOTA, f"{topic.name}: too much is not consumed")
         self._remove(asked.producer_id)
         producer = Producer(
@@ -104,7 +104,9 @@ class Producers(ClientsOfConnection[Producer]):
                 return None
             try:
                 await spend_cpu(self._topics.cpu_s_per_message * facts.messages)
-                entry = None if topic.closed else topic.publish(facts, payload)
+                entry = None
+                if not topic.closed:
+                    entry = topic.log.append(facts.publish_time_ms, facts.messages, payload)
             except BaseException:
                 broker.abandon(ticket)
                 raise

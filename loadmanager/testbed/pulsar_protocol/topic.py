@@ -2,36 +2,19 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.core.ids import BundleId, TopicName, namespace_of
 from loadmanager.testbed.broker.serving_set import in_range
 from loadmanager.testbed.pulsar_protocol.clients import Consumer, Producer, Refused
 from loadmanager.testbed.pulsar_protocol.cursor import Cursor
-from loadmanager.testbed.pulsar_protocol.frames import PayloadFacts
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType
 from loadmanager.testbed.pulsar_protocol.subscription import Subscription
-from loadmanager.testbed.pulsar_protocol.topic_log import Entry, Fenced, Position, TopicLog
+from loadmanager.testbed.pulsar_protocol.topic_log import Fenced, Position, TopicLog
 
 MAX_SUBSCRIPTIONS: Final = 1_000
+_EARLIEST: Final = 1
 _NO_POSITION: Final = Position(-1, -1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionRequest:
-    """The subscription that a consumer requests, and where it starts if it is new.
-
-    It starts after the message ``start``, or before its entry if ``start_inside`` says that it is
-    in a batch; without ``start`` at the oldest entry (``earliest``) or at the end.
-    """
-
-    subscription: str
-    kind: SubscriptionType
-    durable: bool
-    earliest: bool
-    start: Position | None = None
-    start_inside: bool = False
 
 
 class ServedTopic:
@@ -41,7 +24,7 @@ class ServedTopic:
         name: the topic.
         at: its position on the hash circle.
         bundle: its bundle now; a split changes that.
-        log: its log, opened under the bundle's token.
+        log: its log, opened under the bundle's token; `deliver` sends what is appended to it.
         delivered: is called with the messages and payload bytes that were sent to consumers.
     """
 
@@ -60,7 +43,7 @@ class ServedTopic:
         self.idle_rounds = 0
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._log = log
+        self.log = log
         self._delivered = delivered
         for each, cursor in log.cursors.items():
             self._add_subscription(each, SubscriptionType.EXCLUSIVE, cursor, durable=True)
@@ -69,11 +52,6 @@ class ServedTopic:
     def consumers(self) -> list[Consumer]:
         """All consumers of all subscriptions."""
         return [one for each in self.subscriptions.values() for one in each.consumers]
-
-    @property
-    def full(self) -> bool:
-        """Whether the last write to the log failed."""
-        return self._log.full
 
     def is_in(self, bundle: BundleId) -> bool:
         """Return whether ``bundle`` holds this topic."""
@@ -99,14 +77,6 @@ class ServedTopic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    def publish(self, facts: PayloadFacts, payload: bytes) -> Entry:
-        """Append to the log; `deliver` sends it to consumers.
-
-        Raises:
-            Fenced, LogFull, OSError: see `TopicLog.append`.
-        """
-        return self._log.append(facts.publish_time_ms, facts.messages, payload)
-
     def deliver(self) -> None:
         """Send consumers the messages that they have permits for.
 
@@ -118,26 +88,30 @@ class ServedTopic:
         for subscription in self.subscriptions.values():
             subscription.dispatch()
 
-    def subscribe(self, consumer: Consumer, request: SubscriptionRequest) -> Subscription:
+    def subscribe(self, consumer: Consumer, asked: Any) -> Subscription:
         """Connect a consumer; call `Subscription.settle` once it has its reply.
+
+        Args:
+            consumer: the new consumer.
+            asked: the fields of its SUBSCRIBE command.
 
         Raises:
             Refused: another consumer prevents it, or there are too many subscriptions.
         """
-        name, durable = request.subscription, request.durable
+        name, durable, kind = asked.subscription, asked.durable, SubscriptionType(asked.sub_type)
         subscription = self.subscriptions.get(name)
         if subscription is None:
             if len(self.subscriptions) >= MAX_SUBSCRIPTIONS:
                 text = f"{self.name} has {MAX_SUBSCRIPTIONS} subscriptions already"
                 raise Refused(ServerError.NOT_ALLOWED, text)
-            cursor = Cursor(self._start(request))
-            subscription = self._add_subscription(name, request.kind, cursor, durable=durable)
+            cursor = Cursor(self._start(asked))
+            subscription = self._add_subscription(name, kind, cursor, durable=durable)
             if durable:
-                self._log.save(name, cursor)
+                self.log.save(name, cursor)
         elif subscription.durable != durable:
             text = f"subscription {name!r} exists, and is not of that durability"
             raise Refused(ServerError.NOT_ALLOWED, text)
-        subscription.add(consumer, request.kind)
+        subscription.add(consumer, kind)
         return subscription
 
     def leave(self, subscription: Subscription, consumer: Consumer) -> None:
@@ -157,29 +131,25 @@ class ServedTopic:
             raise Refused(ServerError.CONSUMER_BUSY, text)
         subscription.remove(consumer)
         del self.subscriptions[subscription.name]
-        self._log.forget(subscription.name)
+        self.log.forget(subscription.name)
 
     def seek(self, subscription: Subscription, to: Position | None, publish_time_ms: int) -> None:
         """Set a subscription to a message id, or to a time if there is none."""
-        at = self._log.number_at(publish_time_ms) if to is None else self._log.number(to)
+        at = self.log.number_at(publish_time_ms) if to is None else self.log.number(to)
         subscription.seek(at)
-
-    def number(self, position: Position) -> int | None:
-        """Return the number of the entry with this message id, None if it is not kept."""
-        return self._log.holds(position)
 
     def last_message(self) -> tuple[Position, int]:
         """Return the newest message id and batch index; (-1, -1) and -1 when there is none."""
-        end = self._log.end_number
-        if end == self._log.first_number:
+        end = self.log.end_number
+        if end == self.log.first_number:
             return _NO_POSITION, -1
-        last = self._log.read(end - 1)
+        last = self.log.read(end - 1)
         return last.position, last.messages - 1 if last.messages > 1 else -1
 
     def mark_delete_position(self, subscription: Subscription) -> Position:
         """Return the last message id up to which all messages are acknowledged."""
         below = subscription.cursor.acked_below
-        return self._log.position(below - 1) if below > self._log.first_number else _NO_POSITION
+        return self.log.position(below - 1) if below > self.log.first_number else _NO_POSITION
 
     def save(self) -> None:
         """Save the cursors that changed.
@@ -190,7 +160,7 @@ class ServedTopic:
         for subscription in self.subscriptions.values():
             if subscription.dirty:
                 subscription.dirty = False
-                self._log.save(subscription.name, subscription.cursor)
+                self.log.save(subscription.name, subscription.cursor)
 
     def close(self) -> None:
         """Close the log, and save the cursors if no newer owner has opened it."""
@@ -199,7 +169,7 @@ class ServedTopic:
             with suppress(Fenced):
                 self.save()
         finally:
-            self._log.close()
+            self.log.close()
 
     def close_clients(self, broker_url: str | None = None) -> None:
         """Close all clients of a closed topic; they reconnect at ``broker_url`` if it is known."""
@@ -214,13 +184,17 @@ class ServedTopic:
         self, name: str, kind: SubscriptionType, cursor: Cursor, *, durable: bool
     ) -> Subscription:
         made = self.subscriptions[name] = Subscription(
-            name, kind, self._log, cursor, durable=durable, delivered=self._delivered
+            name, kind, self.log, cursor, durable=durable, delivered=self._delivered
         )
         return made
 
-    def _start(self, request: SubscriptionRequest) -> int:
-        if request.start is None:
-            return self._log.first_number if request.earliest else self._log.end_number
-        number = self._log.number(request.start)
-        kept = self._log.holds(request.start) is not None
-        return number + 1 if kept and not request.start_inside else number
+    def _start(self, asked: Any) -> int:
+        """Return the first entry of a new subscription: after a start message, or at one end."""
+        if not asked.HasField("start_message_id"):
+            earliest = asked.initial_position == _EARLIEST
+            return self.log.first_number if earliest else self.log.end_number
+        position = Position.of(asked.start_message_id)
+        number = self.log.number(position)
+        # The entry of a message in a batch is delivered again; the client skips its beginning.
+        whole = asked.start_message_id.batch_index < 0
+        return number + 1 if whole and self.log.holds(position) is not None else number

@@ -20,7 +20,6 @@ from loadmanager.core.hashing import DEFAULT_HASH, HashName, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.testbed.broker.changes import BundleLoaded, Change, EndReason, ServingEnded
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.traffic import Clients
 from loadmanager.testbed.pulsar_protocol.clients import Refused
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError
 from loadmanager.testbed.pulsar_protocol.sidecar_client import SidecarClient, TopicOwner
@@ -119,8 +118,8 @@ class Topics:
 
     def count_clients(self, topic: ServedTopic) -> None:
         """Report the connected clients to the broker's statistics."""
-        clients = Clients(len(topic.producers), len(topic.consumers))
-        self.broker.count_clients(topic.name, clients)
+        producers, consumers = len(topic.producers), len(topic.consumers)
+        self.broker.count_clients(topic.name, producers=producers, consumers=consumers)
 
     def heard(self, change: Change) -> None:
         """Follow a change of the bundles. It is called during the change, before an unload ends."""
