@@ -262,11 +262,21 @@ class MemoryBroker:
             served.traffic.connected(topic, producers=producers, consumers=consumers)
 
     def expire(self) -> float:
-        """Stop serving all bundles whose lease has expired, and return the time."""
+        """Stop serving all bundles whose lease has expired, and return the time.
+
+        They are removed before the change is recorded: a full disk must not keep them served.
+        """
         now_s = self._clock_s()
         for agent_epoch, until_s in [*self._leases.items()]:
             if until_s <= now_s:
-                self._lose(LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+                del self._leases[agent_epoch]
+                ended = [one for one in self._serving if one.agent_epoch == agent_epoch]
+                for served in ended:
+                    self._serving.remove(served)
+                self._record(LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+                for served in ended:
+                    end = served.ended(end_s=until_s, at_s=now_s, why=EndReason.LEASE_LOST)
+                    self._record(end)
         return now_s
 
     async def watch_leases(self) -> None:
@@ -332,14 +342,3 @@ class MemoryBroker:
         if not served.in_service:
             self._serving.remove(served)
             self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
-
-    def _lose(self, lost: LeaseLost) -> None:
-        """Drop a lease's bundles before recording it: a full disk must not keep them served."""
-        del self._leases[lost.agent_epoch]
-        ended = [one for one in self._serving if one.agent_epoch == lost.agent_epoch]
-        for served in ended:
-            self._serving.remove(served)
-        self._record(lost)
-        for served in ended:
-            end = served.ended(end_s=lost.until_s, at_s=lost.at_s, why=EndReason.LEASE_LOST)
-            self._record(end)

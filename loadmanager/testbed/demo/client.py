@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -26,6 +26,20 @@ RETRY_BOUND_S: Final = 30.0
 PAYLOAD: Final = b"x" * 256
 HTTP_OK: Final = 200
 ACCEPTED: Final = range(200, 300)
+
+
+async def request(
+    http: aiohttp.ClientSession, method: str, url: str, **options: Any
+) -> tuple[int, str]:
+    """Return status and text of the answer; status 0 and the error without one.
+
+    The arguments are those of `aiohttp.ClientSession.request`.
+    """
+    try:
+        async with http.request(method, url, **options) as answer:
+            return answer.status, await answer.text()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return 0, repr(error)
 
 
 def topic_path(topic: TopicName) -> str:
@@ -84,35 +98,21 @@ class LookupClient:
         unreachable = 0
         failed = False
         while monotonic() < deadline_s:
-            url = self._next_sidecar()
-            try:
-                return await self._ask(url, topic)
-            except aiohttp.ClientResponseError as error:
-                failed = self._note_failure(f"lookup {error.request_info.url}: {error}", failed)
+            self._turn += 1
+            sidecar_url = self.sidecar_urls[self._turn % len(self.sidecar_urls)]
+            url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
+            status, text = await request(self.http, "GET", url, timeout=self.attempt_timeout)
+            if status == HTTP_OK:
+                return str(json.loads(text)["httpUrl"])
+            if status:
+                failed = self._note_failure(f"lookup {url}: {status} {text}", failed)
                 unreachable = 0
-            except (aiohttp.ClientError, TimeoutError):
+            else:
                 unreachable += 1
             if unreachable % len(self.sidecar_urls) == 0:
                 await asyncio.sleep(back_off.next_s())
         self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
         return None
-
-    async def _ask(self, sidecar_url: str, topic: TopicName) -> str:
-        url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
-        async with self.http.get(url, timeout=self.attempt_timeout) as response:
-            if response.status != HTTP_OK:
-                raise aiohttp.ClientResponseError(
-                    response.request_info,
-                    response.history,
-                    status=response.status,
-                    message=await response.text(),
-                )
-            owner: str = (await response.json())["httpUrl"]
-            return owner
-
-    def _next_sidecar(self) -> str:
-        self._turn += 1
-        return self.sidecar_urls[self._turn % len(self.sidecar_urls)]
 
     def _note_failure(self, what: str, failed_before: bool) -> bool:
         self.counts.last_lookup_error = what
@@ -171,15 +171,10 @@ class Producer:
 
     async def _send(self, owner_url: str) -> bool:
         url = f"{owner_url}/publish/{topic_path(self.topic)}"
-        sent_s, status, text = monotonic(), 0, ""
-        try:
-            async with self.lookup.http.post(
-                url, data=PAYLOAD, timeout=self.lookup.attempt_timeout
-            ) as answer:
-                text = await answer.text()
-                status = answer.status
-        except (aiohttp.ClientError, TimeoutError) as error:
-            text = repr(error)
+        sent_s, client = monotonic(), self.lookup
+        status, text = await request(
+            client.http, "POST", url, data=PAYLOAD, timeout=client.attempt_timeout
+        )
         if status not in ACCEPTED:
             message = f"{status} {text}" if status else text
             self.counts.last_publish_error = f"publish {url}: {message}"

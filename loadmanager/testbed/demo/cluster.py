@@ -16,6 +16,7 @@ import aiohttp
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.testbed.demo.children import Child, Children, DemoFailed, free_ports, no_listener
+from loadmanager.testbed.demo.client import request
 from loadmanager.testbed.demo.settings import DemoSettings
 
 HOST: Final = "127.0.0.1"
@@ -213,20 +214,14 @@ class Cluster:
         return "" if known == len(self.members) else f"knows {known} of {len(self.members)} brokers"
 
     async def _ask(self, url: str) -> tuple[int, str]:
-        """Return status and text of an answer; status 0 and the reason if there was none."""
-        try:
-            async with self._http.get(url, timeout=QUESTION_TIMEOUT) as response:
-                return response.status, await response.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error)
+        return await request(self._http, "GET", url, timeout=QUESTION_TIMEOUT)
 
     async def _create_namespace(self) -> None:
         url = f"{self.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}"
         body = {"bundles": {"numBundles": self._settings.bundles}}
-        async with self._http.put(url, json=body, timeout=ADMIN_TIMEOUT) as response:
-            if response.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
-                text = await response.text()
-                raise DemoFailed(f"PUT {url}: {response.status} {text}; expected 204")
+        status, text = await request(self._http, "PUT", url, json=body, timeout=ADMIN_TIMEOUT)
+        if status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
+            raise DemoFailed(f"PUT {url}: {status} {text}; expected 204")
 
 
 def to_toml(table: Table) -> str:

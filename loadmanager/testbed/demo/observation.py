@@ -12,6 +12,7 @@ from typing import Any, Final
 import aiohttp
 
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.testbed.demo.client import request
 from loadmanager.testbed.demo.cluster import Member
 
 SAMPLE_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
@@ -134,8 +135,6 @@ class Observer:
         return None
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str | None:
-        try:
-            async with self._http.get(url, headers=headers, timeout=SAMPLE_TIMEOUT) as response:
-                return await response.text() if response.status == HTTPStatus.OK else None
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        options = {"headers": headers, "timeout": SAMPLE_TIMEOUT}
+        status, text = await request(self._http, "GET", url, **options)
+        return text if status == HTTPStatus.OK else None
