@@ -13,8 +13,8 @@ import click
 from loadmanager.cli.options import interrupted, option, print_json
 
 if TYPE_CHECKING:
+    from loadmanager.testbed.demo.display import Display
     from loadmanager.testbed.demo.figures import Evidence, Summary
-    from loadmanager.testbed.demo.scene import Display
     from loadmanager.testbed.demo.settings import DemoSettings
 
 MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
@@ -175,14 +175,14 @@ def _data_dir(chosen: Path | None) -> Path:
 
 def _display(*, as_json: bool) -> "Display":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.testbed.demo.scene import PlainDisplay
+    from loadmanager.testbed.demo.display import PlainDisplay
 
     if as_json:
         return PlainDisplay(sys.stderr)
     try:
         from rich.console import Console
 
-        from loadmanager.testbed.demo.screen import LiveDisplay
+        from loadmanager.testbed.demo.live_display import LiveDisplay
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
@@ -193,8 +193,8 @@ def _run(settings: "DemoSettings", display: "Display") -> "Summary":
     import asyncio
 
     from loadmanager.testbed.demo.children import DemoFailed
+    from loadmanager.testbed.demo.display import Displays, PlainDisplay
     from loadmanager.testbed.demo.run import run_demo
-    from loadmanager.testbed.demo.scene import Displays, PlainDisplay
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
@@ -233,6 +233,6 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from loadmanager.testbed.demo.screen import summary_table
+    from loadmanager.testbed.demo.live_display import summary_table
 
     Console().print(summary_table(summary))

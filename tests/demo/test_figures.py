@@ -14,7 +14,7 @@ from loadmanager.testbed.demo.figures import (
     Summary,
     imbalance,
 )
-from loadmanager.testbed.demo.observation import BrokerSample, ClusterSample
+from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

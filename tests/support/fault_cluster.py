@@ -23,7 +23,7 @@ from loadmanager.core.ids import Namespace
 from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.broker.serving_record import read_record
 from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.verdict import History
 from loadmanager.testbed.demo.children import Child, Children, free_ports
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, to_toml

@@ -12,7 +12,7 @@ from fault_hosts import SESSION_S, TICK_S, WITHIN_S, Host
 from fault_stalls import Slowness, Stalls
 
 from loadmanager.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.verdict import History, Verdict, judge
 
 PAUSE_S = SESSION_S + TICK_S + 0.8

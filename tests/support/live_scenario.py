@@ -28,9 +28,9 @@ from loadmanager.testbed.demo.children import Children
 from loadmanager.testbed.demo.client import LookupClient, Producer
 from loadmanager.testbed.demo.cluster import Cluster, Member, Table
 from loadmanager.testbed.demo.counts import TrafficCounts
-from loadmanager.testbed.demo.observation import ClusterSample, Observer
+from loadmanager.testbed.demo.samples import ClusterSample, Observer
 from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.weights import Schedule
+from loadmanager.testbed.demo.traffic_plan import Schedule
 
 BURNT_MS_PER_MESSAGE: Final = 4.0
 """What a broker burns of its CPU for a message, besides what receiving it takes."""

@@ -2,7 +2,7 @@
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName, bundle_id
 from loadmanager.testbed.broker.changes import EndReason, ServingInterval
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish
 
 NAMESPACE = Namespace("t/n")
 BOUNDS = (0, 0x40000000, 0x80000000, 0xC0000000, 0xFFFFFFFF)

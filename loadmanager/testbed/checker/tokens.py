@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.serving import Segment, segments
 
 

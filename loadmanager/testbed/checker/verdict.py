@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.acknowledging import Misplaced, misplaced
+from loadmanager.testbed.checker.acknowledgements import Misplaced, misplaced
 from loadmanager.testbed.checker.availability import Disturbance, Gap, gaps, unaccounted
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.serving import Overlap, overlaps
 from loadmanager.testbed.checker.tokens import TokenFault, token_faults
 

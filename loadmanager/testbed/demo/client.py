@@ -13,7 +13,7 @@ import numpy as np
 from yarl import URL
 
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish
 from loadmanager.testbed.demo.counts import TrafficCounts
 
 ATTEMPT_TIMEOUT_S: Final = 10.0

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.observation import ClusterSample
+from loadmanager.testbed.demo.samples import ClusterSample
 
 Reason = Literal["rebalanced", "taken over"]
 

@@ -15,9 +15,9 @@ from loadmanager.testbed.demo.children import Child, ChildFailed, Children, Demo
 from loadmanager.testbed.demo.client import RETRY_BOUND_S
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member
 from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.testbed.demo.display import Display, JoinInstructions, RunState
 from loadmanager.testbed.demo.figures import Evidence, Journal, KillEffects, Summary
-from loadmanager.testbed.demo.observation import ClusterSample, Observer
-from loadmanager.testbed.demo.scene import Display, JoinInstructions, RunState
+from loadmanager.testbed.demo.samples import ClusterSample, Observer
 from loadmanager.testbed.demo.settings import LEADER, DemoSettings, Kill
 from loadmanager.testbed.demo.traffic import TrafficSettings
 

@@ -24,7 +24,7 @@ from yarl import URL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_namespace
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.demo.client import (
     ATTEMPT_TIMEOUT_S,
     RETRY_BOUND_S,
@@ -32,7 +32,7 @@ from loadmanager.testbed.demo.client import (
     Producer,
 )
 from loadmanager.testbed.demo.counts import Kind, TrafficCounts
-from loadmanager.testbed.demo.weights import Schedule, bundle_shares, topic_names, topic_shares
+from loadmanager.testbed.demo.traffic_plan import Schedule, bundle_shares, topic_names, topic_shares
 
 BEAT_S: Final = 0.01
 REPORT_S: Final = 1.0

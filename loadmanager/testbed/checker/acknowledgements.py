@@ -10,7 +10,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
 from loadmanager.core.ids import BundleId, namespace_of, parse_full_topic, range_of
 from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish
 from loadmanager.testbed.checker.serving import share_positions
 
 

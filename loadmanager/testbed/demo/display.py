@@ -9,7 +9,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.cluster import NAMESPACE, Cluster
 from loadmanager.testbed.demo.counts import TrafficReport
 from loadmanager.testbed.demo.figures import Journal, KillEffects
-from loadmanager.testbed.demo.observation import ClusterSample
+from loadmanager.testbed.demo.samples import ClusterSample
 from loadmanager.testbed.demo.settings import DemoSettings
 
 

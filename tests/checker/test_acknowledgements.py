@@ -8,8 +8,8 @@ from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.acknowledging import Misplaced, Why, misplaced
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.acknowledgements import Misplaced, Why, misplaced
+from loadmanager.testbed.checker.publishes import Publish
 
 
 def why(spells: list[ServingInterval], message: Publish) -> Why | None:

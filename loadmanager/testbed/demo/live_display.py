@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from loadmanager.testbed.demo.display import JoinInstructions, RunState
 from loadmanager.testbed.demo.figures import KillEffects, Summary
-from loadmanager.testbed.demo.observation import BrokerSample
-from loadmanager.testbed.demo.scene import JoinInstructions, RunState
+from loadmanager.testbed.demo.samples import BrokerSample
 
 BAR_WIDTH: Final = 28
 MOVES_SHOWN: Final = 8

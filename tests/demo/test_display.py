@@ -9,10 +9,9 @@ from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.testbed.demo.display import JoinInstructions, PlainDisplay, RunState
 from loadmanager.testbed.demo.figures import Evidence, Journal, KillEffects, Summary
-from loadmanager.testbed.demo.observation import BrokerSample, ClusterSample
-from loadmanager.testbed.demo.scene import JoinInstructions, PlainDisplay, RunState
-from loadmanager.testbed.demo.screen import (
+from loadmanager.testbed.demo.live_display import (
     BAR_WIDTH,
     LiveDisplay,
     clock,
@@ -20,6 +19,7 @@ from loadmanager.testbed.demo.screen import (
     load_bar,
     summary_table,
 )
+from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
 from loadmanager.testbed.demo.settings import DemoSettings
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
