@@ -148,21 +148,21 @@ def test_a_killed_follower_elects_nobody() -> None:
 
 def test_the_publish_gap_is_the_longest_wait_on_a_lost_bundle_since_the_kill() -> None:
     kill = story()
-    kill.hear(TrafficReport(kind="progress", at_s=99.0, slowest_s={X: 3.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=99.0, slowest_s={X: 3.0}))
     # Half of these nine seconds were before the kill at 100.
-    kill.hear(TrafficReport(kind="progress", at_s=104.5, slowest_s={X: 9.0, Y: 30.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=104.5, slowest_s={X: 9.0, Y: 30.0}))
     assert kill.publish_gap_s == pytest.approx(4.5)
-    kill.hear(TrafficReport(kind="progress", at_s=110.0, slowest_s={X: 6.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=110.0, slowest_s={X: 6.0}))
     assert kill.publish_gap_s == pytest.approx(6.0)
-    kill.hear(TrafficReport(kind="progress", at_s=111.0, slowest_s={}))
+    kill.add_report(TrafficReport(kind="progress", at_s=111.0, slowest_s={}))
     assert kill.publish_gap_s == pytest.approx(6.0)
 
 
 def test_a_wait_that_began_after_all_was_served_again_is_not_this_kills() -> None:
     kill = story()
     kill.reserved_s = 4.0
-    kill.hear(TrafficReport(kind="progress", at_s=104.8, slowest_s={X: 4.2}))
-    kill.hear(TrafficReport(kind="progress", at_s=120.0, slowest_s={X: 9.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=104.8, slowest_s={X: 4.2}))
+    kill.add_report(TrafficReport(kind="progress", at_s=120.0, slowest_s={X: 9.0}))
     assert kill.publish_gap_s == pytest.approx(4.2)
 
 

@@ -27,7 +27,7 @@ def obey_anyone(patch: pytest.MonkeyPatch) -> None:
     def obey(broker: MemoryBroker, _agent_epoch: int) -> float:
         return broker.expire()
 
-    patch.setattr(MemoryBroker, "_obey", obey)
+    patch.setattr(MemoryBroker, "_accept", obey)
 
 
 def take_any_token(patch: pytest.MonkeyPatch) -> None:

@@ -207,11 +207,11 @@ def open_house(
     **options: Any,
 ) -> House:
     """Return a broker that serves nothing yet, with its server on a free port."""
-    hearers: list[Callable[[Change], None]] = []
+    listeners: list[Callable[[Change], None]] = []
 
     def record(change: Change) -> None:
-        for hear in hearers:
-            hear(change)
+        for listen in listeners:
+            listen(change)
 
     broker = MemoryBroker(broker=f"{name}:8080", incarnation=name, clock_s=clock_s, record=record)
     listening = socket.create_server(("127.0.0.1", 0))
@@ -221,6 +221,6 @@ def open_house(
         **{"own_url": url, "ledger": ledger, "incarnation": name, "version": "1", **options}
     )
     server = PulsarServer(broker, settings)
-    hearers.append(server.heard)
+    listeners.append(server.on_change)
     serving = asyncio.get_running_loop().create_task(server.serve(listening))
     return House(broker, server, port, url, serving)

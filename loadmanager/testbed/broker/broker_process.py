@@ -74,9 +74,9 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
     incarnation = uuid.uuid4().hex
     with ExitStack() as held:
         listening, address = _listening(settings.host, settings.port, held)
-        hearers: list[Callable[[Change], None]] = [partial(_log, address)]
+        listeners: list[Callable[[Change], None]] = [partial(_log, address)]
         if settings.record is not None:
-            hearers.insert(0, held.enter_context(closing(RecordFile(settings.record))).write)
+            listeners.insert(0, held.enter_context(closing(RecordFile(settings.record))).write)
         urls = [f"http://{address}"]
         pulsar = None
         if settings.pulsar is not None:
@@ -84,8 +84,8 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
             urls.append(pulsar[0].own_url)
 
         def record(change: Change) -> None:
-            for hear in hearers:
-                hear(change)
+            for listen in listeners:
+                listen(change)
 
         broker = MemoryBroker(
             broker=address,
@@ -109,7 +109,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
                 from loadmanager.testbed.pulsar_protocol.server import PulsarServer  # noqa: PLC0415
 
                 pulsar_server = PulsarServer(broker, pulsar[0])
-                hearers.append(pulsar_server.heard)
+                listeners.append(pulsar_server.on_change)
                 serving = tasks.create_task(pulsar_server.serve(pulsar[1]))
             # The sockets already listen; connections are served from now on.
             for url in urls:

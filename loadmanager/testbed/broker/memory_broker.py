@@ -65,7 +65,7 @@ class MemoryBroker:
         self._incarnation = incarnation
         self._clock_s = clock_s
         self._window_s = window_s
-        self._hear = record
+        self._listen = record
         self._serving = ServingSet(hash_name)
         self._leases: dict[int, float] = {}
         self._newest_epoch = 0
@@ -120,7 +120,7 @@ class MemoryBroker:
             StaleAgent: a newer agent commands the broker.
             NotNow: the broker is stopping.
         """
-        now_s = self._obey(agent_epoch)
+        now_s = self._accept(agent_epoch)
         end_s = max(now_s, self._leases.get(agent_epoch, now_s))
         ours = incarnation == self._incarnation
         if ours and until_s is not None and until_s > end_s:
@@ -137,7 +137,7 @@ class MemoryBroker:
             NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
                 the broker is stopping.
         """
-        now_s = self._obey(agent_epoch)
+        now_s = self._accept(agent_epoch)
         self._tokens.take(bundle, fencing_token)
         if agent_epoch not in self._leases:
             raise NotNow(f"agent epoch {agent_epoch} has no valid lease; renew it before loading")
@@ -168,7 +168,7 @@ class MemoryBroker:
             StaleToken: the bundle is served under a newer token, and remains loaded.
             NotNow: the broker is stopping.
         """
-        now_s = self._obey(agent_epoch)
+        now_s = self._accept(agent_epoch)
         served = self._serving.get(bundle)
         if served is not None and served.fencing_token > fencing_token:
             raise StaleToken(
@@ -311,9 +311,9 @@ class MemoryBroker:
         """Wake all waiting tasks, even if recording fails; each then checks its condition."""
         self._changed.set()
         self._changed = asyncio.Event()
-        self._hear(change)
+        self._listen(change)
 
-    def _obey(self, agent_epoch: int) -> float:
+    def _accept(self, agent_epoch: int) -> float:
         """Accept a command of this agent, and return the time."""
         now_s = self.expire()
         if self._stopped:

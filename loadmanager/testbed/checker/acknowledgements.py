@@ -33,8 +33,8 @@ class Misplaced:
 
     def __str__(self) -> str:
         """Return a sentence."""
-        said = self.publish.acknowledgement
-        return f"{self.publish.topic} was taken by {self.publish.broker}: {self.why} ({said})"
+        answer = self.publish.acknowledgement
+        return f"{self.publish.topic} was taken by {self.publish.broker}: {self.why} ({answer})"
 
 
 def misplaced(
@@ -52,26 +52,26 @@ def misplaced(
 
     found: list[Misplaced] = []
     for publish in publishes:
-        said = publish.acknowledgement
-        if said is not None:
-            of_grant = by_grant.get((said.incarnation, said.bundle, said.fencing_token), ())
-            why = _fault(publish, said, of_grant, sharing, hash_name)
+        answer = publish.acknowledgement
+        if answer is not None:
+            of_grant = by_grant.get((answer.incarnation, answer.bundle, answer.fencing_token), ())
+            why = _fault(publish, answer, of_grant, sharing, hash_name)
             found += [] if why is None else [Misplaced(publish, why)]
     return found
 
 
 def _fault(
     publish: Publish,
-    said: Acknowledgement,
+    answer: Acknowledgement,
     of_grant: Sequence[ServingInterval],
     sharing: Callable[[BundleId], Sequence[ServingInterval]],
     hash_name: HashName,
 ) -> Why | None:
     """Return what is wrong with an acknowledgement, None if nothing."""
-    at_s = said.clock_s
+    at_s = answer.clock_s
     if not publish.sent_s <= at_s <= publish.answered_s:
         return Why.OTHER_TIME
-    if not _holds(said.bundle, publish.topic, hash_name):
+    if not _holds(answer.bundle, publish.topic, hash_name):
         return Why.OTHER_BUNDLE
     # The last message of a bundle that is unloaded ends its serving at the same time.
     serving = [one for one in of_grant if one.start_s <= at_s <= one.end_s]
@@ -80,10 +80,10 @@ def _fault(
     if all(one.broker != publish.broker for one in serving):
         return Why.OTHER_BROKER
     newer = any(
-        one.incarnation != said.incarnation
-        and one.fencing_token > said.fencing_token
+        one.incarnation != answer.incarnation
+        and one.fencing_token > answer.fencing_token
         and one.start_s < at_s < one.end_s
-        for one in sharing(said.bundle)
+        for one in sharing(answer.bundle)
     )
     return Why.NEWER_OWNER if newer else None
 

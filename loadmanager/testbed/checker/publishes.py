@@ -51,8 +51,8 @@ class Publish:
         """
         try:
             fields: dict[str, Any] = json.loads(line)
-            said = fields["acknowledgement"]
-            taken = None if said is None else Acknowledgement(**said)
+            answer = fields["acknowledgement"]
+            taken = None if answer is None else Acknowledgement(**answer)
             return cls(**fields | {"acknowledgement": taken})
         except (ValueError, TypeError, KeyError) as error:
             expected = "a JSON object with the fields of Publish"

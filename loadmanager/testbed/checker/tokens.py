@@ -61,10 +61,10 @@ def _uses(intervals: Iterable[ServingInterval], publishes: Iterable[Publish]) ->
     for one in intervals:
         yield Use(one.start_s, one.fencing_token, one.broker, one.bundle, "began")
     for publish in publishes:
-        said = publish.acknowledgement
-        if said is not None:
+        answer = publish.acknowledgement
+        if answer is not None:
             what = "took a message of"
-            yield Use(said.clock_s, said.fencing_token, publish.broker, said.bundle, what)
+            yield Use(answer.clock_s, answer.fencing_token, publish.broker, answer.bundle, what)
 
 
 def _faults(uses: Sequence[Use]) -> Iterator[TokenFault]:

@@ -193,10 +193,10 @@ class Producer:
 
 def _acknowledgement(text: str) -> Acknowledgement:
     """Return the answer of the in-memory broker that accepted a message."""
-    said = json.loads(text)
+    answer = json.loads(text)
     return Acknowledgement(
-        incarnation=said["incarnation"],
-        bundle=BundleId(said["bundle"]),
-        fencing_token=int(said["fencingToken"]),
-        clock_s=float(said["clockSeconds"]),
+        incarnation=answer["incarnation"],
+        bundle=BundleId(answer["bundle"]),
+        fencing_token=int(answer["fencingToken"]),
+        clock_s=float(answer["clockSeconds"]),
     )

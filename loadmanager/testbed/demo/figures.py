@@ -136,7 +136,7 @@ class KillEffects:
         if self.reserved_s is None and len(sample.owners) == bundles:
             self.reserved_s = elapsed_s
 
-    def hear(self, report: TrafficReport) -> None:
+    def add_report(self, report: TrafficReport) -> None:
         """Record the longest time that a message to the lost bundles waited since the kill.
 
         A message that was due right after the kill waits for the whole interruption. Messages that

@@ -44,9 +44,9 @@ class Interrupt:
         """Handle the signals from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._hear)
+            loop.add_signal_handler(number, self._on_signal)
 
-    def _hear(self) -> None:
+    def _on_signal(self) -> None:
         if self.running and not self.requested.is_set():
             self.requested.set()
         elif self._task is not None:
@@ -61,14 +61,14 @@ class TrafficProcess:
         self.last: deque[TrafficReport] = deque(maxlen=2)
         self.finished = False
 
-    async def read(self, hear: Callable[[TrafficReport], None]) -> None:
+    async def read(self, on_report: Callable[[TrafficReport], None]) -> None:
         """Pass each report on until the generator ends."""
         stdout = self.child.process.stdout
         while stdout is not None and (line := await stdout.readline()):
             report = TrafficReport.from_line(line.decode())
             self.last.append(report)
             self.finished = report.kind == "final"
-            hear(report)
+            on_report(report)
 
 
 class Run:
@@ -95,7 +95,7 @@ class Run:
     async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
         """Run to the end; the summary lacks only the evidence of the brokers' records."""
         traffic = await self._start_traffic()
-        reading = asyncio.create_task(traffic.read(self._hear))
+        reading = asyncio.create_task(traffic.read(self._on_report))
         try:
             await self._wait_until_placed(traffic)
             interrupt.running = True
@@ -134,9 +134,9 @@ class Run:
         )
         self._journal = Journal(traffic.last[-1].at_s)
 
-    def _hear(self, report: TrafficReport) -> None:
+    def _on_report(self, report: TrafficReport) -> None:
         for kill in self._kills:
-            kill.hear(report)
+            kill.add_report(report)
 
     async def _observe(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
         """Sample the cluster until the duration is over or the demo is interrupted."""

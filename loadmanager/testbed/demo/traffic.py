@@ -119,7 +119,7 @@ class Traffic:
         async with asyncio.TaskGroup() as tasks:
             reports = tasks.create_task(self._report())
             placement = await self._place()
-            self._tell("placed")
+            self._write_report("placed")
             workers = [tasks.create_task(p.run()) for p in self._producers.values()]
             lookups = tasks.create_task(self._look_up_regularly())
             await self._publish(self._schedule(placement))
@@ -128,7 +128,7 @@ class Traffic:
             await asyncio.gather(*(p.finish() for p in self._producers.values()))
             for task in (reports, *workers):
                 task.cancel()
-        self._tell("final")
+        self._write_report("final")
 
     async def _place(self) -> Mapping[BundleId, BrokerId]:
         """Look up every topic until each has an owner; a few at a time, as clients do."""
@@ -170,9 +170,9 @@ class Traffic:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(REPORT_S)
-            self._tell("progress")
+            self._write_report("progress")
 
-    def _tell(self, kind: Kind) -> None:
+    def _write_report(self, kind: Kind) -> None:
         sys.stdout.write(self._counts.report(kind, monotonic()).to_line() + "\n")
         sys.stdout.flush()
 

@@ -16,7 +16,7 @@ MAX_CONNECTIONS: Final = 5_000
 class PulsarServer:
     """Serves Pulsar's clients for one `MemoryBroker`.
 
-    `heard` has to be called with every change of the broker.
+    `on_change` has to be called with every change of the broker.
     """
 
     def __init__(self, broker: MemoryBroker, options: PulsarServerOptions) -> None:
@@ -24,13 +24,13 @@ class PulsarServer:
         self._topics = Topics(broker, options)
         self._running: dict[Connection, asyncio.Task[None]] = {}
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """Follow a change of the broker."""
-        self._topics.heard(change)
+        self._topics.on_change(change)
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until cancelled, then save everything and cut all clients off."""
-        server = await asyncio.start_server(self._met, sock=listening, backlog=1024)
+        server = await asyncio.start_server(self._connected, sock=listening, backlog=1024)
         try:
             await self._topics.save_regularly()
         finally:
@@ -42,7 +42,7 @@ class PulsarServer:
             if self._topics.sidecar is not None:
                 await self._topics.sidecar.close()
 
-    async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = Connection(reader, writer, self._topics, self._server_version)
         if len(self._running) >= MAX_CONNECTIONS:
             connection.cut()

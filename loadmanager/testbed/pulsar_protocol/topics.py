@@ -121,7 +121,7 @@ class Topics:
         producers, consumers = len(topic.producers), len(topic.consumers)
         self.broker.count_clients(topic.name, producers=producers, consumers=consumers)
 
-    def heard(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         """Follow a change of the bundles. It is called during the change, before an unload ends."""
         if isinstance(change, BundleLoaded):
             self._loaded.set()
