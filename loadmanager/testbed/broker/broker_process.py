@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,17 +48,14 @@ class PulsarSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(ServerOptions):
     """Settings of ``loadmanager broker``. Port 0 chooses a free one."""
 
     host: str
     port: int
-    cpu_ms_per_message: float = 1.0
     record: Path | None = None
     window_s: float = 2.0
     hash_name: HashName = DEFAULT_HASH
-    max_body_bytes: int = 1024 * 1024
-    control_secret: str = ""
     pulsar: PulsarSettings | None = None
 
 
@@ -95,14 +92,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
             hash_name=settings.hash_name,
             window_s=settings.window_s,
         )
-        options = ServerOptions(
-            incarnation=incarnation,
-            version=__version__,
-            process_id=os.getpid(),
-            cpu_s_per_message=settings.cpu_ms_per_message / 1000,
-            max_body_bytes=settings.max_body_bytes,
-            control_secret=settings.control_secret,
-        )
+        options = replace(settings, version=__version__, process_id=os.getpid())
         async with asyncio.TaskGroup() as tasks:
             serving = None
             if pulsar is not None:
@@ -137,7 +127,7 @@ def _pulsar_service(
         hash_name=settings.hash_name,
         sidecar_url=pulsar.sidecar_url,
         sidecar_token=pulsar.sidecar_token,
-        cpu_s_per_message=settings.cpu_ms_per_message / 1000,
+        cpu_s_per_message=settings.cpu_s_per_message,
     )
     return options, listening
 

@@ -62,7 +62,7 @@ class MemoryBroker:
         hash_name: HashName = DEFAULT_HASH,
         window_s: float = 2.0,
     ) -> None:
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._clock_s = clock_s
         self._window_s = window_s
         self._listen = record
@@ -84,7 +84,7 @@ class MemoryBroker:
         """Return the bundles served now, without those of expired leases."""
         now_s = self.expire()
         serving = {served.bundle: served.fencing_token for served in self._serving}
-        return BrokerState(incarnation=self._incarnation, clock_s=now_s, serving=serving)
+        return BrokerState(incarnation=self.incarnation, clock_s=now_s, serving=serving)
 
     def stats(self) -> BrokerStats:
         """Return the traffic of each bundle served now."""
@@ -122,7 +122,7 @@ class MemoryBroker:
         """
         now_s = self._accept(agent_epoch)
         end_s = max(now_s, self._leases.get(agent_epoch, now_s))
-        ours = incarnation == self._incarnation
+        ours = incarnation == self.incarnation
         if ours and until_s is not None and until_s > end_s:
             self._record(LeaseGranted(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
             self._leases[agent_epoch] = until_s

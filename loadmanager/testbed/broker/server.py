@@ -87,7 +87,6 @@ class ServerOptions:
     refusing the requests under way. Requests of the contract need ``control_secret``, "" for none.
     """
 
-    incarnation: str
     version: str = ""
     process_id: int | None = None
     cpu_s_per_message: float = 0.0
@@ -200,7 +199,7 @@ class _Routes:
             return _refused(_STATUS[outcome.why], outcome.text)
         return _json(
             PublishAnswer(
-                incarnation=self._options.incarnation,
+                incarnation=self._broker.incarnation,
                 bundle=outcome.bundle,
                 fencing_token=outcome.fencing_token,
                 clock_seconds=outcome.clock_s,

@@ -48,7 +48,7 @@ async def _served_broker(
         broker=name, incarnation=incarnation, clock_s=clock_s, record=changes.append
     )
     served = ServedBroker(f"http://{name}", running, asyncio.Event(), changes)
-    settings = ServerOptions(incarnation=incarnation, **options)  # type: ignore[arg-type] # tests name the options
+    settings = ServerOptions(**options)  # type: ignore[arg-type] # tests name the options
     with listening:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(running, listening, settings, served.stopping))

@@ -41,7 +41,7 @@ def served() -> TestServer:
     broker = MemoryBroker(
         broker="b:1", incarnation="one", clock_s=lambda: clock_s, record=lambda _: None
     )
-    options = ServerOptions(incarnation="one", control_secret=SHOWN)
+    options = ServerOptions(control_secret=SHOWN)
     return TestServer(broker_application(broker, options))
 
 

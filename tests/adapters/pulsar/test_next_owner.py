@@ -34,7 +34,7 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
     stopping = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(broker, listening, ServerOptions(incarnation="one"), stopping))
+            tasks.create_task(serve(broker, listening, ServerOptions(), stopping))
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             control = HttpBrokerControl(url, timeout_s=60)
             await control.renew_lease(
