@@ -217,9 +217,7 @@ def open_house(
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     url = f"pulsar://127.0.0.1:{port}"
-    settings = PulsarServerOptions(
-        **{"own_url": url, "ledger": ledger, "incarnation": name, "version": "1", **options}
-    )
+    settings = PulsarServerOptions(**{"own_url": url, "ledger": ledger, "version": "1", **options})
     server = PulsarServer(broker, settings)
     listeners.append(server.on_change)
     serving = asyncio.get_running_loop().create_task(server.serve(listening))

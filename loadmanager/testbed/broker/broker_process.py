@@ -68,7 +68,6 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    incarnation = uuid.uuid4().hex
     with ExitStack() as held:
         listening, address = _listening(settings.host, settings.port, held)
         listeners: list[Callable[[Change], None]] = [partial(_log, address)]
@@ -77,7 +76,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
         urls = [f"http://{address}"]
         pulsar = None
         if settings.pulsar is not None:
-            pulsar = _pulsar_service(settings, settings.pulsar, incarnation, held)
+            pulsar = _pulsar_service(settings, settings.pulsar, held)
             urls.append(pulsar[0].own_url)
 
         def record(change: Change) -> None:
@@ -86,7 +85,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
 
         broker = MemoryBroker(
             broker=address,
-            incarnation=incarnation,
+            incarnation=uuid.uuid4().hex,
             clock_s=time.monotonic,
             record=record,
             hash_name=settings.hash_name,
@@ -110,7 +109,7 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
 
 
 def _pulsar_service(
-    settings: BrokerSettings, pulsar: PulsarSettings, incarnation: str, held: ExitStack
+    settings: BrokerSettings, pulsar: PulsarSettings, held: ExitStack
 ) -> "tuple[PulsarServerOptions, socket.socket]":
     """Return options and socket of the server for Pulsar's clients, which alone needs protobuf."""
     from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions  # noqa: PLC0415
@@ -122,7 +121,6 @@ def _pulsar_service(
     options = PulsarServerOptions(
         own_url=pulsar.url or f"pulsar://{address}",
         ledger=ledger,
-        incarnation=incarnation,
         version=__version__,
         hash_name=settings.hash_name,
         sidecar_url=pulsar.sidecar_url,

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
 from loadmanager.core.ids import TopicName, parse_topic
@@ -43,52 +43,48 @@ class Line(Protocol):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Producer:
-    """One producer on one connection.
-
-    ``epoch`` counts the connections that it made. ``forget`` removes it from its connection.
-    """
+class _Client:
+    """A producer or consumer on one connection. ``forget`` removes it from its connection."""
 
     line: Line
-    producer_id: int
+    client_id: int
     name: str
-    topic: "ServedTopic"
     forget: Callable[[], object]
-    epoch: int = 0
+    closing: ClassVar[tuple[Command, str]]
+    """The command that closes it, and the field of its id in this command."""
 
     def close(self, broker_url: str | None = None) -> None:
         """Have the client create it again: at ``broker_url``, or after a lookup."""
         self.forget()
-        ids = {"producer_id": self.producer_id, "request_id": UNASKED}
-        self.line.send(Command.CLOSE_PRODUCER, **ids, **_assigned(broker_url))
+        command, id_field = self.closing
+        assigned = {} if broker_url is None else {"assigned_broker_url": broker_url}
+        ids = {id_field: self.client_id, "request_id": UNASKED}
+        self.line.send(command, **ids, **assigned)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Consumer:
+class Producer(_Client):
+    """One producer on one connection. ``epoch`` counts the connections that it made."""
+
+    closing = Command.CLOSE_PRODUCER, "producer_id"
+
+    topic: "ServedTopic"
+    epoch: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Consumer(_Client):
     """One consumer on one connection.
 
     ``permits`` is the number of messages that it accepts. ``unacked`` are the entries that were
-    sent to it, in order. The lowest ``priority`` comes first. ``forget`` removes it from its
-    connection.
+    sent to it, in order. The lowest ``priority`` comes first.
     """
 
-    line: Line
-    consumer_id: int
-    name: str
-    forget: Callable[[], object]
+    closing = Command.CLOSE_CONSUMER, "consumer_id"
+
     priority: int = 0
     permits: int = 0
     unacked: dict[int, None] = field(default_factory=dict)
-
-    def close(self, broker_url: str | None = None) -> None:
-        """Have the client subscribe again: at ``broker_url``, or after a lookup."""
-        self.forget()
-        ids = {"consumer_id": self.consumer_id, "request_id": UNASKED}
-        self.line.send(Command.CLOSE_CONSUMER, **ids, **_assigned(broker_url))
-
-
-def _assigned(broker_url: str | None) -> dict[str, str]:
-    return {} if broker_url is None else {"assigned_broker_url": broker_url}
 
 
 _T = TypeVar("_T")

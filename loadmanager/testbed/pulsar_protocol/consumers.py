@@ -43,14 +43,14 @@ class Consumers(ClientsOfConnection[_Subscribed]):
         self._remove(asked.consumer_id)
         consumer = Consumer(
             line=self._line,
-            consumer_id=asked.consumer_id,
+            client_id=asked.consumer_id,
             name=asked.consumer_name,
             forget=self._forget(asked.consumer_id),
             priority=asked.priority_level,
         )
         with self._giving_up(topic):
             subscription = topic.subscribe(consumer, asked)
-        self._open[consumer.consumer_id] = _Subscribed(topic, subscription, consumer)
+        self._open[consumer.client_id] = _Subscribed(topic, subscription, consumer)
         self._succeeded(topic, asked)
         subscription.settle()
 

@@ -38,14 +38,14 @@ class Producers(ClientsOfConnection[Producer]):
         self._remove(asked.producer_id)
         producer = Producer(
             line=self._line,
-            producer_id=asked.producer_id,
+            client_id=asked.producer_id,
             name=asked.producer_name or self._topics.new_producer_name(),
             topic=topic,
             forget=self._forget(asked.producer_id),
             epoch=asked.epoch,
         )
         topic.add_producer(producer)
-        self._open[producer.producer_id] = producer
+        self._open[producer.client_id] = producer
         self._topics.count_clients(topic)
         names = {"request_id": asked.request_id, "producer_name": producer.name}
         self._line.send(Command.PRODUCER_SUCCESS, **names, schema_version=b"")

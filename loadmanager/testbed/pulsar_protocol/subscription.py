@@ -78,7 +78,7 @@ class Subscription:
                 self._rewind()
             if self.kind is SubscriptionType.FAILOVER:
                 for one in self.consumers:
-                    change = {"consumer_id": one.consumer_id, "is_active": one is active}
+                    change = {"consumer_id": one.client_id, "is_active": one is active}
                     one.line.send(Command.ACTIVE_CONSUMER_CHANGE, **change)
         self.dispatch()
 
@@ -133,7 +133,7 @@ class Subscription:
         consumer.line.send(
             Command.MESSAGE,
             entry.payload,
-            consumer_id=consumer.consumer_id,
+            consumer_id=consumer.client_id,
             message_id=entry.position.fields,
             redelivery_count=self._redeliveries.get(number, 0),
         )

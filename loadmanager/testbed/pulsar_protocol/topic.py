@@ -65,7 +65,7 @@ class ServedTopic:
         """
         present = self.producers.get(producer.name)
         if present is not None:
-            again = present.producer_id == producer.producer_id and producer.epoch > present.epoch
+            again = present.client_id == producer.client_id and producer.epoch > present.epoch
             if not again:
                 text = f"producer {producer.name!r} is connected to {self.name} already"
                 raise Refused(ServerError.PRODUCER_BUSY, text)

@@ -50,7 +50,6 @@ class PulsarServerOptions:
 
     own_url: str
     ledger: Path
-    incarnation: str
     version: str
     hash_name: HashName = DEFAULT_HASH
     sidecar_url: str = ""
@@ -85,7 +84,7 @@ class Topics:
 
     def new_producer_name(self) -> str:
         """Return a name that no other broker process gives to a producer."""
-        return f"{self._options.incarnation}-{next(self._producer_numbers)}"
+        return f"{self.broker.incarnation}-{next(self._producer_numbers)}"
 
     async def opened(self, name: TopicName) -> ServedTopic:
         """Return a topic, opened if necessary; wait a moment if it is not served here yet.
