@@ -48,7 +48,6 @@ class _Client:
 
     line: Line
     client_id: int
-    name: str
     forget: Callable[[], object]
     closing: ClassVar[tuple[Command, str]]
     """The command that closes it, and the field of its id in this command."""
@@ -68,6 +67,7 @@ class Producer(_Client):
 
     closing = Command.CLOSE_PRODUCER, "producer_id"
 
+    name: str
     topic: "ServedTopic"
     epoch: int = 0
 

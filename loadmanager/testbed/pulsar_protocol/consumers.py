@@ -44,7 +44,6 @@ class Consumers(ClientsOfConnection[_Subscribed]):
         consumer = Consumer(
             line=self._line,
             client_id=asked.consumer_id,
-            name=asked.consumer_name,
             forget=self._forget(asked.consumer_id),
             priority=asked.priority_level,
         )

@@ -76,7 +76,6 @@ FIELDS: Final[Mapping[str, Sequence[str]]] = {
         "3! sub_type int32",
         "4! consumer_id uint64",
         "5! request_id uint64",
-        "6 consumer_name string",
         "7 priority_level int32",
         "8 durable bool true",
         "9 start_message_id MessageId",
