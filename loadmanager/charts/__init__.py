@@ -1,6 +1,6 @@
-"""Reports as one HTML file: a page's shell, tables that sort, and charts drawn by plotly.js.
+"""Reports as one HTML file: the frame of a page, sortable tables, and charts drawn by plotly.js.
 
-Knows nothing of what is shown. The page fetches nothing: style, scripts and data are in
+The modules do not depend on what is shown. A page fetches nothing: style, scripts and data are in
 the file, and its content security policy forbids anything else.
 """
 

@@ -1,4 +1,4 @@
-"""One chart: what plotly.js is to draw, packed small, and the words that go with it."""
+"""One chart: a compressed figure for plotly.js, and its title and summary."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from loadmanager.charts.markup import Html, tag
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
-"""A value of a figure."""
+"""A JSON value of a figure."""
 
 _LEAST_POINTS: Final = 3
 _TOO_FEW: Final = "there are fewer than three points in time"
@@ -22,11 +22,11 @@ _TOO_FEW: Final = "there are fewer than three points in time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A figure of plotly.js: its traces and its layout, which leaves colours of text alone.
+    """A figure of plotly.js: its traces and its layout, which must not set colours of text.
 
-    ``summary`` describes it in words, for readers who cannot see it, and stands
-    under the title for the others. The page draws a chart when it comes into sight. One that
-    would be empty, or a line between two points, is not drawn: the text says so instead.
+    ``summary`` describes it, for readers who cannot see it, and is printed after the title. The
+    page draws a chart when it becomes visible. A chart that would be empty, or a line between two
+    points, is not drawn: a sentence says so instead.
     """
 
     title: str
@@ -36,10 +36,10 @@ class Chart:
     height_px: int = 420
 
     def html(self) -> Html:
-        """Return the element that the page's script draws the figure into."""
-        # Bars that go along with lines are no reason to draw lines between two points.
+        """Return the element in which the script of the page draws the figure."""
+        # Bars in a chart with lines do not justify lines between two points.
         deciding = [trace for trace in self.data if trace.get("type") != "bar"] or self.data
-        if not any(_to_be_seen(trace) for trace in deciding):
+        if not any(_is_visible(trace) for trace in deciding):
             return tag("p", tag("strong", self.title), f" is not drawn: {_TOO_FEW}.")
         caption = tag("figcaption", tag("strong", self.title), " ", tag("span", self.summary))
         place = tag(
@@ -53,8 +53,8 @@ class Chart:
         return tag("figure", caption, place, tag("script", packed, type="application/x-chart"))
 
 
-def _to_be_seen(trace: Mapping[str, Json]) -> bool:
-    """Return whether a trace has anything to see: of lines and maps, a course of three or more."""
+def _is_visible(trace: Mapping[str, Json]) -> bool:
+    """Return whether a trace has enough values: lines and heat maps need three points in time."""
     values = trace.get("z", trace.get("y"))
     if trace.get("type") == "bar" and trace.get("orientation") == "h":
         values = trace.get("x")
@@ -71,17 +71,17 @@ def _known(values: Sequence[Json]) -> int:
 
 
 def _packed(figure: Mapping[str, Json]) -> str:
-    """Return a figure as base64 of deflated JSON: about a tenth of its size."""
+    """Return a figure as base64 of compressed JSON: about a tenth of its size."""
     text = json.dumps(figure, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def numbers(values: ArrayLike, digits: int = 3) -> list[float | None]:
-    """Return ``values`` rounded for a figure: a gap where one is not finite."""
+    """Return ``values`` rounded for a figure; values that are not finite become None, a gap."""
     rounded = np.round(np.asarray(values, dtype=np.float64), digits)
     return [value if np.isfinite(value) else None for value in rounded.tolist()]
 
 
 def shown(text: str) -> str:
-    """Return ``text`` such that plotly.js, which understands some markup, shows it as it is."""
+    """Return ``text`` escaped for plotly.js, which interprets some markup."""
     return escape(text, quote=False)

@@ -1,4 +1,4 @@
-"""HTML from values: whatever is not markup already is escaped on its way in."""
+"""HTML from values: every text that is not markup is escaped."""
 
 from collections.abc import Iterable
 from html import escape
@@ -8,7 +8,7 @@ _VOID: Final = frozenset({"br", "hr", "input", "meta"})
 
 
 class Html(str):
-    """Markup. A plain text that goes into a `tag` is escaped, one of these is not."""
+    """Markup: `tag` does not escape it, unlike a plain text."""
 
     __slots__ = ()
 
@@ -21,8 +21,8 @@ def _attribute(name: str, value: str | bool | float) -> str:
 def tag(kind: str, /, *children: str, **attributes: str | bool | float | None) -> Html:
     """Return the element ``kind`` with ``children`` in it.
 
-    ``class_`` and the like lose their last underscore, others become hyphens. An attribute
-    that is None or False is left out, one that is True has no value.
+    In names of attributes a trailing underscore is removed, and others become hyphens. An
+    attribute that is None or False is omitted, one that is True has no value.
     """
     written = "".join(
         _attribute(key, value)
@@ -34,5 +34,5 @@ def tag(kind: str, /, *children: str, **attributes: str | bool | float | None) -
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """Return ``parts`` one after the other."""
+    """Return the concatenation of ``parts``."""
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))

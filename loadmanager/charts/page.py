@@ -1,4 +1,4 @@
-"""The shell of a page: its head, its style and scripts, and the policy that it fetches nothing."""
+"""The frame of a page: its head, style, scripts, and the policy that it fetches nothing."""
 
 import base64
 import errno
@@ -46,7 +46,8 @@ def page(title: str, *body: str) -> str:
 def write_page(path: Path, title: str, *body: str) -> int:
     """Write a whole page to ``path`` and return its size in bytes.
 
-    It is written beside its place first: no reader opens half a page.
+    It is written to a temporary file in the same folder first, so that no reader gets an
+    incomplete page.
 
     Raises:
         MissingCharts: plotly is not installed.
@@ -64,12 +65,13 @@ def write_page(path: Path, title: str, *body: str) -> int:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place where `write_page` could not put a page, by doing so with an empty file.
+    """Check that `write_page` can write to ``path``, by writing an empty file beside it.
 
-    Only an attempt shows it: root may write everywhere, but not to ``/proc``. What is there stays.
+    Permissions alone do not tell: root may write everywhere, but not to ``/proc``. A file at
+    ``path`` is not changed.
 
     Raises:
-        OSError: it could not be written, and why.
+        OSError: a page could not be written, with the reason.
     """
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -85,18 +87,18 @@ def check_place(path: Path) -> None:
 
 
 def section(title: str, *body: str, anchor: str = "", level: int = 2) -> Html:
-    """Return a part of a page under a heading, which `contents` can point to."""
+    """Return a part of a page with a heading, to which `contents` can link."""
     return tag("section", tag(f"h{level}", title), *body, id=anchor or name_of(title))
 
 
 def folded(title: str, *body: str, note: str = "", level: int = 3, opened: bool = False) -> Html:
-    """Return a part that is opened by a click; its charts are not drawn before."""
+    """Return a part that opens with a click; its charts are drawn then."""
     heading = tag("summary", tag(f"h{level}", title), " ", tag("small", note))
     return tag("details", heading, *body, open=opened)
 
 
 def contents(parts: Iterable[tuple[str, str]]) -> Html:
-    """Return links to sections, of which titles and anchors are given."""
+    """Return links to sections, given by titles and anchors."""
     links = (
         tag("li", tag("a", title, href=f"#{anchor or name_of(title)}")) for title, anchor in parts
     )
@@ -104,12 +106,12 @@ def contents(parts: Iterable[tuple[str, str]]) -> Html:
 
 
 def name_of(title: str) -> str:
-    """Return the anchor of a section that is given none."""
+    """Return the default anchor of a section."""
     return "part-" + _NOT_IN_AN_ID.sub("-", title.lower()).strip("-")
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Return the content security policy: these scripts run, and nothing is fetched."""
+    """Return the content security policy: only these scripts run, and nothing is fetched."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     known = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; script-src {known}; style-src 'unsafe-inline'; img-src data: blob:"

@@ -1,15 +1,16 @@
-"""Tables that sort by any column, explain their columns, and mark the best of each."""
+"""Tables that can be sorted by any column, explain their columns, and mark the best values."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import starmap
 
 from loadmanager.charts.markup import Html, joined, tag
 
 
 class Best(StrEnum):
-    """Which end of a column is good."""
+    """Which value of a column is the best."""
 
     LEAST = "least"
     MOST = "most"
@@ -18,7 +19,7 @@ class Best(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What a column is called, its unit, what it means, and which of its values is best."""
+    """Name, unit and explanation of a column, and which of its values is best."""
 
     name: str
     unit: str = ""
@@ -28,10 +29,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a cell says, and what it is sorted by: ``value``, or its text if that is None.
+    """The text of a cell; rows are sorted by ``value``, or by the text if that is None.
 
-    ``note`` stands behind the text in small; ``hover`` is shown on hover. ``tone`` is a
-    class of the style: good, bad, known.
+    ``note`` is printed small after the text; ``hover`` is shown on hover. ``tone`` is a class of
+    the style sheet: good, bad, known.
     """
 
     text: str
@@ -49,19 +50,8 @@ def table(caption: str, columns: Sequence[Column], rows: Sequence[Row]) -> Html:
     best = [_best(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
     numbers = [any(row[place].value is not None for row in rows) for place in range(len(columns))]
     head = tag("thead", tag("tr", *map(_header, columns, numbers)))
-    body = tag(
-        "tbody",
-        *(
-            tag(
-                "tr",
-                *(
-                    _cell(cell, place, best[place], numbers[place])
-                    for place, cell in enumerate(row)
-                ),
-            )
-            for row in rows
-        ),
-    )
+    cells = (zip(row, range(len(columns)), best, numbers, strict=True) for row in rows)
+    body = tag("tbody", *(tag("tr", *starmap(_cell, row)) for row in cells))
     whole = tag("table", tag("caption", caption), head, body)
     return tag("div", whole, class_="scrolled", tabindex=0, role="group", aria_label=caption)
 
@@ -101,5 +91,5 @@ def _cell(cell: Cell, place: int, best: float | None, number: bool) -> Html:
 
 
 def _for_script(value: float) -> str:
-    """Return a number as the page's script reads it."""
+    """Return a number as the script of the page parses it."""
     return repr(float(value)).replace("inf", "Infinity")

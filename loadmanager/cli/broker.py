@@ -158,7 +158,7 @@ def broker(
         control_secret=secret,
         host=listen[0],
         port=listen[1],
-        cpu_ms_per_message=cpu_ms_per_message,
+        cpu_s_per_message=cpu_ms_per_message / 1000,
         record=record,
         window_s=window_s,
         hash_name=cast("HashName", hash_name),

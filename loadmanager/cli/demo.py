@@ -13,8 +13,8 @@ import click
 from loadmanager.cli.options import interrupted, option, print_json
 
 if TYPE_CHECKING:
+    from loadmanager.testbed.demo.display import Display
     from loadmanager.testbed.demo.figures import Evidence, Summary
-    from loadmanager.testbed.demo.scene import Show
     from loadmanager.testbed.demo.settings import DemoSettings
 
 MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
@@ -105,7 +105,7 @@ def demo_command(
 
     Example: loadmanager demo --kill leader@20
     """
-    show = _show(as_json=as_json)
+    display = _display(as_json=as_json)
     try:
         from loadmanager.testbed.demo.settings import DemoSettings, Kill
 
@@ -120,7 +120,7 @@ def demo_command(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     try:
-        summary = _run(settings, show)
+        summary = _run(settings, display)
     finally:
         _finish_history(settings.history_dir)
     _print(summary, as_json=as_json)
@@ -173,33 +173,33 @@ def _data_dir(chosen: Path | None) -> Path:
     return chosen.resolve()
 
 
-def _show(*, as_json: bool) -> "Show":
+def _display(*, as_json: bool) -> "Display":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.testbed.demo.scene import PlainShow
+    from loadmanager.testbed.demo.display import PlainDisplay
 
     if as_json:
-        return PlainShow(sys.stderr)
+        return PlainDisplay(sys.stderr)
     try:
         from rich.console import Console
 
-        from loadmanager.testbed.demo.screen import LiveShow
+        from loadmanager.testbed.demo.live_display import LiveDisplay
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
-    return LiveShow(console) if console.is_terminal else PlainShow(sys.stdout)
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay(sys.stdout)
 
 
-def _run(settings: "DemoSettings", show: "Show") -> "Summary":
+def _run(settings: "DemoSettings", display: "Display") -> "Summary":
     import asyncio
 
     from loadmanager.testbed.demo.children import DemoFailed
+    from loadmanager.testbed.demo.display import Displays, PlainDisplay
     from loadmanager.testbed.demo.run import run_demo
-    from loadmanager.testbed.demo.scene import PlainShow, Shows
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
-            shows = Shows(show, PlainShow(log))
-            return asyncio.run(run_demo(settings, shows, read_records))
+            displays = Displays(display, PlainDisplay(log))
+            return asyncio.run(run_demo(settings, displays, read_records))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
     except asyncio.CancelledError:
@@ -233,6 +233,6 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from loadmanager.testbed.demo.screen import summary_table
+    from loadmanager.testbed.demo.live_display import summary_table
 
     Console().print(summary_table(summary))

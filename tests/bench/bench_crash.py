@@ -34,7 +34,7 @@ from loadmanager.testbed.checker.availability import Disturbance, gaps, recovery
 from loadmanager.testbed.checker.serving import overlaps
 from loadmanager.testbed.demo.client import topic_path
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE
-from loadmanager.testbed.demo.weights import topic_names
+from loadmanager.testbed.demo.traffic_plan import topic_names
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

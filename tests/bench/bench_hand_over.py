@@ -24,7 +24,7 @@ from waiting import eventually
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges
-from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.serving import overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]

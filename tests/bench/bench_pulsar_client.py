@@ -22,7 +22,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.testbed.demo.cluster import HASH
-from loadmanager.testbed.demo.weights import topic_names
+from loadmanager.testbed.demo.traffic_plan import topic_names
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 

@@ -2,9 +2,10 @@ from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_spells import PlainSpell, quarters, spell
+from plain_spells import quarters, spell
 
 from loadmanager.core.ids import BundleId, range_of
+from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.availability import (
     Disturbance,
     Gap,
@@ -17,7 +18,7 @@ from loadmanager.testbed.checker.serving import Segment
 WHOLE = quarters(0, 4)
 
 
-def times(spells: list[PlainSpell], bundle: BundleId = WHOLE) -> list[tuple[float, float]]:
+def times(spells: list[ServingInterval], bundle: BundleId = WHOLE) -> list[tuple[float, float]]:
     return [(gap.start_s, gap.end_s) for gap in gaps(spells, [bundle], from_s=0, until_s=20)]
 
 
@@ -136,7 +137,7 @@ spells = st.builds(
 
 @settings(max_examples=300)
 @given(served=st.lists(spells, max_size=9))
-def test_free_time_is_that_found_second_by_second(served: list[PlainSpell]) -> None:
+def test_free_time_is_that_found_second_by_second(served: list[ServingInterval]) -> None:
     found = gaps(served, [WHOLE], from_s=2, until_s=15)
     free = {
         (second, quarter)
@@ -154,7 +155,7 @@ def test_free_time_is_that_found_second_by_second(served: list[PlainSpell]) -> N
     assert free == by_hand
 
 
-def _serves(one: PlainSpell, second: int, quarter: int) -> bool:
+def _serves(one: ServingInterval, second: int, quarter: int) -> bool:
     lower, upper = range_of(one.bundle)
     at = range_of(quarters(quarter, quarter + 1))[0]
     return lower <= at < upper and one.start_s <= second < one.end_s

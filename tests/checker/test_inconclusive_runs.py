@@ -14,7 +14,7 @@ from loadmanager.testbed.checker.verdict import History, judge
 BEST_S = REST_S + 0.002
 KILL = Disturbance(what="kill b1", began_s=10, healed_s=10, within_s=4)
 LATE = History(
-    spells=[spell(0, 10, token=3), spell(15, 60, by="b2", token=5)],
+    intervals=[spell(0, 10, token=3), spell(15, 60, by="b2", token=5)],
     publishes=[],
     hash_name="murmur3",
     bundles=[WHOLE],
@@ -63,7 +63,7 @@ def test_many_small_delays_are_no_stall(tmp_path: Path) -> None:
 def test_a_machine_at_half_its_speed_leaves_it_open(tmp_path: Path) -> None:
     slow = turns(tmp_path, best_s=REST_S + (BEST_S - REST_S) * SLOW * 1.1)
     assert finding(judge(LATE), KILL, slow) is Finding.INCONCLUSIVE
-    later = replace(LATE, spells=[LATE.spells[0], spell(16, 60, by="b2", token=5)])
+    later = replace(LATE, intervals=[LATE.intervals[0], spell(16, 60, by="b2", token=5)])
     assert finding(judge(later), KILL, slow) is Finding.BROKEN
 
 
@@ -74,9 +74,9 @@ def test_a_time_nobody_watched_explains_what_was_late_in_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "broken",
     [
-        replace(LATE, spells=[spell(0, 16, token=3), LATE.spells[1]]),
+        replace(LATE, intervals=[spell(0, 16, token=3), LATE.intervals[1]]),
         replace(LATE, publishes=[publish(12, token=3)]),
-        replace(LATE, spells=[LATE.spells[0], spell(15, 60, by="b2", token=2)]),
+        replace(LATE, intervals=[LATE.intervals[0], spell(15, 60, by="b2", token=2)]),
     ],
     ids=["two owners", "no owner", "token back"],
 )
@@ -86,11 +86,11 @@ def test_no_machine_excuses_two_owners(tmp_path: Path, broken: History) -> None:
 
 
 def test_a_loss_without_a_fault_is_broken_unless_the_machine_stood_still(tmp_path: Path) -> None:
-    alone = replace(LATE, spells=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
+    alone = replace(LATE, intervals=[spell(0, 30, token=3), spell(32, 60, by="b2", token=5)])
     assert finding(judge(alone), KILL, turns(tmp_path)) is Finding.BROKEN
     assert finding(judge(alone), KILL, turns(tmp_path, (28, 2.1))) is Finding.INCONCLUSIVE
 
 
 def test_what_was_in_time_is_kept_however_slow_the_machine(tmp_path: Path) -> None:
-    in_time = replace(LATE, spells=[LATE.spells[0], spell(13.9, 60, by="b2", token=5)])
+    in_time = replace(LATE, intervals=[LATE.intervals[0], spell(13.9, 60, by="b2", token=5)])
     assert finding(judge(in_time), KILL, turns(tmp_path, (12, 5.0))) is Finding.KEPT

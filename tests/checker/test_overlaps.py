@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
-from loadmanager.testbed.broker.changes import EndReason
-from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.broker.changes import EndReason, ServingInterval
 from loadmanager.testbed.checker.serving import Overlap, overlaps
 
 QUARTER = 0x40000000

@@ -3,9 +3,10 @@ from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_spells import PlainSpell, publish, quarters, spell
+from plain_spells import publish, quarters, spell
 
 from loadmanager.core.ids import range_of
+from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.tokens import TokenFault, Use, token_faults
 
 
@@ -77,12 +78,12 @@ spells = st.builds(
 )
 
 
-def faulty_by_hand(served: list[PlainSpell]) -> set[tuple[float, int]]:
+def faulty_by_hand(served: list[ServingInterval]) -> set[tuple[float, int]]:
     """Return when and under which token somebody began who must not, pair by pair."""
     return {(late.start_s, late.fencing_token) for late in served if any(_worse(late, served))}
 
 
-def _worse(late: PlainSpell, served: list[PlainSpell]) -> Iterator[bool]:
+def _worse(late: ServingInterval, served: list[ServingInterval]) -> Iterator[bool]:
     lower, upper = range_of(late.bundle)
     for early in served:
         other_lower, other_upper = range_of(early.bundle)
@@ -95,7 +96,9 @@ def _worse(late: PlainSpell, served: list[PlainSpell]) -> Iterator[bool]:
 
 @settings(max_examples=300)
 @given(served=st.lists(spells, max_size=7, unique_by=lambda one: one.start_s))
-def test_token_faults_are_those_found_by_comparing_every_pair(served: list[PlainSpell]) -> None:
+def test_token_faults_are_those_found_by_comparing_every_pair(
+    served: list[ServingInterval],
+) -> None:
     found = {(one.later.at_s, one.later.fencing_token) for one in token_faults(served, [])}
     by_hand = faulty_by_hand(served)
     # The third broker under one token is compared with the first of them alone.
@@ -104,7 +107,7 @@ def test_token_faults_are_those_found_by_comparing_every_pair(served: list[Plain
     assert all(_shares_with_its_own(at_s, served) for at_s, _ in lower)
 
 
-def _shares_with_its_own(at_s: float, served: list[PlainSpell]) -> bool:
+def _shares_with_its_own(at_s: float, served: list[ServingInterval]) -> bool:
     (late,) = [one for one in served if one.start_s == at_s]
     return any(one.broker == late.broker and one.start_s < at_s for one in served)
 

@@ -7,12 +7,12 @@ from plain_spells import WHOLE, publish, spell
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.publishing import publishes_in
+from loadmanager.testbed.checker.publishes import publishes_in
 from loadmanager.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
 GOOD = History(
-    spells=[spell(0, 9, token=3), spell(11, 30, by="b2", token=5)],
+    intervals=[spell(0, 9, token=3), spell(11, 30, by="b2", token=5)],
     publishes=[publish(5, token=3), publish(15, by="b2", token=5)],
     hash_name="murmur3",
     bundles=[WHOLE],
@@ -31,7 +31,7 @@ def test_a_good_history_has_no_violation() -> None:
     ("broken", "found"),
     [
         (
-            replace(GOOD, spells=[spell(0, 11.5, token=3), GOOD.spells[1]]),
+            replace(GOOD, intervals=[spell(0, 11.5, token=3), GOOD.intervals[1]]),
             "was served by b1:8080 (token 3) and b2:8080 (token 5) from 11.000 s to 11.500 s",
         ),
         (
@@ -39,7 +39,7 @@ def test_a_good_history_has_no_violation() -> None:
             "its broker did not serve the bundle under that token then",
         ),
         (
-            replace(GOOD, spells=[GOOD.spells[0], spell(11, 30, by="b2", token=2)]),
+            replace(GOOD, intervals=[GOOD.intervals[0], spell(11, 30, by="b2", token=2)]),
             "b2:8080 began t/n/0x00000000_0xffffffff under token 2",
         ),
         (replace(GOOD, disturbances=[]), "was not served for 2.000 s from 9.000 s"),

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish, publishes_in
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish, publishes_in
 from loadmanager.testbed.demo.client import BackOff, LookupClient, Producer, topic_path
 from loadmanager.testbed.demo.counts import TrafficCounts, TrafficReport
 from loadmanager.testbed.demo.traffic import TrafficSettings

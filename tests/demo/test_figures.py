@@ -6,8 +6,15 @@ import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Move, Summary, imbalance
-from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook
+from loadmanager.testbed.demo.figures import (
+    Evidence,
+    Journal,
+    KillEffects,
+    Move,
+    Summary,
+    imbalance,
+)
+from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
@@ -15,8 +22,8 @@ X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xfffffff
 
 def broker(
     name: BrokerId, *bundles: BundleId, load: float | None = None, killed: bool = False
-) -> BrokerLook:
-    return BrokerLook(
+) -> BrokerSample:
+    return BrokerSample(
         name=name,
         broker=name,
         killed=killed,
@@ -25,15 +32,15 @@ def broker(
     )
 
 
-def silent(name: BrokerId) -> BrokerLook:
-    return BrokerLook(name=name, broker=name)
+def silent(name: BrokerId) -> BrokerSample:
+    return BrokerSample(name=name, broker=name)
 
 
-def look(at_s: float, *brokers: BrokerLook, leader: BrokerId | None = B1) -> ClusterLook:
-    return ClusterLook(at_s, leader, brokers)
+def look(at_s: float, *brokers: BrokerSample, leader: BrokerId | None = B1) -> ClusterSample:
+    return ClusterSample(at_s, leader, brokers)
 
 
-def loads(at_s: float, values: Mapping[BrokerId, float]) -> ClusterLook:
+def loads(at_s: float, values: Mapping[BrokerId, float]) -> ClusterSample:
     return look(at_s, *(broker(name, load=load) for name, load in values.items()))
 
 
@@ -113,8 +120,8 @@ def test_the_imbalance_at_the_end_is_that_of_the_last_ten_seconds() -> None:
     assert Journal(0.0).imbalance_end is None
 
 
-def story(leader: BrokerId | None = B1) -> KillStory:
-    return KillStory("broker-1", B1, 100.0, frozenset({X}), leader)
+def story(leader: BrokerId | None = B1) -> KillEffects:
+    return KillEffects("broker-1", B1, 100.0, frozenset({X}), leader)
 
 
 def test_a_kill_tells_when_another_led_and_when_all_was_served_again() -> None:
@@ -141,47 +148,53 @@ def test_a_killed_follower_elects_nobody() -> None:
 
 def test_the_publish_gap_is_the_longest_wait_on_a_lost_bundle_since_the_kill() -> None:
     kill = story()
-    kill.hear(TrafficReport(kind="progress", at_s=99.0, slowest_s={X: 3.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=99.0, slowest_s={X: 3.0}))
     # Half of these nine seconds were before the kill at 100.
-    kill.hear(TrafficReport(kind="progress", at_s=104.5, slowest_s={X: 9.0, Y: 30.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=104.5, slowest_s={X: 9.0, Y: 30.0}))
     assert kill.publish_gap_s == pytest.approx(4.5)
-    kill.hear(TrafficReport(kind="progress", at_s=110.0, slowest_s={X: 6.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=110.0, slowest_s={X: 6.0}))
     assert kill.publish_gap_s == pytest.approx(6.0)
-    kill.hear(TrafficReport(kind="progress", at_s=111.0, slowest_s={}))
+    kill.add_report(TrafficReport(kind="progress", at_s=111.0, slowest_s={}))
     assert kill.publish_gap_s == pytest.approx(6.0)
 
 
 def test_a_wait_that_began_after_all_was_served_again_is_not_this_kills() -> None:
     kill = story()
     kill.reserved_s = 4.0
-    kill.hear(TrafficReport(kind="progress", at_s=104.8, slowest_s={X: 4.2}))
-    kill.hear(TrafficReport(kind="progress", at_s=120.0, slowest_s={X: 9.0}))
+    kill.add_report(TrafficReport(kind="progress", at_s=104.8, slowest_s={X: 4.2}))
+    kill.add_report(TrafficReport(kind="progress", at_s=120.0, slowest_s={X: 9.0}))
     assert kill.publish_gap_s == pytest.approx(4.2)
 
 
-def summary(*kills: KillStory, **changed: int) -> Summary:
+SETTINGS = {"brokers": 2, "bundles": 2, "topics": 3, "seed": 1}
+
+
+def summary(*kills: KillEffects, **changed: int) -> Summary:
     counts = dict.fromkeys(("lookup_errors", "publish_errors"), 0) | changed
     evidence = Evidence(counts.pop("served", 2), counts.pop("double_owned", 0))
     return Summary(
         leader=B1,
         leader_name="broker-1",
-        last_lookup_error="503 no leader",
-        last_publish_error="421 not here",
-        brokers=2,
         bundles=2,
-        topics=3,
         moves=1,
         taken_over=0,
         imbalance_start=1.987654,
         imbalance_end=None,
-        lookups=7,
-        published=100,
-        publish_retries=1,
+        traffic=TrafficReport(
+            kind="final",
+            at_s=0.0,
+            lookups=7,
+            published=100,
+            publish_retries=1,
+            last_lookup_error="503 no leader",
+            last_publish_error="421 not here",
+            lookup_errors=counts["lookup_errors"],
+            publish_errors=counts["publish_errors"],
+        ),
         seconds=60.04,
-        settings={"seed": 1},
+        settings=SETTINGS,
         evidence=evidence,
         kills=kills,
-        **counts,
     )
 
 
@@ -202,7 +215,7 @@ def test_a_summary_has_the_promised_fields() -> None:
         "publish_retries": 1,
         "double_owned": 0,
         "seconds": 60.04,
-        "settings": {"seed": 1},
+        "settings": SETTINGS,
     }
 
 

@@ -9,7 +9,7 @@ from fault_hosts import Place, build
 from fault_outcomes import drawn_from
 from faults import inject
 
-from loadmanager.testbed.checker.acknowledging import Why
+from loadmanager.testbed.checker.acknowledgements import Why
 from loadmanager.testbed.checker.serving import Overlap, overlaps
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]

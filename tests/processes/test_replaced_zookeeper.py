@@ -18,7 +18,8 @@ from waiting import eventually
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.testbed.broker.serving_record import ServingInterval, read_record
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.broker.serving_record import read_record
 from loadmanager.testbed.checker.serving import overlaps
 from loadmanager.testbed.demo.children import Child, Children, no_listener
 from loadmanager.testbed.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member

@@ -19,7 +19,7 @@ from loadmanager.testbed.broker.serving_record import read_record
 from loadmanager.testbed.demo.children import Children
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
 from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.weights import topic_names
+from loadmanager.testbed.demo.traffic_plan import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

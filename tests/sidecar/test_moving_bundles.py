@@ -83,11 +83,11 @@ async def test_a_bundle_with_a_request_in_service_is_not_handed_over_before_it_e
     (topic,) = await place_all(cluster, boundaries)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
-    ticket: Any = source.broker.begin_publish(topic)
+    ticket: Any = source.broker.process.begin_publish(topic)
     await cluster.move(bundle, target)
     await asyncio.sleep(3.0)
     assert cluster.servers(bundle) == [source]
-    source.broker.finish_publish(ticket, producer="p", payload_bytes=1)
+    source.broker.process.finish_publish(ticket, producer="p", payload_bytes=1)
     await cluster.until(lambda: cluster.servers(bundle) == [target])
 
 

@@ -24,10 +24,10 @@ from loadmanager.testbed.faults.violation import Invariant, Violation
 def obey_anyone(patch: pytest.MonkeyPatch) -> None:
     """Let brokers obey agents of any epoch."""
 
-    def obey(broker: MemoryBroker, _agent_epoch: int, now_s: float) -> None:
-        broker.expire(now_s)
+    def obey(broker: MemoryBroker, _agent_epoch: int) -> float:
+        return broker.expire()
 
-    patch.setattr(MemoryBroker, "_obey", obey)
+    patch.setattr(MemoryBroker, "_accept", obey)
 
 
 def take_any_token(patch: pytest.MonkeyPatch) -> None:

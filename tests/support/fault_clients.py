@@ -8,7 +8,7 @@ from pathlib import Path
 from fault_hosts import Host
 from fault_records import PublishReader
 
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.demo.children import Child, Children
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE
 from loadmanager.testbed.demo.counts import TrafficReport

@@ -20,9 +20,10 @@ from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.testbed.broker.serving_record import ServingInterval, read_record
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.broker.serving_record import read_record
 from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.verdict import History
 from loadmanager.testbed.demo.children import Child, Children, free_ports
 from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, to_toml
@@ -154,7 +155,7 @@ class FaultCluster:
     ) -> History:
         """Return everything so far, with what may have left bundles free since ``from_s``."""
         return History(
-            spells=self.spells(),
+            intervals=self.spells(),
             publishes=self.publishes(),
             hash_name=HASH,
             bundles=self.bundles,

@@ -12,7 +12,7 @@ from fault_hosts import SESSION_S, TICK_S, WITHIN_S, Host
 from fault_stalls import Slowness, Stalls
 
 from loadmanager.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.checker.verdict import History, Verdict, judge
 
 PAUSE_S = SESSION_S + TICK_S + 0.8
@@ -100,7 +100,7 @@ async def observe_until_sure(
 
 
 def _outcome(name: str, history: History, disturbance: Disturbance, stalls: Stalls) -> Outcome:
-    found = gaps(history.spells, history.bundles, from_s=history.from_s, until_s=history.until_s)
+    found = gaps(history.intervals, history.bundles, from_s=history.from_s, until_s=history.until_s)
     verdict = judge(history)
     recovered_s = recovery_s(found, disturbance, hand_over_s=HAND_OVER_S)
     return Outcome(

@@ -28,9 +28,9 @@ from loadmanager.testbed.demo.children import Children
 from loadmanager.testbed.demo.client import LookupClient, Producer
 from loadmanager.testbed.demo.cluster import Cluster, Member, Table
 from loadmanager.testbed.demo.counts import TrafficCounts
-from loadmanager.testbed.demo.observation import ClusterLook, Observer
+from loadmanager.testbed.demo.samples import ClusterSample, Observer
 from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.weights import Schedule
+from loadmanager.testbed.demo.traffic_plan import Schedule
 
 BURNT_MS_PER_MESSAGE: Final = 4.0
 """What a broker burns of its CPU for a message, besides what receiving it takes."""
@@ -134,7 +134,7 @@ class LiveScenario:
         self._names = {member.broker: member.name for member in cluster.members}
         self._clock = SystemClock()
         self._counts = TrafficCounts()
-        self._looks: list[ClusterLook] = []
+        self._looks: list[ClusterSample] = []
         self._opened_s = 0.0
         rng = np.random.default_rng(scenario.seed)
         urls = [member.sidecar_url for member in cluster.members]
@@ -181,7 +181,7 @@ class LiveScenario:
         """
         brokers = {member.name: member.broker for member in self._cluster.members}
         wanted = {bundle_of(load): brokers[load.placed_on[0]] for load in self._scenario.load}
-        while (owners := (await self._observer.look()).owners) != wanted:
+        while (owners := (await self._observer.sample()).owners) != wanted:
             for bundle, broker in wanted.items():
                 if owners.get(bundle, broker) != broker:
                     path = f"/admin/v2/namespaces/{bundle}/unload"
@@ -271,10 +271,10 @@ class LiveScenario:
 
     async def _watch(self) -> None:
         while True:
-            self._looks.append(await self._observer.look())
+            self._looks.append(await self._observer.sample())
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _by_name(self, look: ClusterLook) -> LiveLook:
+    def _by_name(self, look: ClusterSample) -> LiveLook:
         return LiveLook(
             look.at_s - self._opened_s,
             {self._names[broker]: load for broker, load in look.loads.items()},

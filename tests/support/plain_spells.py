@@ -1,25 +1,11 @@
 """Hand-made records of brokers and clients, on a clock of whole seconds."""
 
-from dataclasses import dataclass
-
 from loadmanager.core.ids import BundleId, Namespace, TopicName, bundle_id
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.broker.changes import EndReason, ServingInterval
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish
 
 NAMESPACE = Namespace("t/n")
 BOUNDS = (0, 0x40000000, 0x80000000, 0xC0000000, 0xFFFFFFFF)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainSpell:
-    """A spell of serving and nothing else."""
-
-    broker: str
-    incarnation: str
-    bundle: BundleId
-    fencing_token: int
-    start_s: float
-    end_s: float
-    ended_by_command: bool = False
 
 
 def quarters(first: int, last: int) -> BundleId:
@@ -40,16 +26,17 @@ def spell(
     token: int = 1,
     bundle: BundleId = WHOLE,
     let_go: bool = False,
-) -> PlainSpell:
+) -> ServingInterval:
     """Return that broker ``by`` served; its incarnation follows from its name."""
-    return PlainSpell(
+    return ServingInterval(
         broker=f"{by}:8080",
         incarnation=f"{by}-life",
         bundle=bundle,
         fencing_token=token,
         start_s=start_s,
         end_s=end_s,
-        ended_by_command=let_go,
+        agent_epoch=1,
+        why=EndReason.UNLOADED if let_go else EndReason.LEASE_LOST,
     )
 
 

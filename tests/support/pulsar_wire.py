@@ -10,11 +10,12 @@ from typing import Any
 
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.pulsar_protocol.fields import Command
 from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
 from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
-from loadmanager.testbed.pulsar_protocol.server import PulsarServer, PulsarServerOptions
+from loadmanager.testbed.pulsar_protocol.server import PulsarServer
+from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions
 
 BUNDLE = BundleId("public/default/0x00000000_0xffffffff")
 ANSWER_WITHIN_S = 20.0
@@ -152,7 +153,7 @@ class Wire:
 class House:
     """One broker with its server, and the agent's side of it."""
 
-    broker: RunningBroker
+    broker: MemoryBroker
     server: PulsarServer
     port: int
     url: str
@@ -206,20 +207,18 @@ def open_house(
     **options: Any,
 ) -> House:
     """Return a broker that serves nothing yet, with its server on a free port."""
-    hearers: list[Callable[[Change], None]] = []
+    listeners: list[Callable[[Change], None]] = []
 
     def record(change: Change) -> None:
-        for hear in hearers:
-            hear(change)
+        for listen in listeners:
+            listen(change)
 
-    broker = RunningBroker(broker=f"{name}:8080", incarnation=name, clock_s=clock_s, record=record)
+    broker = MemoryBroker(broker=f"{name}:8080", incarnation=name, clock_s=clock_s, record=record)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     url = f"pulsar://127.0.0.1:{port}"
-    settings = PulsarServerOptions(
-        **{"own_url": url, "ledger": ledger, "incarnation": name, "version": "1", **options}
-    )
+    settings = PulsarServerOptions(**{"own_url": url, "ledger": ledger, "version": "1", **options})
     server = PulsarServer(broker, settings)
-    hearers.append(server.heard)
+    listeners.append(server.on_change)
     serving = asyncio.get_running_loop().create_task(server.serve(listening))
     return House(broker, server, port, url, serving)

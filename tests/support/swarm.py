@@ -22,7 +22,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.wire import encode_boundaries
-from loadmanager.testbed.broker.serving_record import ServingInterval
+from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.serving import overlaps
 
 NAMESPACE: Final = Namespace("acme/orders")

@@ -1,4 +1,4 @@
-"""The in-memory broker as a process: a socket, a record file, signals."""
+"""The in-memory broker as a process: sockets, a record file, signals."""
 
 import asyncio
 import os
@@ -7,9 +7,9 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,12 +20,12 @@ import structlog
 from loadmanager import __version__
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.testbed.broker.changes import Change, LeaseLost, Stopped
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, serve
 from loadmanager.testbed.broker.serving_record import RecordFile
 
 if TYPE_CHECKING:
-    from loadmanager.testbed.pulsar_protocol.server import PulsarServer
+    from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions
 
 log = structlog.get_logger()
 
@@ -48,22 +48,19 @@ class PulsarSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(ServerOptions):
     """Settings of ``loadmanager broker``. Port 0 chooses a free one."""
 
     host: str
     port: int
-    cpu_ms_per_message: float = 1.0
     record: Path | None = None
     window_s: float = 2.0
     hash_name: HashName = DEFAULT_HASH
-    max_body_bytes: int = 1024 * 1024
-    control_secret: str = ""
     pulsar: PulsarSettings | None = None
 
 
 async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; ``announce`` the URLs once connections are taken.
+    """Serve until SIGTERM or SIGINT; ``announce`` the URLs once connections are accepted.
 
     Raises:
         OSError: an address, the record file or the ledger cannot be used.
@@ -72,116 +69,65 @@ async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     with ExitStack() as held:
-        listening = held.enter_context(_listening(settings.host, settings.port))
-        broker_name = _address(settings.host, listening)
-        write = held.enter_context(_recording(settings.record))
-        urls = [f"http://{broker_name}"]
-        place = None
+        listening, address = _listening(settings.host, settings.port, held)
+        listeners: list[Callable[[Change], None]] = [partial(_log, address)]
+        if settings.record is not None:
+            listeners.insert(0, held.enter_context(closing(RecordFile(settings.record))).write)
+        urls = [f"http://{address}"]
+        pulsar = None
         if settings.pulsar is not None:
-            place = _place(settings.pulsar, held)
-            urls.append(place.url)
+            pulsar = _pulsar_service(settings, settings.pulsar, held)
+            urls.append(pulsar[0].own_url)
 
-        def announced() -> None:
+        def record(change: Change) -> None:
+            for listen in listeners:
+                listen(change)
+
+        broker = MemoryBroker(
+            broker=address,
+            incarnation=uuid.uuid4().hex,
+            clock_s=time.monotonic,
+            record=record,
+            hash_name=settings.hash_name,
+            window_s=settings.window_s,
+        )
+        options = replace(settings, version=__version__, process_id=os.getpid())
+        async with asyncio.TaskGroup() as tasks:
+            serving = None
+            if pulsar is not None:
+                from loadmanager.testbed.pulsar_protocol.server import PulsarServer  # noqa: PLC0415
+
+                pulsar_server = PulsarServer(broker, pulsar[0])
+                listeners.append(pulsar_server.on_change)
+                serving = tasks.create_task(pulsar_server.serve(pulsar[1]))
+            # The sockets already listen; connections are served from now on.
             for url in urls:
                 announce(url)
-
-        await _serve(
-            settings,
-            broker_name=broker_name,
-            listening=listening,
-            stopping=stopping,
-            announce=announced,
-            write=write,
-            place=place,
-        )
+            await serve(broker, listening, options, stopping)
+            if serving is not None:
+                serving.cancel()
 
 
-async def _serve(
-    settings: BrokerSettings,
-    *,
-    broker_name: str,
-    listening: socket.socket,
-    stopping: asyncio.Event,
-    announce: Callable[[], None],
-    write: Callable[[Change], None],
-    place: "_Place | None",
-) -> None:
-    hearers: list[Callable[[Change], None]] = [write, partial(_log, broker_name)]
+def _pulsar_service(
+    settings: BrokerSettings, pulsar: PulsarSettings, held: ExitStack
+) -> "tuple[PulsarServerOptions, socket.socket]":
+    """Return options and socket of the server for Pulsar's clients, which alone needs protobuf."""
+    from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions  # noqa: PLC0415
 
-    def record(change: Change) -> None:
-        for hear in hearers:
-            hear(change)
-
-    incarnation = uuid.uuid4().hex
-    broker = RunningBroker(
-        broker=broker_name,
-        incarnation=incarnation,
-        clock_s=time.monotonic,
-        record=record,
-        hash_name=settings.hash_name,
-        window_s=settings.window_s,
-    )
-    options = ServerOptions(
-        incarnation=incarnation,
-        version=__version__,
-        process_id=os.getpid(),
-        cpu_s_per_message=settings.cpu_ms_per_message / 1000,
-        max_body_bytes=settings.max_body_bytes,
-        control_secret=settings.control_secret,
-    )
-    async with asyncio.TaskGroup() as tasks:
-        doing = None
-        if place is not None:
-            pulsar_server = _pulsar_server(settings, place, broker, incarnation)
-            hearers.append(pulsar_server.heard)
-            doing = tasks.create_task(pulsar_server.serve(place.listening))
-        # The sockets already listen; connections are served from now on.
-        announce()
-        await serve(broker, listening, options, stopping)
-        if doing is not None:
-            doing.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The service for Pulsar's clients: its socket, the advertised URL, and the topics' logs."""
-
-    listening: socket.socket
-    url: str
-    ledger: Path
-
-
-def _place(settings: PulsarSettings, held: ExitStack) -> _Place:
     _allow_many_files()
-    listening = held.enter_context(_listening(settings.host, settings.port))
-    url = settings.url or f"pulsar://{_address(settings.host, listening)}"
-    if settings.ledger is not None:
-        settings.ledger.mkdir(parents=True, exist_ok=True)
-        return _Place(listening, url, settings.ledger)
-    return _Place(listening, url, Path(held.enter_context(TemporaryDirectory())))
-
-
-def _pulsar_server(
-    settings: BrokerSettings, place: _Place, broker: RunningBroker, incarnation: str
-) -> "PulsarServer":
-    """Return the server for Pulsar's clients; only this function needs protobuf."""
-    from loadmanager.testbed.pulsar_protocol.server import (  # noqa: PLC0415 - an extra brings what it needs
-        PulsarServer,
-        PulsarServerOptions,
-    )
-
-    assert settings.pulsar is not None  # noqa: S101 - there is a place for it
+    listening, address = _listening(pulsar.host, pulsar.port, held)
+    ledger = pulsar.ledger or Path(held.enter_context(TemporaryDirectory()))
+    ledger.mkdir(parents=True, exist_ok=True)
     options = PulsarServerOptions(
-        own_url=place.url,
-        ledger=place.ledger,
-        incarnation=incarnation,
+        own_url=pulsar.url or f"pulsar://{address}",
+        ledger=ledger,
         version=__version__,
         hash_name=settings.hash_name,
-        sidecar_url=settings.pulsar.sidecar_url,
-        sidecar_token=settings.pulsar.sidecar_token,
-        cpu_s_per_message=settings.cpu_ms_per_message / 1000,
+        sidecar_url=pulsar.sidecar_url,
+        sidecar_token=pulsar.sidecar_token,
+        cpu_s_per_message=settings.cpu_s_per_message,
     )
-    return PulsarServer(broker, options)
+    return options, listening
 
 
 def _allow_many_files() -> None:
@@ -191,32 +137,22 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, held: ExitStack) -> tuple[socket.socket, str]:
+    """Return a listening socket, closed with ``held``, and its ``host:port``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
-
-
-def _address(host: str, listening: socket.socket) -> str:
+    listening = socket.create_server((host, port), family=family, backlog=1024)
+    held.enter_context(listening)
     shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{listening.getsockname()[1]}"
+    return listening, f"{shown}:{listening.getsockname()[1]}"
 
 
-def _log(broker_name: str, change: Change) -> None:
+def _log(address: str, change: Change) -> None:
     if isinstance(change, LeaseLost):
         log.warning(
             "broker.lease.lost",
-            broker=broker_name,
+            broker=address,
             agent_epoch=change.agent_epoch,
             noticed_after_s=round(change.at_s - change.until_s, 3),
         )
     elif isinstance(change, Stopped):
-        log.info("broker.process.stopped", broker=broker_name)
-
-
-@contextmanager
-def _recording(path: Path | None) -> Iterator[Callable[[Change], None]]:
-    if path is None:
-        yield lambda _change: None
-        return
-    with closing(RecordFile(path)) as record:
-        yield record.write
+        log.info("broker.process.stopped", broker=address)

@@ -1,4 +1,4 @@
-"""Changes of an in-memory broker, named in the past tense: the lines of its record."""
+"""Changes of an in-memory broker, the lines of its record, and what follows from them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -97,3 +97,27 @@ class Stopped:
 
 
 Change = Started | LeaseGranted | LeaseLost | BundleLoaded | UnloadBegun | ServingEnded | Stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingInterval:
+    """One broker process served one bundle under one grant from ``start_s`` up to ``end_s``.
+
+    ``broker`` is ``host:port``, and ``incarnation`` is drawn at each start of its process. Later
+    grants have higher fencing tokens. Times are on a clock that all processes share. ``end_s`` is
+    infinite if its end is not recorded.
+    """
+
+    broker: str
+    incarnation: str
+    bundle: BundleId
+    fencing_token: int
+    agent_epoch: int
+    start_s: float
+    end_s: float
+    why: EndReason
+
+    @property
+    def ended_by_command(self) -> bool:
+        """Whether it ended by a command of the agent, not by the loss of a lease or process."""
+        return self.why in {EndReason.UNLOADED, EndReason.REGRANTED}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, TypeVar
 
-from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest, UnloadRequest
+from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
@@ -18,11 +18,10 @@ from loadmanager.ports import (
     BrokerStats,
     BrokerUnreachable,
 )
-from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.changes import Change, ServingInterval
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
-from loadmanager.testbed.broker.running_broker import RunningBroker
-from loadmanager.testbed.broker.serving_record import ServingInterval, intervals_of
-from loadmanager.testbed.broker.serving_set import Ticket
+from loadmanager.testbed.broker.serving_record import intervals_of
 
 CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]
 
@@ -89,7 +88,7 @@ class InProcessBroker:
         self._faults: list[_Injected] = []
         self._late: list[Callable[[], object]] = []
         self._healed = asyncio.Event()
-        self._broker: RunningBroker | None = None
+        self._broker: MemoryBroker | None = None
         self.commands: list[CommandName] = []
         """All received commands in order, including refused ones."""
         self.restart()
@@ -97,16 +96,16 @@ class InProcessBroker:
     async def health(self, timeout_s: float) -> None:
         """See `BrokerControl.health`. Answers at once, or, if it hangs, not before `heal`."""
         del timeout_s
-        await self._command("health", self._alive)
+        await self._command("health", lambda _process: None)
 
     async def stats(self) -> BrokerStats:
         """See `BrokerControl.stats`."""
-        stats = await self._command("stats", lambda: self._alive().stats())
+        stats = await self._command("stats", MemoryBroker.stats)
         return replace(stats, process_id=self._process_id)
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """See `BrokerControl.topics`."""
-        return await self._command("topics", lambda: self._alive().topics(bundle))
+        return await self._command("topics", lambda process: process.topics(bundle))
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
@@ -115,38 +114,23 @@ class InProcessBroker:
         LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation)
         return await self._command(
             "renew_lease",
-            lambda: self._alive().renew_lease(
+            lambda process: process.renew_lease(
                 agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
             ),
         )
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """See `BrokerControl.load`."""
-        LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
-        await self._command(
-            "load",
-            lambda: self._alive().load(
-                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
-            ),
-        )
+        grant = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._command("load", lambda process: process.load(bundle, **vars(grant)))
 
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
         """See `BrokerControl.unload`."""
-        UnloadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
-        await self._command(
-            "unload",
-            lambda: self._alive().begin_unload(
-                bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
-            ),
-        )
-        await self._alive().unload(
-            bundle,
-            agent_epoch=agent_epoch,
-            fencing_token=fencing_token,
-            next_owner_url=next_owner_url,
-        )
+        grant = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
+        await self._command("unload", lambda process: process.begin_unload(bundle, **vars(grant)))
+        await self.process.unload(bundle, **vars(grant), next_owner_url=next_owner_url)
 
     async def close(self) -> None:
         """See `BrokerControl.close`."""
@@ -181,7 +165,7 @@ class InProcessBroker:
         """Start a new process, which serves no bundles and has seen no epoch or token."""
         self.kill()
         self._lives += 1
-        self._broker = RunningBroker(
+        self._broker = MemoryBroker(
             broker=self._name,
             incarnation=self.incarnation,
             clock_s=self._clock_s,
@@ -189,6 +173,17 @@ class InProcessBroker:
             hash_name=self._hash_name,
             window_s=self._window_s,
         )
+
+    @property
+    def process(self) -> MemoryBroker:
+        """The current process, regardless of faults.
+
+        Raises:
+            BrokerUnreachable: the broker was killed.
+        """
+        if self._broker is None:
+            raise BrokerUnreachable(f"{self._name}: the broker is dead")
+        return self._broker
 
     @property
     def faulty(self) -> bool:
@@ -219,36 +214,18 @@ class InProcessBroker:
         Raises:
             BrokerUnreachable: the broker was killed.
         """
-        ticket = self.begin_publish(topic)
+        process = self.process
+        ticket = process.begin_publish(topic)
         if isinstance(ticket, PublishRefused):
             return ticket
-        return self.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
-
-    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
-        """Take a request into service, until `finish_publish` or `abandon`."""
-        return self._alive().begin_publish(topic)
-
-    def finish_publish(
-        self, ticket: Ticket, *, producer: str, payload_bytes: int
-    ) -> Accepted | PublishRefused:
-        """Accept the message of a request in service, if its bundle is still served."""
-        return self._alive().finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
-
-    def abandon(self, ticket: Ticket) -> None:
-        """End a request in service without its message."""
-        self._alive().abandon(ticket)
+        return process.finish_publish(ticket, producer=producer, payload_bytes=payload_bytes)
 
     def _record(self, change: Change) -> None:
         self._changes.append(change)
         if self._on_change is not None:
             self._on_change(change)
 
-    def _alive(self) -> RunningBroker:
-        if self._broker is None:
-            raise BrokerUnreachable(f"{self._name}: the broker is dead")
-        return self._broker
-
-    async def _command(self, name: CommandName, do: Callable[[], _T]) -> _T:
+    async def _command(self, name: CommandName, do: Callable[[MemoryBroker], _T]) -> _T:
         self.commands.append(name)
         fault = self._next_fault(name)
         if fault is Fault.HANG:
@@ -257,12 +234,12 @@ class InProcessBroker:
             if self._broker is not asked:
                 raise BrokerUnreachable(f"{self._name}: {name}: its process ended")
         elif fault is Fault.LATE:
-            self._late.append(do)
+            self._late.append(lambda: do(self.process))
         if fault in {Fault.UNREACHABLE, Fault.LATE}:
             raise BrokerUnreachable(f"{self._name}: {name}: no answer ({fault})")
         if fault is Fault.REFUSED:
             raise BrokerRefused(f"{self._name}: {name}: status 500 ({fault})")
-        done = do()
+        done = do(self.process)
         if fault is Fault.LOST_ANSWER:
             raise BrokerUnreachable(f"{self._name}: {name}: no answer ({fault})")
         if fault is Fault.GARBAGE:

@@ -1,19 +1,20 @@
-"""The in-memory broker's state machine: leases, epochs, tokens and served bundles.
+"""The in-memory broker: leases, epochs, tokens, served bundles, and commands that wait.
 
-All changes of the served bundles are in this file, which uses no clock, socket or file: the time
-is passed in, and each change is passed to ``record``. A change that begins serving is recorded
-before it takes effect, and one that ends serving after. So a record that is cut off at any time
-never shows less serving than there was.
+Both HTTP and the in-process broker of tests use it. It uses no socket and no file: each change of
+the served bundles is passed to ``record``. A change that begins serving is recorded before it takes
+effect, and one that ends serving after. So a record that is cut off at any time never shows less
+serving than there was.
 
 A lease belongs to the agent epoch that requested it, and covers the bundles loaded under that
 epoch. With one lease for all epochs, an agent that has just replaced another would inherit the
 remaining lease of its predecessor, and would extend bundles whose locks its predecessor held.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping
 
-from loadmanager.core.hashing import HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
@@ -40,15 +41,15 @@ from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
 class MemoryBroker:
-    """The bundles that one broker process serves, and its leases.
+    """One incarnation of the in-memory broker. Belongs to one event loop.
 
     Args:
         broker: ``host:port``, for the record.
         incarnation: drawn at each start.
+        clock_s: its monotonic clock: `time.monotonic`, or a test's own.
+        record: called at once with each change; its errors end the command.
         hash_name: must be the cluster's, or topics are searched in the wrong bundle.
         window_s: window of the rates, above zero.
-        record: called at once with each change; its errors end the command.
-        now_s: the broker's monotonic clock at the start.
     """
 
     def __init__(
@@ -56,45 +57,48 @@ class MemoryBroker:
         *,
         broker: str,
         incarnation: str,
-        hash_name: HashName,
-        window_s: float,
+        clock_s: Callable[[], float],
         record: Callable[[Change], None],
-        now_s: float,
+        hash_name: HashName = DEFAULT_HASH,
+        window_s: float = 2.0,
     ) -> None:
-        self._incarnation = incarnation
+        self.incarnation = incarnation
+        self._clock_s = clock_s
         self._window_s = window_s
-        self._record = record
+        self._listen = record
         self._serving = ServingSet(hash_name)
         self._leases: dict[int, float] = {}
         self._newest_epoch = 0
         self._tokens = FencingTokens()
         self._stopped = False
-        record(Started(at_s=now_s, broker=broker, incarnation=incarnation))
+        self._changed = asyncio.Event()
+        self._next_owner_urls: dict[BundleId, str] = {}
+        self._record(Started(at_s=clock_s(), broker=broker, incarnation=incarnation))
 
     @property
     def next_expiry_s(self) -> float | None:
         """The time at which the first lease expires unless renewed; None without a lease."""
         return min(self._leases.values(), default=None)
 
-    def state(self, now_s: float) -> BrokerState:
-        """Return the bundles served at ``now_s``, without those of expired leases."""
-        self.expire(now_s)
+    def state(self) -> BrokerState:
+        """Return the bundles served now, without those of expired leases."""
+        now_s = self.expire()
         serving = {served.bundle: served.fencing_token for served in self._serving}
-        return BrokerState(incarnation=self._incarnation, clock_s=now_s, serving=serving)
+        return BrokerState(incarnation=self.incarnation, clock_s=now_s, serving=serving)
 
-    def stats(self, now_s: float) -> BrokerStats:
-        """Return the traffic of each bundle served at ``now_s``."""
-        self.expire(now_s)
+    def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle served now."""
+        now_s = self.expire()
         bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
         return BrokerStats(window_s=self._window_s, bundles=bundles)
 
-    def topics(self, bundle: BundleId, now_s: float) -> Mapping[TopicName, Rates]:
+    def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics of ``bundle`` that had a message since it was loaded.
 
         Raises:
-            NotServed: the bundle is not served at ``now_s``.
+            NotServed: the bundle is not served now.
         """
-        self.expire(now_s)
+        now_s = self.expire()
         served = self._serving.get(bundle)
         if served is None:
             raise NotServed(f"{bundle} is not served here")
@@ -106,7 +110,7 @@ class MemoryBroker:
         return served is not None and served.fencing_token <= up_to_token
 
     def renew_lease(
-        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None, now_s: float
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
     ) -> BrokerState:
         """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
 
@@ -116,15 +120,15 @@ class MemoryBroker:
             StaleAgent: a newer agent commands the broker.
             NotNow: the broker is stopping.
         """
-        self._obey(agent_epoch, now_s)
+        now_s = self._accept(agent_epoch)
         end_s = max(now_s, self._leases.get(agent_epoch, now_s))
-        ours = incarnation == self._incarnation
+        ours = incarnation == self.incarnation
         if ours and until_s is not None and until_s > end_s:
             self._record(LeaseGranted(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
             self._leases[agent_epoch] = until_s
-        return self.state(now_s)
+        return self.state()
 
-    def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float) -> None:
+    def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """Serve ``bundle`` under this token for as long as this epoch's lease is valid.
 
         Raises:
@@ -133,21 +137,27 @@ class MemoryBroker:
             NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
                 the broker is stopping.
         """
-        self._obey(agent_epoch, now_s)
+        now_s = self._accept(agent_epoch)
         self._tokens.take(bundle, fencing_token)
         if agent_epoch not in self._leases:
             raise NotNow(f"agent epoch {agent_epoch} has no valid lease; renew it before loading")
+        loaded = BundleLoaded(
+            at_s=now_s, bundle=bundle, fencing_token=fencing_token, agent_epoch=agent_epoch
+        )
         served = self._serving.get(bundle)
         if served is None:
-            self._grant(bundle, agent_epoch, fencing_token, now_s)
+            self._record(loaded)
+            traffic = BundleTraffic(self._window_s, now_s)
+            self._serving.add(Served(bundle, fencing_token, agent_epoch, now_s, traffic))
         elif served.closing:
             raise NotNow(f"{bundle} is still being unloaded; load it when that is done")
         elif (served.agent_epoch, served.fencing_token) != (agent_epoch, fencing_token):
-            self._regrant(served, agent_epoch, fencing_token, now_s)
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
+            self._record(loaded)
+            served.agent_epoch, served.fencing_token = agent_epoch, fencing_token
+            served.start_s = now_s
 
-    def begin_unload(
-        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, now_s: float
-    ) -> None:
+    def begin_unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """Accept no new requests for ``bundle``; the unload has ended when `serves` is False.
 
         The token becomes invalid even if nothing is loaded, because a load with it may still be
@@ -158,7 +168,7 @@ class MemoryBroker:
             StaleToken: the bundle is served under a newer token, and remains loaded.
             NotNow: the broker is stopping.
         """
-        self._obey(agent_epoch, now_s)
+        now_s = self._accept(agent_epoch)
         served = self._serving.get(bundle)
         if served is not None and served.fencing_token > fencing_token:
             raise StaleToken(
@@ -172,15 +182,38 @@ class MemoryBroker:
         self._record(UnloadBegun(at_s=now_s, bundle=bundle, fencing_token=served.fencing_token))
         self._end_if_drained(served, now_s)
 
-    def holding(self, topic: TopicName) -> Served | None:
-        """Return the bundle that accepts requests for ``topic``, as of the last `expire`."""
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        """End this grant of ``bundle``; return when no request under it is in service any more.
+
+        Raises:
+            StaleAgent, StaleToken, NotNow: see `begin_unload`.
+        """
+        self._next_owner_urls[bundle] = next_owner_url
+        try:
+            self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+            while self.serves(bundle, up_to_token=fencing_token):
+                await self._changed.wait()
+        finally:
+            self._next_owner_urls.pop(bundle, None)
+
+    def next_owner_url(self, bundle: BundleId) -> str:
+        """Return the URL of the next owner of a bundle that is being unloaded, "" if unknown."""
+        return self._next_owner_urls.get(bundle, "")
+
+    def grant(self, topic: TopicName) -> Served | None:
+        """Return the bundle that serves ``topic`` now, after a check of the leases."""
+        self.expire()
+        return self.last_grant(topic)
+
+    def last_grant(self, topic: TopicName) -> Served | None:
+        """Return as `grant`, as of the last command, for calls during a change."""
         return self._serving.find(topic)
 
-    def begin_publish(
-        self, topic: TopicName, now_s: float, messages: int = 1
-    ) -> Ticket | PublishRefused:
+    def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
         """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
-        self.expire(now_s)
+        self.expire()
         served = self._serving.find(topic)
         if served is None:
             return self._refused(topic)
@@ -188,13 +221,13 @@ class MemoryBroker:
         return Ticket(topic, served, messages)
 
     def finish_publish(
-        self, ticket: Ticket, *, producer: str | None, payload_bytes: int, now_s: float
+        self, ticket: Ticket, *, producer: str | None, payload_bytes: int
     ) -> Accepted | PublishRefused:
         """Accept messages, unless their bundle is no longer served.
 
         Only the time of this call counts: no message is accepted after the lease expired.
         """
-        self.expire(now_s)
+        now_s = self.expire()
         served = ticket.served
         if served not in self._serving:
             return self._refused(ticket.topic)
@@ -208,22 +241,63 @@ class MemoryBroker:
         self._leave(served, now_s)
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
 
-    def abandon(self, ticket: Ticket, now_s: float) -> None:
+    def abandon(self, ticket: Ticket) -> None:
         """End a request in service whose message was not accepted."""
-        self.expire(now_s)
+        now_s = self.expire()
         if ticket.served in self._serving:
             self._leave(ticket.served, now_s)
 
-    def expire(self, now_s: float) -> None:
-        """Stop serving all bundles whose lease has expired by ``now_s``."""
+    def count_out(self, topic: TopicName, messages: int, payload_bytes: int) -> None:
+        """Count messages that were sent to a consumer of ``topic``."""
+        served = self._serving.find(topic)
+        if served is not None:
+            served.traffic.add_out(
+                topic=topic, messages=messages, payload_bytes=payload_bytes, now_s=self._clock_s()
+            )
+
+    def count_clients(self, topic: TopicName, *, producers: int, consumers: int) -> None:
+        """Record the clients that are connected to ``topic`` now."""
+        served = self._serving.find(topic)
+        if served is not None:
+            served.traffic.connected(topic, producers=producers, consumers=consumers)
+
+    def expire(self) -> float:
+        """Stop serving all bundles whose lease has expired, and return the time.
+
+        They are removed before the change is recorded: a full disk must not keep them served.
+        """
+        now_s = self._clock_s()
         for agent_epoch, until_s in [*self._leases.items()]:
             if until_s <= now_s:
-                lost = LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s)
-                self._lose(lost)
+                del self._leases[agent_epoch]
+                ended = [one for one in self._serving if one.agent_epoch == agent_epoch]
+                for served in ended:
+                    self._serving.remove(served)
+                self._record(LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+                for served in ended:
+                    end = served.ended(end_s=until_s, at_s=now_s, why=EndReason.LEASE_LOST)
+                    self._record(end)
+        return now_s
 
-    def stop(self, now_s: float) -> None:
+    async def watch_leases(self) -> None:
+        """End each lease when it expires, without a request. Runs until cancelled.
+
+        It sleeps until the earliest expiry or the next change: an idle broker wakes up once per
+        renewal. The clock must run at the rate of the event loop's.
+        """
+        while True:
+            self.expire()
+            due_s = self.next_expiry_s
+            left_s = None if due_s is None else max(0.0, due_s - self._clock_s())
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
         """Stop serving all bundles, and refuse all further commands."""
-        self.expire(now_s)
+        now_s = self.expire()
         self._stopped = True
         self._leases.clear()
         ended = [*self._serving]
@@ -233,8 +307,15 @@ class MemoryBroker:
             self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.STOPPED))
         self._record(Stopped(at_s=now_s))
 
-    def _obey(self, agent_epoch: int, now_s: float) -> None:
-        self.expire(now_s)
+    def _record(self, change: Change) -> None:
+        """Wake all waiting tasks, even if recording fails; each then checks its condition."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self._listen(change)
+
+    def _accept(self, agent_epoch: int) -> float:
+        """Accept a command of this agent, and return the time."""
+        now_s = self.expire()
         if self._stopped:
             raise NotNow("the broker is stopping and takes no command")
         if agent_epoch < self._newest_epoch:
@@ -243,29 +324,7 @@ class MemoryBroker:
                 "which commands this broker now"
             )
         self._newest_epoch = agent_epoch
-
-    def _grant(self, bundle: BundleId, agent_epoch: int, token: int, now_s: float) -> None:
-        self._record(
-            BundleLoaded(at_s=now_s, bundle=bundle, fencing_token=token, agent_epoch=agent_epoch)
-        )
-        traffic = BundleTraffic(self._window_s, now_s)
-        self._serving.add(
-            Served(
-                bundle=bundle,
-                fencing_token=token,
-                agent_epoch=agent_epoch,
-                start_s=now_s,
-                traffic=traffic,
-            )
-        )
-
-    def _regrant(self, served: Served, agent_epoch: int, token: int, now_s: float) -> None:
-        bundle = served.bundle
-        self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
-        self._record(
-            BundleLoaded(at_s=now_s, bundle=bundle, fencing_token=token, agent_epoch=agent_epoch)
-        )
-        served.agent_epoch, served.fencing_token, served.start_s = agent_epoch, token, now_s
+        return now_s
 
     def _refused(self, topic: TopicName) -> PublishRefused:
         if not self._leases:
@@ -283,14 +342,3 @@ class MemoryBroker:
         if not served.in_service:
             self._serving.remove(served)
             self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))
-
-    def _lose(self, lost: LeaseLost) -> None:
-        """Drop a lease's bundles before recording it: a full disk must not keep them served."""
-        del self._leases[lost.agent_epoch]
-        ended = [one for one in self._serving if one.agent_epoch == lost.agent_epoch]
-        for served in ended:
-            self._serving.remove(served)
-        self._record(lost)
-        for served in ended:
-            end = served.ended(end_s=lost.until_s, at_s=lost.at_s, why=EndReason.LEASE_LOST)
-            self._record(end)

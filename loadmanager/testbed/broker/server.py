@@ -32,6 +32,7 @@ from loadmanager.adapters.broker.secret import require_secret
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
 from loadmanager.ports import StaleAgent
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import (
     Accepted,
     NotNow,
@@ -40,26 +41,22 @@ from loadmanager.testbed.broker.outcomes import (
     PublishRefused,
     StaleToken,
 )
-from loadmanager.testbed.broker.running_broker import RunningBroker
 
-_STATUS_OF_ERROR: Final[Mapping[type[LoadManagerError], int]] = {
+_UNAVAILABLE: Final = 503
+_STATUS: Final[Mapping[type[LoadManagerError] | PublishRefusal, int]] = {
     StaleAgent: 409,
     StaleToken: 412,
-    NotNow: 503,
+    NotNow: _UNAVAILABLE,
     NotServed: 404,
     MalformedContent: 400,
     InvalidName: 400,
-}
-_STATUS_OF_REFUSAL: Final[Mapping[PublishRefusal, int]] = {
-    PublishRefusal.NO_LEASE: 503,
+    PublishRefusal.NO_LEASE: _UNAVAILABLE,
     PublishRefusal.NOT_SERVED: 421,
 }
-_UNAVAILABLE: Final = 503
-# A lease comes back within a renewal interval, about a second.
-_RETRY_AFTER_S: Final = "1"
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     401: {"WWW-Authenticate": "Bearer"},
-    _UNAVAILABLE: {"Retry-After": _RETRY_AFTER_S},
+    # A lease comes back within a renewal interval, about a second.
+    _UNAVAILABLE: {"Retry-After": "1"},
 }
 # Time that other requests, such as the agent's commands, wait for one slice of work.
 _CPU_SLICE_S: Final = 0.005
@@ -90,7 +87,6 @@ class ServerOptions:
     refusing the requests under way. Requests of the contract need ``control_secret``, "" for none.
     """
 
-    incarnation: str
     version: str = ""
     process_id: int | None = None
     cpu_s_per_message: float = 0.0
@@ -101,13 +97,13 @@ class ServerOptions:
     control_secret: str = ""
 
 
-def broker_application(broker: RunningBroker, options: ServerOptions) -> web.Application:
+def broker_application(broker: MemoryBroker, options: ServerOptions) -> web.Application:
     """Return the routes of ``broker``, for `serve` or for inspection."""
     return _Routes(broker, options).application()
 
 
 async def serve(
-    broker: RunningBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
+    broker: MemoryBroker, listening: socket.socket, options: ServerOptions, stopping: asyncio.Event
 ) -> None:
     """Serve on ``listening`` until ``stopping`` is set, then stop the broker and return."""
     application = broker_application(broker, options)
@@ -125,7 +121,7 @@ async def serve(
 
 
 class _Routes:
-    def __init__(self, broker: RunningBroker, options: ServerOptions) -> None:
+    def __init__(self, broker: MemoryBroker, options: ServerOptions) -> None:
         self._broker = broker
         self._options = options
         # One message at a time, so that an unload waits for one, not for a whole queue.
@@ -160,10 +156,8 @@ class _Routes:
         return web.json_response({"status": "ok"})
 
     async def _stats(self, _request: web.Request) -> web.Response:
-        options = self._options
-        stats = replace(
-            self._broker.stats(), version=options.version, process_id=options.process_id
-        )
+        options, stats = self._options, self._broker.stats()
+        stats = replace(stats, version=options.version, process_id=options.process_id)
         return _json(StatsAnswer.of(stats))
 
     async def _topics(self, request: web.Request) -> web.Response:
@@ -181,20 +175,13 @@ class _Routes:
     async def _load(self, request: web.Request) -> web.Response:
         bundle = _bundle(request)
         wanted = parsed(LoadRequest, await self._body(request), f"PUT {bundle}")
-        self._broker.load(
-            bundle, agent_epoch=wanted.agent_epoch, fencing_token=wanted.fencing_token
-        )
+        self._broker.load(bundle, **vars(wanted))
         return web.Response(status=204)
 
     async def _unload(self, request: web.Request) -> web.Response:
         bundle = _bundle(request)
         wanted = parsed_query(UnloadRequest, request.query, f"DELETE {bundle}")
-        await self._broker.unload(
-            bundle,
-            agent_epoch=wanted.agent_epoch,
-            fencing_token=wanted.fencing_token,
-            next_owner_url=wanted.next_owner_url,
-        )
+        await self._broker.unload(bundle, **vars(wanted))
         return web.Response(status=204)
 
     async def _publish(self, request: web.Request) -> web.Response:
@@ -209,10 +196,10 @@ class _Routes:
         finally:
             self._waiting -= 1
         if isinstance(outcome, PublishRefused):
-            return _refused(_STATUS_OF_REFUSAL[outcome.why], outcome.text)
+            return _refused(_STATUS[outcome.why], outcome.text)
         return _json(
             PublishAnswer(
-                incarnation=self._options.incarnation,
+                incarnation=self._broker.incarnation,
                 bundle=outcome.bundle,
                 fencing_token=outcome.fencing_token,
                 clock_seconds=outcome.clock_s,
@@ -266,20 +253,18 @@ async def _with_reasons(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except (StaleAgent, StaleToken, NotNow, NotServed, MalformedContent, InvalidName) as error:
-        return _refused(_STATUS_OF_ERROR[type(error)], str(error))
+        return _refused(_STATUS[type(error)], str(error))
     except web.HTTPException as error:
         return _refused(error.status, f"{request.method} {request.path[:200]}: {error.reason}")
 
 
 def _refused(status: int, reason: str) -> web.Response:
-    headers = _HEADERS.get(status, {})
-    return _json(ErrorAnswer(reason=reason), status, headers)
+    return _json(ErrorAnswer(reason=reason), status)
 
 
-def _json(body: Body, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=body.to_json(), status=status, headers=headers, content_type="application/json"
-    )
+def _json(body: Body, status: int = 200) -> web.Response:
+    headers = {"Content-Type": "application/json", **_HEADERS.get(status, {})}
+    return web.Response(body=body.to_json(), status=status, headers=headers)
 
 
 def _bundle(request: web.Request) -> BundleId:

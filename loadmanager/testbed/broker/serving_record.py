@@ -8,8 +8,7 @@ share; they cannot be compared between machines or across a reboot.
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -23,6 +22,7 @@ from loadmanager.testbed.broker.changes import (
     EndReason,
     LeaseGranted,
     ServingEnded,
+    ServingInterval,
     Started,
     Stopped,
 )
@@ -77,28 +77,6 @@ class RecordFile:
             raise OSError(f"serving record: wrote {written} of {len(line)} bytes; disk full?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingInterval:
-    """One broker process served one bundle from ``start_s`` up to ``end_s``.
-
-    ``end_s`` is infinite if its end is not recorded.
-    """
-
-    broker: str
-    incarnation: str
-    bundle: BundleId
-    fencing_token: int
-    agent_epoch: int
-    start_s: float
-    end_s: float
-    why: EndReason
-
-    @property
-    def ended_by_command(self) -> bool:
-        """Whether it ended by a command of the agent, not by the loss of a lease or process."""
-        return self.why in {EndReason.UNLOADED, EndReason.REGRANTED}
-
-
 def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
     """Return the intervals in a broker's record, in order of their starts.
 
@@ -125,13 +103,56 @@ def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[Ser
     An interval without an end lasts until the process died, but never beyond its lease, which is
     checked before each request is accepted.
     """
-    lives = list(_lives(changes))
+    starts = [number for number, one in enumerate(changes) if isinstance(one, Started)]
+    if changes and starts[:1] != [0]:
+        raise MalformedContent("serving record", f"change 1 is {changes[0]}", "a start")
     intervals: list[ServingInterval] = []
-    for life, following in zip_longest(lives, lives[1:]):
-        dead_at_s = died_at_s if following is None else following.started.at_s
-        intervals += life.closed
-        intervals += life.cut_off(math.inf if dead_at_s is None else dead_at_s)
+    for start, end in pairwise([*starts, len(changes)]):
+        dead_at_s = changes[end].at_s if end < len(changes) else died_at_s
+        intervals += _intervals_of_process(
+            changes[start:end], math.inf if dead_at_s is None else dead_at_s
+        )
     return sorted(intervals, key=lambda one: (one.start_s, one.bundle, one.end_s))
+
+
+def _intervals_of_process(changes: Sequence[Change], dead_at_s: float) -> Iterator[ServingInterval]:
+    """Yield the intervals of one process; those that have no end in the record come last.
+
+    The process lived at least until its last line, even if ``dead_at_s`` is earlier.
+    """
+    started = changes[0]
+    assert isinstance(started, Started)  # noqa: S101 - processes are separated at their starts
+
+    def interval(
+        of: BundleLoaded | ServingEnded, start_s: float, end_s: float, why: EndReason
+    ) -> ServingInterval:
+        return ServingInterval(
+            broker=started.broker,
+            incarnation=started.incarnation,
+            bundle=of.bundle,
+            fencing_token=of.fencing_token,
+            agent_epoch=of.agent_epoch,
+            start_s=start_s,
+            end_s=end_s,
+            why=why,
+        )
+
+    loaded: dict[BundleId, BundleLoaded] = {}
+    leases: dict[int, float] = {}
+    for change in changes:
+        if isinstance(change, BundleLoaded):
+            loaded[change.bundle] = change
+        elif isinstance(change, LeaseGranted):
+            leases[change.agent_epoch] = change.until_s
+        elif isinstance(change, ServingEnded):
+            loaded.pop(change.bundle, None)
+            yield interval(change, change.start_s, change.end_s, change.why)
+        elif isinstance(change, Stopped):
+            loaded.clear()
+    dead_at_s = max(dead_at_s, changes[-1].at_s)
+    for load in loaded.values():
+        end_s = min(dead_at_s, leases.get(load.agent_epoch, math.inf))
+        yield interval(load, load.at_s, end_s, EndReason.NOT_RECORDED)
 
 
 def _parsed(line: bytes, where: str) -> Change:
@@ -141,65 +162,3 @@ def _parsed(line: bytes, where: str) -> Change:
         first = error.errors(include_url=False, include_context=False)[0]
         what = f"{'.'.join(map(str, first['loc'])) or 'line'} in {line[:80]!r}"
         raise MalformedContent(where, what, first["msg"]) from None
-
-
-@dataclass(slots=True)
-class _Life:
-    """The state of one process while its changes are replayed."""
-
-    started: Started
-    last_at_s: float
-    closed: list[ServingInterval] = field(default_factory=list)
-    loaded: dict[BundleId, BundleLoaded] = field(default_factory=dict)
-    leases: dict[int, float] = field(default_factory=dict)
-
-    def take(self, change: Change) -> None:
-        self.last_at_s = change.at_s
-        if isinstance(change, BundleLoaded):
-            self.loaded[change.bundle] = change
-        elif isinstance(change, LeaseGranted):
-            self.leases[change.agent_epoch] = change.until_s
-        elif isinstance(change, ServingEnded):
-            self.loaded.pop(change.bundle, None)
-            self.closed.append(self._interval(change, change.start_s, change.end_s, change.why))
-        elif isinstance(change, Stopped):
-            self.loaded.clear()
-
-    def cut_off(self, dead_at_s: float) -> Iterator[ServingInterval]:
-        """Yield the intervals that have no end in the record.
-
-        The process lived at least until its last line, even if ``dead_at_s`` is earlier.
-        """
-        dead_at_s = max(dead_at_s, self.last_at_s)
-        for load in self.loaded.values():
-            end_s = min(dead_at_s, self.leases.get(load.agent_epoch, math.inf))
-            yield self._interval(load, load.at_s, end_s, EndReason.NOT_RECORDED)
-
-    def _interval(
-        self, of: BundleLoaded | ServingEnded, start_s: float, end_s: float, why: EndReason
-    ) -> ServingInterval:
-        return ServingInterval(
-            broker=self.started.broker,
-            incarnation=self.started.incarnation,
-            bundle=of.bundle,
-            fencing_token=of.fencing_token,
-            agent_epoch=of.agent_epoch,
-            start_s=start_s,
-            end_s=end_s,
-            why=why,
-        )
-
-
-def _lives(changes: Sequence[Change]) -> Iterator[_Life]:
-    life: _Life | None = None
-    for number, change in enumerate(changes, start=1):
-        if isinstance(change, Started):
-            if life is not None:
-                yield life
-            life = _Life(change, change.at_s)
-        elif life is None:
-            raise MalformedContent("serving record", f"change {number} is {change}", "a start")
-        else:
-            life.take(change)
-    if life is not None:
-        yield life

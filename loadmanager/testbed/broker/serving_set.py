@@ -10,7 +10,7 @@ from loadmanager.testbed.broker.outcomes import StaleToken
 from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Served:
     """One bundle from its load to its end.
 
@@ -89,11 +89,12 @@ class ServingSet:
         """Return the bundle that accepts new requests for ``topic``, if there is one."""
         at = position(topic, self._hash_name)
         candidates = self._by_namespace.get(topic.namespace, {}).values()
-        holding = [one for one in candidates if not one.closing and _holds(one.bundle, at)]
+        holding = [one for one in candidates if not one.closing and in_range(one.bundle, at)]
         return max(holding, key=lambda one: one.fencing_token, default=None)
 
 
-def _holds(bundle: BundleId, at: int) -> bool:
+def in_range(bundle: BundleId, at: int) -> bool:
+    """Return whether ``bundle`` holds a hash position; the last one holds the end as well."""
     lower, upper = range_of(bundle)
     return lower <= at < upper or at == upper == FULL_RANGE_END
 

@@ -1,21 +1,22 @@
-"""How long bundles were not served, and whether a fault accounts for it."""
+"""How long bundles were not served, and whether a disturbance explains it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.checker.serving import Segment, Spell, segments
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.checker.serving import Segment, segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """Something was broken from ``began_s`` to ``healed_s``, and may be felt a while longer.
+    """A fault was present from ``began_s`` to ``healed_s``, and may have effects a while longer.
 
-    ``within_s`` after ``healed_s`` every bundle has to be served again. What the cluster
-    has to get over by itself, such as a killed process, is healed the moment it began.
-    ``began_s`` is read before anything is broken. ``brokers`` are those that were hit, by
-    their names; none named are all, as when ZooKeeper is gone.
+    ``within_s`` after ``healed_s`` every bundle must be served again. A fault from which the
+    cluster recovers by itself, such as a killed process, is healed at the time when it began.
+    ``began_s`` is read before the fault is injected. ``brokers`` are the names of the affected
+    brokers; an empty set means all, as when ZooKeeper is gone.
     """
 
     what: str
@@ -26,11 +27,11 @@ class Disturbance:
 
     @property
     def due_s(self) -> float:
-        """When all has to be well again."""
+        """The time by which every bundle must be served again."""
         return self.healed_s + self.within_s
 
     def hit(self, broker: str) -> bool:
-        """Return whether this broker, or its sidecar, was hit."""
+        """Return whether this broker, or its sidecar, was affected."""
         return not self.brokers or broker in self.brokers
 
 
@@ -38,8 +39,8 @@ class Disturbance:
 class Gap:
     """A part of the hash circle that no broker served from ``start_s`` to ``end_s``.
 
-    ``left_by`` is the broker that served it last, "" for none. ``handed_over`` says that it was
-    ordered to stop, and lost nothing.
+    ``left_by`` is the broker that served it last, "" for none. ``handed_over`` says that this
+    broker stopped by a command, and not by the loss of a lease or of its process.
     """
 
     start_s: float
@@ -50,11 +51,11 @@ class Gap:
 
     @property
     def lasted_s(self) -> float:
-        """How long no broker served it."""
+        """The time without a serving broker."""
         return self.end_s - self.start_s
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return a sentence."""
         how = f", which {self.left_by} {'let go' if self.handed_over else 'lost'},"
         return (
             f"{self.segment}{how if self.left_by else ''} was not served "
@@ -63,16 +64,20 @@ class Gap:
 
 
 def gaps(
-    spells: Iterable[Spell], bundles: Iterable[BundleId], *, from_s: float, until_s: float
+    intervals: Iterable[ServingInterval],
+    bundles: Iterable[BundleId],
+    *,
+    from_s: float,
+    until_s: float,
 ) -> list[Gap]:
-    """Return every time between ``from_s`` and ``until_s`` in which a part of ``bundles`` was free.
+    """Return the times from ``from_s`` to ``until_s`` in which a part of ``bundles`` had no owner.
 
-    It counts as served if a bundle that holds it was, be it the whole or a part.
+    A part counts as served if any bundle that holds it was served.
     """
-    spells, expected = list(spells), set(bundles)
-    made_of = segments(expected | {one.bundle for one in spells})
-    served: defaultdict[Segment, list[Spell]] = defaultdict(list)
-    for one in spells:
+    intervals, expected = list(intervals), set(bundles)
+    made_of = segments(expected | {one.bundle for one in intervals})
+    served: defaultdict[Segment, list[ServingInterval]] = defaultdict(list)
+    for one in intervals:
         for segment in made_of[one.bundle]:
             served[segment].append(one)
     wanted = {segment for bundle in expected for segment in made_of[bundle]}
@@ -82,10 +87,10 @@ def gaps(
 
 
 def beyond_hand_overs(found: Iterable[Gap], hand_over_s: float) -> list[Gap]:
-    """Return the gaps that are more than a hand-over of up to ``hand_over_s``.
+    """Return the gaps that are not a hand-over of up to ``hand_over_s``.
 
-    A hand-over is known by the record of the broker that let go: it was ordered to. What a
-    broker lost, by a lease that ran out or as its process died, is none, however short.
+    In a hand-over, by its record, the former broker stopped by a command. The loss of a lease or of
+    a process is none, however short the gap is.
     """
     return [gap for gap in found if not (gap.handed_over and gap.lasted_s <= hand_over_s)]
 
@@ -93,20 +98,20 @@ def beyond_hand_overs(found: Iterable[Gap], hand_over_s: float) -> list[Gap]:
 def unaccounted(
     found: Iterable[Gap], disturbances: Iterable[Disturbance], *, hand_over_s: float
 ) -> list[Gap]:
-    """Return the gaps that are neither a hand-over nor accounted for by a disturbance."""
+    """Return the gaps that are neither a hand-over nor explained by a disturbance."""
     known = list(disturbances)
     return [
         gap
         for gap in beyond_hand_overs(found, hand_over_s)
-        if not any(_accounts(one, gap, hand_over_s) for one in known)
+        if not any(_explains(one, gap, hand_over_s) for one in known)
     ]
 
 
-def _accounts(disturbance: Disturbance, gap: Gap, hand_over_s: float) -> bool:
-    """Return whether a gap began in the time of a disturbance and ended when it was due.
+def _explains(disturbance: Disturbance, gap: Gap, hand_over_s: float) -> bool:
+    """Return whether a gap began during a disturbance and ended when it was due.
 
-    What was lost has to be lost by a broker that was hit. What was let go may have been
-    on its way to one: that hand-over may have begun before, and been under way.
+    A loss must be that of an affected broker. A hand-over may have been on its way to an affected
+    broker: it may have begun before the disturbance.
     """
     if gap.end_s > disturbance.due_s:
         return False
@@ -116,10 +121,9 @@ def _accounts(disturbance: Disturbance, gap: Gap, hand_over_s: float) -> bool:
 
 
 def recovery_s(found: Iterable[Gap], disturbance: Disturbance, *, hand_over_s: float) -> float:
-    """Return how long after ``healed_s`` the last part was served again; 0 if none was free.
+    """Return how long after ``healed_s`` the last part was served again; 0 without a gap.
 
-    Gaps that were over before it began, or began when everything was due, are another
-    fault's, and hand-overs no one's.
+    Hand-overs do not count, nor gaps that ended before the disturbance or began after it was due.
     """
     ends = [
         gap.end_s
@@ -130,11 +134,11 @@ def recovery_s(found: Iterable[Gap], disturbance: Disturbance, *, hand_over_s: f
 
 
 def _free_times(
-    segment: Segment, spells: Sequence[Spell], from_s: float, until_s: float
+    segment: Segment, intervals: Sequence[ServingInterval], from_s: float, until_s: float
 ) -> Iterator[Gap]:
-    """Yield the gaps of one segment; one that reaches beyond the time looked at is cut to it."""
-    last: Spell | None = None
-    for one in sorted(spells, key=lambda spell: spell.start_s):
+    """Yield the gaps of one segment, cut to the given time."""
+    last: ServingInterval | None = None
+    for one in sorted(intervals, key=lambda interval: interval.start_s):
         yield from _between(segment, last, one.start_s, from_s, until_s)
         if last is None or one.end_s > last.end_s:
             last = one
@@ -142,7 +146,7 @@ def _free_times(
 
 
 def _between(
-    segment: Segment, last: Spell | None, next_s: float, from_s: float, until_s: float
+    segment: Segment, last: ServingInterval | None, next_s: float, from_s: float, until_s: float
 ) -> Iterator[Gap]:
     start_s = from_s if last is None else max(from_s, last.end_s)
     end_s = min(next_s, until_s)

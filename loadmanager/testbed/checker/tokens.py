@@ -1,17 +1,18 @@
-"""Fencing tokens never go back, and each belongs to one broker."""
+"""Fencing tokens never decrease, and each belongs to one broker."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.checker.publishing import Publish
-from loadmanager.testbed.checker.serving import Segment, Spell, segments
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.checker.publishes import Publish
+from loadmanager.testbed.checker.serving import Segment, segments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Use:
-    """A broker acted under a token at ``at_s``: it began to serve, or took a message."""
+    """A broker acted under a token at ``at_s``: it began to serve, or accepted a message."""
 
     at_s: float
     fencing_token: int
@@ -22,13 +23,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class TokenFault:
-    """``later`` came after ``earlier``, under a lower token, or as another's under the same."""
+    """``later`` followed ``earlier`` with a lower token, or with the same one at another broker."""
 
     earlier: Use
     later: Use
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return a sentence."""
         one, other = self.earlier, self.later
         return (
             f"{other.broker} {other.what} {other.bundle} under token {other.fencing_token} at "
@@ -37,14 +38,16 @@ class TokenFault:
         )
 
 
-def token_faults(spells: Iterable[Spell], publishes: Iterable[Publish]) -> list[TokenFault]:
+def token_faults(
+    intervals: Iterable[ServingInterval], publishes: Iterable[Publish]
+) -> list[TokenFault]:
     """Return where a token was used after a higher one, or by a second broker.
 
-    Looked at for each part of the hash circle by itself: a bundle and the parts it was
-    cut into share topics, and the parts' tokens are the higher ones. Answers to
-    clients count as much as the records of brokers.
+    Each part of the hash circle is checked separately: a bundle and the parts that it was split
+    into share topics, and the tokens of the parts are higher. Answers to clients count as much as
+    the records of brokers.
     """
-    uses = [*_began(spells), *_took(publishes)]
+    uses = [*_uses(intervals, publishes)]
     made_of = segments(use.bundle for use in uses)
     at: defaultdict[Segment, list[Use]] = defaultdict(list)
     for use in uses:
@@ -54,27 +57,14 @@ def token_faults(spells: Iterable[Spell], publishes: Iterable[Publish]) -> list[
     return sorted(faults, key=lambda fault: fault.later.at_s)
 
 
-def _began(spells: Iterable[Spell]) -> Iterator[Use]:
-    for one in spells:
-        yield Use(
-            at_s=one.start_s,
-            fencing_token=one.fencing_token,
-            broker=one.broker,
-            bundle=one.bundle,
-            what="began",
-        )
-
-
-def _took(publishes: Iterable[Publish]) -> Iterator[Use]:
-    for one in publishes:
-        if one.acknowledgement is not None:
-            yield Use(
-                at_s=one.acknowledgement.clock_s,
-                fencing_token=one.acknowledgement.fencing_token,
-                broker=one.broker,
-                bundle=one.acknowledgement.bundle,
-                what="took a message of",
-            )
+def _uses(intervals: Iterable[ServingInterval], publishes: Iterable[Publish]) -> Iterator[Use]:
+    for one in intervals:
+        yield Use(one.start_s, one.fencing_token, one.broker, one.bundle, "began")
+    for publish in publishes:
+        answer = publish.acknowledgement
+        if answer is not None:
+            what = "took a message of"
+            yield Use(answer.clock_s, answer.fencing_token, publish.broker, answer.bundle, what)
 
 
 def _faults(uses: Sequence[Use]) -> Iterator[TokenFault]:

@@ -1,27 +1,27 @@
-"""All rules at once, over everything that was written down of a run."""
+"""All rules, applied to all records of a run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.checker.acknowledging import Misplaced, misplaced
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.checker.acknowledgements import Misplaced, misplaced
 from loadmanager.testbed.checker.availability import Disturbance, Gap, gaps, unaccounted
-from loadmanager.testbed.checker.publishing import Publish
-from loadmanager.testbed.checker.serving import Overlap, Spell, overlaps
+from loadmanager.testbed.checker.publishes import Publish
+from loadmanager.testbed.checker.serving import Overlap, overlaps
 from loadmanager.testbed.checker.tokens import TokenFault, token_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What was written down of a run, and what was done to it.
+    """The records of a run, and its disturbances.
 
-    ``bundles`` should have been served from ``from_s`` to ``until_s``, but for what the
-    disturbances account for. ``hand_over_s`` is how long a bundle may be free that its
-    broker was commanded to unload.
+    ``bundles`` should have been served from ``from_s`` to ``until_s``, except for gaps that the
+    disturbances explain. ``hand_over_s`` is the longest time without an owner in a hand-over.
     """
 
-    spells: Sequence[Spell]
+    intervals: Sequence[ServingInterval]
     publishes: Sequence[Publish]
     hash_name: HashName
     bundles: Sequence[BundleId]
@@ -33,7 +33,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What broke a promise; nothing if all were kept."""
+    """The violations of each rule."""
 
     overlaps: Sequence[Overlap]
     misplaced: Sequence[Misplaced]
@@ -42,17 +42,17 @@ class Verdict:
 
     @property
     def violations(self) -> Iterator[str]:
-        """Each broken promise as one line for people."""
+        """Each violation as one line for people."""
         for found in (self.overlaps, self.misplaced, self.token_faults, self.unserved):
             yield from map(str, found)
 
 
 def judge(history: History) -> Verdict:
-    """Return what the run did that it must not do."""
-    free = gaps(history.spells, history.bundles, from_s=history.from_s, until_s=history.until_s)
+    """Return the violations in a run."""
+    free = gaps(history.intervals, history.bundles, from_s=history.from_s, until_s=history.until_s)
     return Verdict(
-        overlaps=overlaps(history.spells),
-        misplaced=misplaced(history.spells, history.publishes, history.hash_name),
-        token_faults=token_faults(history.spells, history.publishes),
+        overlaps=overlaps(history.intervals),
+        misplaced=misplaced(history.intervals, history.publishes, history.hash_name),
+        token_faults=token_faults(history.intervals, history.publishes),
         unserved=unaccounted(free, history.disturbances, hand_over_s=history.hand_over_s),
     )

@@ -1,1 +1,1 @@
-"""A whole cluster on one machine: ZooKeeper, brokers, sidecars, traffic, and a look at it."""
+"""A whole cluster on one machine: ZooKeeper, brokers, sidecars, traffic, and a display of it."""

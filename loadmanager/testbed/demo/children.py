@@ -1,4 +1,4 @@
-"""The demo's child processes: started, watched, and gone when the demo is gone."""
+"""The child processes of the demo: started, watched, and ended together with the demo."""
 
 import asyncio
 import ctypes
@@ -25,11 +25,11 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 class DemoFailed(LoadManagerError):
-    """The demo cannot go on, or did not keep a promise; the message says what and where."""
+    """The demo cannot continue; the message says why and names the log."""
 
 
 class ChildFailed(DemoFailed):
-    """A child process ended that should run, or did not become ready."""
+    """A child process ended by itself, or did not become ready."""
 
     def __init__(self, child: "Child", what: str) -> None:
         super().__init__(f"{child.name} {what}\n  log: {child.log_path}\n{child.log_tail()}")
@@ -38,9 +38,10 @@ class ChildFailed(DemoFailed):
 
 @dataclass(slots=True)
 class Child:
-    """One process in a group of its own; ``ending`` is set before the demo ends it itself.
+    """One process, in a process group of its own.
 
-    ``ends_by`` is the signal that ends it at the end of the demo.
+    ``ending`` is set when the demo signals it. ``ends_by`` is the signal that ends it at the end of
+    the demo.
     """
 
     name: str
@@ -55,14 +56,14 @@ class Child:
         return self.process.returncode is None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process and whatever it started; a signal to the dead is nothing."""
+        """Signal the process and its children; does nothing if it has ended."""
         self.ending = True
         if self.running:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def require_running(self) -> None:
-        """Check that the process runs, unless the demo ended it.
+        """Check that the process is running, unless the demo ended it.
 
         Raises:
             ChildFailed: it ended by itself.
@@ -94,13 +95,12 @@ class Children:
     ) -> Child:
         """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
 
-        It gets ``ends_by`` when it is stopped or this process dies. Killing is right for
-        most: what they would do in order to leave, they would do to one another. One
-        that has a process of its own to take along is asked with SIGTERM.
+        It gets ``ends_by`` when it is stopped or this process dies. Most are killed, because a
+        graceful end of each would have effects on the others. A child that has a process of its
+        own gets SIGTERM, to end that one too.
 
-        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. What a
-        child takes for temporary lies in the log directory too, and goes with it.
-        ``environment`` is set besides our own.
+        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. Temporary files
+        of a child are in the log directory. ``environment`` is added to that of this process.
         """
         log_path = self.log_dir / f"{name}.log"
         with log_path.open("ab") as log:
@@ -131,11 +131,11 @@ class Children:
     async def wait_until(
         self, lacks: Callable[[], Awaitable[str]], *, child: Child, what: str, bound_s: float
     ) -> None:
-        """Return when ``lacks`` says "", for nothing; all children must stay alive meanwhile.
+        """Return when ``lacks`` returns ""; all children must be alive until then.
 
         Raises:
             ChildFailed: a child ended, or ``child`` was not ``what`` in time; the message
-                says what was lacking last.
+                has the last result of ``lacks``.
         """
         deadline_s = monotonic() + bound_s
         while lacking := await lacks():
@@ -145,9 +145,9 @@ class Children:
             await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
-        """End all children, the last started first, by force where asking is no use.
+        """End all children, the last started first, and kill those that do not end.
 
-        The group of each is killed in the end, for what a child left behind.
+        Finally the group of each is killed, with the processes that a child left behind.
         """
         running = [child for child in reversed(self.started) if child.running]
         for child in running:
@@ -160,10 +160,10 @@ class Children:
 
 
 def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
-    """Return ports that are free on all addresses; from ``first`` on, all must be free.
+    """Return ports that are free on all addresses; with ``first``, all from there must be free.
 
-    Ports for outgoing connections begin higher (32768 on Linux), so that none of
-    the demo's own connections takes a port before its child listens on it.
+    Ports for outgoing connections begin higher (32768 on Linux), so that no connection of the demo
+    takes a port before its child listens on it.
 
     Raises:
         DemoFailed: not enough are free.
@@ -183,7 +183,7 @@ def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
 
 
 async def no_listener(port: int) -> str:
-    """Return "" if something accepts connections on this loopback port, else why not."""
+    """Return "" if a process listens on this loopback port, else the error."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError as error:
@@ -197,7 +197,7 @@ async def no_listener(port: int) -> str:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            # On all addresses: others may listen on another one than 127.0.0.1.
+            # On all addresses: other processes may listen on one that is not 127.0.0.1.
             probe.bind(("", port))
         except OSError:
             return False
@@ -211,7 +211,7 @@ async def _ended(children: Sequence[Child], bound_s: float) -> None:
 
 
 def _die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
-    """Return what a new process does first so that it ends when this one does, on Linux."""
+    """Return a function for the start of a new process that ends it with this one, on Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -219,7 +219,7 @@ def _die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
 
     def ask_for_signal() -> None:
         prctl(PR_SET_PDEATHSIG, by)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
     return ask_for_signal

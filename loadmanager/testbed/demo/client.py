@@ -1,11 +1,11 @@
-"""A client of the cluster: finds owners at any sidecar and publishes to them."""
+"""A client of the cluster: looks owners up at any sidecar and publishes to them."""
 
 import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -13,7 +13,7 @@ import numpy as np
 from yarl import URL
 
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.testbed.checker.publishing import Acknowledgement, Publish
+from loadmanager.testbed.checker.publishes import Acknowledgement, Publish
 from loadmanager.testbed.demo.counts import TrafficCounts
 
 ATTEMPT_TIMEOUT_S: Final = 10.0
@@ -28,16 +28,29 @@ HTTP_OK: Final = 200
 ACCEPTED: Final = range(200, 300)
 
 
+async def request(
+    http: aiohttp.ClientSession, method: str, url: str, **options: Any
+) -> tuple[int, str]:
+    """Return status and text of the answer; status 0 and the error without one.
+
+    The arguments are those of `aiohttp.ClientSession.request`.
+    """
+    try:
+        async with http.request(method, url, **options) as answer:
+            return answer.status, await answer.text()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return 0, repr(error)
+
+
 def topic_path(topic: TopicName) -> str:
-    """Return the topic as a path, the local name in one segment."""
+    """Return the path of a topic, with its local name as one segment."""
     return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
 
 
 class BackOff:
-    """How long to wait before each next try: doubling to a second, the half of it by chance.
+    """The waits between retries: they double up to a second, and half of each is random.
 
-    Clients that lost the same broker at the same moment must not all come back at
-    the same moment.
+    Clients that lost the same broker at the same time must not all retry at the same time.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -45,7 +58,7 @@ class BackOff:
         self._next_s = FIRST_BACK_OFF_S
 
     def next_s(self) -> float:
-        """Return the wait, and make the one after it longer."""
+        """Return the next wait, and double the one after it."""
         wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
         self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
         return wait_s
@@ -53,10 +66,10 @@ class BackOff:
 
 @dataclass(slots=True)
 class LookupClient:
-    """Asks the sidecars for owners, each time another one first.
+    """Looks owners up at the sidecars, each time at another one first.
 
-    ``retry_bound_s`` is how long one lookup may take altogether before it counts as
-    an error, ``attempt_timeout_s`` how long one request to one server may.
+    ``retry_bound_s`` is how long a lookup with its retries may take before it counts as an error,
+    ``attempt_timeout_s`` the timeout of one request.
     """
 
     http: aiohttp.ClientSession
@@ -69,15 +82,15 @@ class LookupClient:
 
     @property
     def attempt_timeout(self) -> aiohttp.ClientTimeout:
-        """How long one request may take, and how long until it is connected."""
+        """The timeouts of one request and of its connection."""
         return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
 
     async def find_owner(self, topic: TopicName) -> str | None:
         """Return the URL of the topic's owner, None without an answer within the bound.
 
-        A sidecar that cannot be reached, or does not answer for ten seconds, costs a try
-        at the next one and is no error: any of them knows every owner. An answer other
-        than 200 is an error, counted once for each lookup however often it is tried again.
+        If a sidecar cannot be reached, or does not answer in time, the next one is asked, which is
+        no error: each of them knows every owner. An answer other than 200 is an error, counted
+        once per lookup for any number of retries.
         """
         self.counts.lookups += 1
         deadline_s = monotonic() + self.retry_bound_s
@@ -85,35 +98,21 @@ class LookupClient:
         unreachable = 0
         failed = False
         while monotonic() < deadline_s:
-            url = self._next_sidecar()
-            try:
-                return await self._ask(url, topic)
-            except aiohttp.ClientResponseError as error:
-                failed = self._note_failure(f"lookup {error.request_info.url}: {error}", failed)
+            self._turn += 1
+            sidecar_url = self.sidecar_urls[self._turn % len(self.sidecar_urls)]
+            url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
+            status, text = await request(self.http, "GET", url, timeout=self.attempt_timeout)
+            if status == HTTP_OK:
+                return str(json.loads(text)["httpUrl"])
+            if status:
+                failed = self._note_failure(f"lookup {url}: {status} {text}", failed)
                 unreachable = 0
-            except (aiohttp.ClientError, TimeoutError):
+            else:
                 unreachable += 1
             if unreachable % len(self.sidecar_urls) == 0:
                 await asyncio.sleep(back_off.next_s())
         self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
         return None
-
-    async def _ask(self, sidecar_url: str, topic: TopicName) -> str:
-        url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
-        async with self.http.get(url, timeout=self.attempt_timeout) as response:
-            if response.status != HTTP_OK:
-                raise aiohttp.ClientResponseError(
-                    response.request_info,
-                    response.history,
-                    status=response.status,
-                    message=await response.text(),
-                )
-            owner: str = (await response.json())["httpUrl"]
-            return owner
-
-    def _next_sidecar(self) -> str:
-        self._turn += 1
-        return self.sidecar_urls[self._turn % len(self.sidecar_urls)]
 
     def _note_failure(self, what: str, failed_before: bool) -> bool:
         self.counts.last_lookup_error = what
@@ -123,10 +122,10 @@ class LookupClient:
 
 @dataclass(slots=True)
 class Producer:
-    """Publishes the messages of one topic, one after the other, to its owner.
+    """Publishes the messages of one topic in sequence to its owner.
 
-    ``retry_bound_s`` is how long after it was due a message may be accepted before
-    it counts as an error. ``record`` hears of each attempt what the broker said.
+    A message that is not accepted within ``retry_bound_s`` after it was due counts as an error.
+    ``record`` is called with each attempt.
     """
 
     topic: TopicName
@@ -144,7 +143,7 @@ class Producer:
         self._due_s.put_nowait(due_s)
 
     async def run(self) -> None:
-        """Publish what is queued, for ever."""
+        """Publish the queued messages. Runs until cancelled."""
         while True:
             due_s = await self._due_s.get()
             accepted = await self._publish(due_s + self.retry_bound_s)
@@ -154,7 +153,7 @@ class Producer:
             self._due_s.task_done()
 
     async def finish(self) -> None:
-        """Return when every queued message was accepted or given up."""
+        """Return when every queued message was accepted or has failed."""
         await self._due_s.join()
 
     async def _publish(self, deadline_s: float) -> bool:
@@ -172,39 +171,32 @@ class Producer:
 
     async def _send(self, owner_url: str) -> bool:
         url = f"{owner_url}/publish/{topic_path(self.topic)}"
-        sent_s, status, text = monotonic(), 0, ""
-        try:
-            async with self.lookup.http.post(
-                url, data=PAYLOAD, timeout=self.lookup.attempt_timeout
-            ) as answer:
-                text = await answer.text()
-                status = answer.status
-        except (aiohttp.ClientError, TimeoutError) as error:
-            text = repr(error)
+        sent_s, client = monotonic(), self.lookup
+        status, text = await request(
+            client.http, "POST", url, data=PAYLOAD, timeout=client.attempt_timeout
+        )
         if status not in ACCEPTED:
             message = f"{status} {text}" if status else text
             self.counts.last_publish_error = f"publish {url}: {message}"
         if self.record is not None:
-            self.record(self._attempt(owner_url, sent_s, status, text))
+            attempt = Publish(
+                topic=str(self.topic),
+                broker=URL(owner_url).authority,
+                sent_s=sent_s,
+                answered_s=monotonic(),
+                status=status,
+                acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
+            )
+            self.record(attempt)
         return status in ACCEPTED
-
-    def _attempt(self, owner_url: str, sent_s: float, status: int, text: str) -> Publish:
-        return Publish(
-            topic=str(self.topic),
-            broker=URL(owner_url).authority,
-            sent_s=sent_s,
-            answered_s=monotonic(),
-            status=status,
-            acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
-        )
 
 
 def _acknowledgement(text: str) -> Acknowledgement:
-    """Return what the in-memory broker says when it took a message."""
-    said = json.loads(text)
+    """Return the answer of the in-memory broker that accepted a message."""
+    answer = json.loads(text)
     return Acknowledgement(
-        incarnation=said["incarnation"],
-        bundle=BundleId(said["bundle"]),
-        fencing_token=int(said["fencingToken"]),
-        clock_s=float(said["clockSeconds"]),
+        incarnation=answer["incarnation"],
+        bundle=BundleId(answer["bundle"]),
+        fencing_token=int(answer["fencingToken"]),
+        clock_s=float(answer["clockSeconds"]),
     )

@@ -1,4 +1,4 @@
-"""The demo's cluster: ZooKeeper, brokers and their sidecars, each a process of its own."""
+"""The cluster of the demo: ZooKeeper, brokers and their sidecars, each in a process of its own."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ import aiohttp
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.testbed.demo.children import Child, Children, DemoFailed, free_ports, no_listener
+from loadmanager.testbed.demo.client import request
 from loadmanager.testbed.demo.settings import DemoSettings
 
 HOST: Final = "127.0.0.1"
@@ -27,9 +28,9 @@ ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 TICK_MS: Final = 500
 SAMPLE_S: Final = 2.0
 SETTLE_S: Final = 12.0
-"""Long enough that the skewed traffic can be seen for some seconds before the first move.
+"""Long enough to observe the skewed traffic for some seconds before the first move.
 
-It counts from when the last broker registered; until the traffic begins all topics are
+It counts from the registration of the last broker; before the traffic begins all topics are
 looked up, which takes one second, or several on a slow machine.
 """
 
@@ -44,7 +45,7 @@ Table = Mapping[str, Mapping[str, Any]]
 class Member:
     """One broker with its sidecar. ``number`` counts from 1.
 
-    ``dead_at_s`` is a monotonic time at which the demo's own kill had surely worked.
+    ``dead_at_s`` is a monotonic time after the death of a broker that the demo killed.
     """
 
     number: int
@@ -57,12 +58,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name in tables and logs."""
+        """The name of the broker in tables and logs."""
         return f"broker-{self.number}"
 
 
 class Cluster:
-    """Starts the processes, waits until they are of use, and kills on demand."""
+    """Starts the processes, waits until they are ready, and kills them on demand."""
 
     def __init__(
         self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession
@@ -115,7 +116,7 @@ class Cluster:
         await self._create_namespace()
 
     async def kill(self, member: Member) -> None:
-        """Kill broker and sidecar at the same moment, as a power cut would."""
+        """Kill broker and sidecar at the same time, as a power failure would."""
         member.killed = True
         for child in member.processes:
             child.send(signal.SIGKILL)
@@ -123,7 +124,7 @@ class Cluster:
         member.dead_at_s = monotonic()
 
     async def _start_zookeeper(self) -> Child:
-        """Start one that keeps nothing: then it need not wait for the disk at each write."""
+        """Start one without a data directory, so that no write waits for the disk."""
         return await self._children.start(
             "zookeeper",
             *("-m", "loadmanager", "zookeeper"),
@@ -149,12 +150,12 @@ class Cluster:
         return await self._children.start(name, "-m", "loadmanager", "agent", "--config", str(path))
 
     def _sidecar_settings(self, member: Member) -> Table:
-        """Return a sidecar's configuration: everything faster than in a real cluster.
+        """Return the configuration of a sidecar, with shorter times than in a real cluster.
 
-        A load is measured over two seconds, so that the noise of a shared machine stays
-        below the threshold. A round comes only when the loads show what the last one
-        did, and the history counts little: a broker that is remembered as hot after it
-        has become cool goes on shedding, and what it shed comes back.
+        A load is measured over two seconds, so that the noise of a shared machine is below the
+        threshold. The interval of rounds is long enough that loads show the effect of the last
+        one, and the history has little weight: otherwise a broker that was hot would go on shedding
+        after it has become cool, and its bundles would come back.
         """
         return {
             "broker": {"id": member.broker, "control_secret_file": str(self._secret_path)},
@@ -172,7 +173,7 @@ class Cluster:
             "report": {"sample_interval_s": SAMPLE_S, "min_interval_s": 1.0, "max_interval_s": 5.0},
             "leader": {"round_interval_s": 4.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},
             "shedding": {"grace_period_s": 15.0},
-            # The price of a move falls within minutes; a demo ends before.
+            # The price of a move decreases within minutes; a demo ends before that.
             "shedding.settings": {"move_price": "even"},
             "lookup": {"wait_s": 15.0},
             "log": {"format": "console"},
@@ -180,7 +181,7 @@ class Cluster:
         }
 
     def _history_settings(self) -> Table:
-        """Return the section of history, brisk enough that a short demo has some of everything."""
+        """Return the section of history, with intervals that are short enough for a short demo."""
         directory = self._settings.history_dir
         if directory is None:
             return {}
@@ -190,28 +191,14 @@ class Cluster:
     @property
     def sidecar_settings(self) -> Table:
         """The configuration that all sidecars share."""
-        settings = self._sidecar_settings(self.members[0])
-        return {
-            section: settings[section]
-            for section in settings
-            if section not in ("broker", "sidecar")
-        }
+        sections = self._sidecar_settings(self.members[0]).items()
+        return {name: keys for name, keys in sections if name not in ("broker", "sidecar")}
 
     async def _wait_until_ready(self, member: Member) -> None:
-        broker, sidecar = member.processes
-        wait = self._children.wait_until
-        await wait(
-            lambda: self._lack_of_broker(member),
-            child=broker,
-            what="healthy",
-            bound_s=READY_BOUND_S,
-        )
-        await wait(
-            lambda: self._lack_of_sidecar(member),
-            child=sidecar,
-            what="ready",
-            bound_s=READY_BOUND_S,
-        )
+        lacks = (lambda: self._lack_of_broker(member), lambda: self._lack_of_sidecar(member))
+        for child, lack, what in zip(member.processes, lacks, ("healthy", "ready"), strict=True):
+            bound_s = READY_BOUND_S
+            await self._children.wait_until(lack, child=child, what=what, bound_s=bound_s)
 
     async def _lack_of_broker(self, member: Member) -> str:
         status, text = await self._ask(f"http://{member.broker}/loadmanager-broker/v1/health")
@@ -227,24 +214,18 @@ class Cluster:
         return "" if known == len(self.members) else f"knows {known} of {len(self.members)} brokers"
 
     async def _ask(self, url: str) -> tuple[int, str]:
-        """Return status and text of an answer; status 0 and the reason if there was none."""
-        try:
-            async with self._http.get(url, timeout=QUESTION_TIMEOUT) as response:
-                return response.status, await response.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return 0, repr(error)
+        return await request(self._http, "GET", url, timeout=QUESTION_TIMEOUT)
 
     async def _create_namespace(self) -> None:
         url = f"{self.members[0].sidecar_url}/admin/v2/namespaces/{NAMESPACE}"
         body = {"bundles": {"numBundles": self._settings.bundles}}
-        async with self._http.put(url, json=body, timeout=ADMIN_TIMEOUT) as response:
-            if response.status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
-                text = await response.text()
-                raise DemoFailed(f"PUT {url}: {response.status} {text}; expected 204")
+        status, text = await request(self._http, "PUT", url, json=body, timeout=ADMIN_TIMEOUT)
+        if status not in (HTTPStatus.OK, HTTPStatus.NO_CONTENT):
+            raise DemoFailed(f"PUT {url}: {status} {text}; expected 204")
 
 
 def to_toml(table: Table) -> str:
-    """Return sections of plain values as TOML, which writes them as JSON does."""
+    """Return sections of plain values as TOML, in which they look as in JSON."""
     return "\n".join(
         f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
         for section, keys in table.items()

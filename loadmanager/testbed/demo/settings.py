@@ -1,4 +1,4 @@
-"""What a demo is asked to do."""
+"""The settings of a demo."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Final, Self
 
 LEADER: Final = "leader"
 AFTER_KILL_S: Final = 40.0
-"""How long a demo with a kill and no duration goes on after the last kill.
+"""How long a demo with a kill and no duration runs after the last kill.
 
-Ten times what the takeover lasts, and some rounds to balance what remains.
+It is ten times the duration of the takeover, and some rounds to balance the remaining brokers.
 """
 
 MEAN_LOAD_FRACTION: Final = 0.40
 CPU_BUDGET_CORES: Final = 0.24
-"""CPU that all brokers together burn for messages: little enough for two cores."""
+"""CPU that all brokers together spend on messages: little enough for two cores."""
 
 MAX_CPU_MS_PER_MESSAGE: Final = 2.0
 OVERHEAD_MS_PER_MESSAGE: Final = 1.0
-"""CPU that a broker needs for the HTTP request of a message, besides what it burns."""
+"""CPU that a broker needs for the HTTP request of a message, besides the configured one."""
 
 IDLE_CORES: Final = 0.01
-"""CPU that a broker needs for its sidecar's questions alone."""
+"""CPU that a broker needs for the requests of its sidecar alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Kill:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the kill that ``leader@15``, ``2@15`` or ``broker-2@15`` asks for.
+        """Return the kill of a text such as ``leader@15``, ``2@15`` or ``broker-2@15``.
 
         Raises:
             ValueError: it is none of these.
@@ -62,15 +62,15 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What a demo is asked to do; checked when made.
+    """The settings of a demo, checked on construction.
 
-    ``duration_s`` counts from when the traffic begins; see `ends_at_s` for None.
-    ``history_dir`` is where every sidecar writes its history; None for nowhere.
-    ``program`` is what starts `loadmanager` in another terminal.
-    ``port_base`` is the first of ``2 * brokers + 1`` ports; None takes free ones.
+    ``duration_s`` counts from the beginning of the traffic; see `ends_at_s` for None.
+    ``history_dir`` is where every sidecar writes its history; None for no history. ``program``
+    is the command that starts `loadmanager` in another terminal. ``port_base`` is the first of
+    ``2 * brokers + 1`` ports; None takes free ones.
 
     Raises:
-        ValueError: the values do not go together; the message names the option.
+        ValueError: the values contradict each other; the message names the option.
     """
 
     data_dir: Path
@@ -86,7 +86,7 @@ class DemoSettings:
     program: str = "loadmanager"
 
     def __post_init__(self) -> None:
-        """Check what a single option cannot check by itself."""
+        """Check the values against each other."""
         if self.bundles < self.brokers:
             raise ValueError(f"--bundles {self.bundles}: expected at least one a broker")
         if self.topics < self.bundles:
@@ -105,9 +105,9 @@ class DemoSettings:
 
     @property
     def ends_at_s(self) -> float | None:
-        """When the demo ends, counted from when the traffic begins; None runs until Ctrl-C.
+        """The end of the demo, counted from the beginning of the traffic; None for Ctrl-C.
 
-        Without a duration a demo with a kill ends when its consequences have been seen.
+        Without a duration, a demo with kills ends `AFTER_KILL_S` after the last one.
         """
         if self.duration_s is not None or not self.kills:
             return self.duration_s
@@ -115,22 +115,22 @@ class DemoSettings:
 
     @property
     def cpu_ms_per_message(self) -> float:
-        """What each message costs its broker; less for many messages, to leave room for them."""
+        """The CPU time of a broker for each message; less for many messages."""
         return min(MAX_CPU_MS_PER_MESSAGE, 1000 * CPU_BUDGET_CORES / self.rate_per_s)
 
     @property
     def cores_per_broker(self) -> float:
-        """What counts as a broker's whole CPU, so that the mean load is about 40 percent.
+        """The cores that count as a broker's whole CPU, so that the mean load is about 40 percent.
 
-        Real brokers would need a real machine each: here a small part of a core is
-        declared to be all a broker has.
+        Real brokers have a machine each: here a small part of a core is declared to be all that a
+        broker has.
         """
         cost_s = (self.cpu_ms_per_message + OVERHEAD_MS_PER_MESSAGE) / 1000
         mean_cores = self.rate_per_s / self.brokers * cost_s + IDLE_CORES
         return round(mean_cores / MEAN_LOAD_FRACTION, 3)
 
     def to_json(self) -> dict[str, object]:
-        """Return what was asked for and what followed from it."""
+        """Return the settings and the values that are computed from them."""
         return {
             "brokers": self.brokers,
             "bundles": self.bundles,

@@ -1,9 +1,9 @@
-"""The traffic generator: a process of its own that does nothing but look up and publish.
+"""The traffic generator: a process of its own that only looks topics up and publishes.
 
-``python -m loadmanager.testbed.demo.traffic SETTINGS.json`` looks up every topic, which has
-the cluster place every bundle, then publishes with one broker's bundles much hotter
-than the others until it is stopped by SIGTERM, finishes what is due, and ends.
-It writes a `TrafficReport` a second to stdout.
+``python -m loadmanager.testbed.demo.traffic SETTINGS.json`` looks up every topic, so that the
+cluster places every bundle. Then it publishes, with much more traffic for the bundles of one
+broker than for the others. On SIGTERM it finishes the messages that are due, and ends. It writes
+one `TrafficReport` per second to stdout.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
@@ -24,7 +24,7 @@ from yarl import URL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_namespace
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.checker.publishes import Publish
 from loadmanager.testbed.demo.client import (
     ATTEMPT_TIMEOUT_S,
     RETRY_BOUND_S,
@@ -32,7 +32,7 @@ from loadmanager.testbed.demo.client import (
     Producer,
 )
 from loadmanager.testbed.demo.counts import Kind, TrafficCounts
-from loadmanager.testbed.demo.weights import Schedule, bundle_shares, topic_names, topic_shares
+from loadmanager.testbed.demo.traffic_plan import Schedule, bundle_shares, topic_names, topic_shares
 
 BEAT_S: Final = 0.01
 REPORT_S: Final = 1.0
@@ -41,12 +41,12 @@ LOOKUPS_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSettings:
-    """What a traffic generator gets from its parent, in a JSON file.
+    """Settings of a traffic generator, in a JSON file.
 
-    ``lookups_per_s`` are made beside the publishing, as by clients that connect again:
-    producers ask only when an owner changes, and lookups must work at all times.
-    ``attempt_timeout_s`` is how long one request may take before it is made again.
-    ``record`` names a file that gets a line for each attempt to publish; "" is none.
+    ``lookups_per_s`` are made in addition to publishing, as by clients that reconnect: producers
+    look up only when an owner changes, and lookups must work at all times. ``attempt_timeout_s``
+    is the timeout of one request. ``record`` is a file that gets a line for each attempt to
+    publish; "" for none.
     """
 
     sidecar_urls: tuple[str, ...]
@@ -67,30 +67,15 @@ class TrafficSettings:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the settings that `save` wrote."""
+        """Return the settings from ``path``."""
         fields = json.loads(path.read_text())
         return cls(**fields | {"sidecar_urls": tuple(fields["sidecar_urls"])})
 
 
-class PublishRecord:
-    """A file that holds each attempt to publish as a line, at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1, encoding="utf-8")
-
-    def write(self, publish: Publish) -> None:
-        """Append one attempt."""
-        self._file.write(f"{publish.to_line()}\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 class Traffic:
-    """One run of the generator. Everything runs in one event loop.
+    """One run of the generator, in one event loop.
 
-    ``record`` hears of each attempt to publish.
+    ``record`` is called with each attempt to publish.
     """
 
     def __init__(
@@ -126,27 +111,27 @@ class Traffic:
         }
 
     def stop(self) -> None:
-        """Let no further message become due."""
+        """Have no further message become due."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Place, publish until stopped, finish what is due, and report the last counts."""
+        """Place, publish until stopped, finish what is due, and report the final counts."""
         async with asyncio.TaskGroup() as tasks:
             reports = tasks.create_task(self._report())
             placement = await self._place()
-            self._tell("placed")
+            self._write_report("placed")
             workers = [tasks.create_task(p.run()) for p in self._producers.values()]
-            newcomers = tasks.create_task(self._look_up_now_and_then())
+            lookups = tasks.create_task(self._look_up_regularly())
             await self._publish(self._schedule(placement))
-            newcomers.cancel()
-            # The retry bound of each message is the end of it.
+            lookups.cancel()
+            # It ends, because each message has a retry bound.
             await asyncio.gather(*(p.finish() for p in self._producers.values()))
             for task in (reports, *workers):
                 task.cancel()
-        self._tell("final")
+        self._write_report("final")
 
     async def _place(self) -> Mapping[BundleId, BrokerId]:
-        """Look up every topic until each has an owner; a few at a time, as clients arrive."""
+        """Look up every topic until each has an owner; a few at a time, as clients do."""
         at_once = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def find(producer: Producer) -> None:
@@ -174,7 +159,7 @@ class Traffic:
                 self._producers[topic].add(due_s)
             await asyncio.sleep(max(BEAT_S, min(0.1, schedule.next_s - monotonic())))
 
-    async def _look_up_now_and_then(self) -> None:
+    async def _look_up_regularly(self) -> None:
         topics: list[TopicName] = list(self._producers)
         async with asyncio.TaskGroup() as lookups:
             while True:
@@ -185,30 +170,33 @@ class Traffic:
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(REPORT_S)
-            self._tell("progress")
+            self._write_report("progress")
 
-    def _tell(self, kind: Kind) -> None:
+    def _write_report(self, kind: Kind) -> None:
         sys.stdout.write(self._counts.report(kind, monotonic()).to_line() + "\n")
         sys.stdout.flush()
 
 
-async def generate(settings: TrafficSettings) -> None:
+def generate(settings: TrafficSettings) -> None:
     """Run until SIGTERM or SIGINT, then finish."""
-    connector = aiohttp.TCPConnector(limit=0)
     with ExitStack() as files:
         record = None
         if settings.record:
-            record = files.enter_context(closing(PublishRecord(Path(settings.record)))).write
-        async with aiohttp.ClientSession(connector=connector) as http:
-            await _generate(Traffic(settings, http, record))
+            file = files.enter_context(Path(settings.record).open("a", 1, encoding="utf-8"))
+
+            def record(publish: Publish) -> None:
+                file.write(f"{publish.to_line()}\n")
+
+        asyncio.run(_generate(settings, record))
 
 
-async def _generate(traffic: Traffic) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, traffic.stop)
-    await traffic.run()
+async def _generate(settings: TrafficSettings, record: Callable[[Publish], None] | None) -> None:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        traffic = Traffic(settings, http, record)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, traffic.stop)
+        await traffic.run()
 
 
 if __name__ == "__main__":
-    asyncio.run(generate(TrafficSettings.load(Path(sys.argv[1]))))
+    generate(TrafficSettings.load(Path(sys.argv[1])))

@@ -13,9 +13,8 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import HostUsage, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
-from loadmanager.testbed.broker.changes import Change
+from loadmanager.testbed.broker.changes import Change, ServingInterval
 from loadmanager.testbed.broker.in_process import InProcessBroker
-from loadmanager.testbed.broker.serving_record import ServingInterval
 from loadmanager.testbed.faults.virtual_time import DriftingClock
 from loadmanager.testbed.faults.wires import Gate, sent
 

@@ -1,10 +1,11 @@
-"""What a subscription has acknowledged. Pure: entries are numbered from the log's start."""
+"""The acknowledged entries of a subscription. Pure: entries are numbered as in `TopicLog`."""
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
 
 
 class Cursor:
-    """All entries below ``acked_below``, and some beyond it."""
+    """All entries below ``acked_below``, and some after it."""
 
     def __init__(self, acked_below: int, acked: Iterable[int] = ()) -> None:
         self.acked_below = acked_below
@@ -12,7 +13,7 @@ class Cursor:
         self._advance()
 
     def __contains__(self, number: int) -> bool:
-        """Tell whether this entry is acknowledged."""
+        """Return whether this entry is acknowledged."""
         return number < self.acked_below or number in self._acked
 
     def ack(self, number: int) -> None:
@@ -29,25 +30,16 @@ class Cursor:
             self._advance()
 
     def reset(self, number: int) -> None:
-        """Take back all acknowledgements from ``number`` on; acknowledge all before."""
+        """Cancel all acknowledgements from ``number`` on; acknowledge all entries before it."""
         self.acked_below = number
         self._acked.clear()
 
     def ranges(self, limit: int) -> Iterator[tuple[int, int]]:
-        """Yield first and last of the first ``limit`` runs of entries beyond ``acked_below``."""
-        first = last = -1
-        for number in sorted(self._acked):
-            if number == last + 1 and first >= 0:
-                last = number
-                continue
-            if first >= 0:
-                yield first, last
-                limit -= 1
-            if not limit:
-                return
-            first = last = number
-        if first >= 0:
-            yield first, last
+        """Yield first and last of the first ``limit`` runs of entries after ``acked_below``."""
+        runs = groupby(enumerate(sorted(self._acked)), key=lambda pair: pair[1] - pair[0])
+        for _, run in islice(runs, limit):
+            numbers = [number for _, number in run]
+            yield numbers[0], numbers[-1]
 
     def _advance(self) -> None:
         while self.acked_below in self._acked:

@@ -1,8 +1,8 @@
-"""The protocol's messages as tables of field numbers, names and types.
+"""The messages of Pulsar's binary protocol as tables of field numbers, names and types.
 
-The numbers are the protocol's; a client has nothing else of a field. What is not in a
-table is read over, as protobuf does. Numbers of an enumeration are plain integers here:
-an unknown one must reach the code that refuses it.
+The numbers are those of PulsarApi.proto. Fields that are not in a table are ignored, as protobuf
+does. Enumerations are plain integers here, so that unknown values reach the code that refuses
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Command(IntEnum):
-    """A command's number: its type, and the number of its field."""
+    """The number of a command: its type, and the number of its field in a BaseCommand."""
 
     CONNECT = 2
     CONNECTED = 3
@@ -49,7 +49,7 @@ MESSAGE_OF: Final[Mapping[Command, str]] = {
     command: "".join(part.capitalize() for part in command.name.split("_")) for command in Command
 }
 
-# "number name type [default]"; "!" after the number marks what must be there, "*" a list.
+# "number name type [default]"; "!" after the number marks a required field, "*" a repeated one.
 FIELDS: Final[Mapping[str, Sequence[str]]] = {
     "MessageId": (
         "1! ledger_id uint64",
@@ -76,7 +76,6 @@ FIELDS: Final[Mapping[str, Sequence[str]]] = {
         "3! sub_type int32",
         "4! consumer_id uint64",
         "5! request_id uint64",
-        "6 consumer_name string",
         "7 priority_level int32",
         "8 durable bool true",
         "9 start_message_id MessageId",
@@ -87,9 +86,7 @@ FIELDS: Final[Mapping[str, Sequence[str]]] = {
         "2! producer_id uint64",
         "3! request_id uint64",
         "4 producer_name string",
-        "5 encrypted bool",
         "8 epoch uint64",
-        "9 user_provided_producer_name bool true",
         "10 access_mode int32",
     ),
     "Send": (
@@ -139,20 +136,16 @@ FIELDS: Final[Mapping[str, Sequence[str]]] = {
         "1! producer_id uint64",
         "2! request_id uint64",
         "3 assigned_broker_url string",
-        "4 assigned_broker_url_tls string",
     ),
     "CloseConsumer": (
         "1! consumer_id uint64",
         "2! request_id uint64",
         "3 assigned_broker_url string",
-        "4 assigned_broker_url_tls string",
     ),
     "ProducerSuccess": (
         "1! request_id uint64",
         "2! producer_name string",
-        "3 last_sequence_id int64 -1",
         "4 schema_version bytes",
-        "6 producer_ready bool true",
     ),
     "Ping": (),
     "Pong": (),
@@ -168,7 +161,6 @@ FIELDS: Final[Mapping[str, Sequence[str]]] = {
     "Lookup": ("1! topic string", "2! request_id uint64", "3 authoritative bool"),
     "LookupResponse": (
         "1 broker_url string",
-        "2 broker_url_tls string",
         "3 response int32",
         "4! request_id uint64",
         "5 authoritative bool",

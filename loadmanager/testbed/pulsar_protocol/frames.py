@@ -1,9 +1,8 @@
-"""Frames: how commands and payloads lie on the wire.
+"""Frames: the encoding of commands and payloads on the wire.
 
-A frame is its length, a command's length, the command, and for messages the payload:
+A frame is its length, the length of a command, the command, and for messages the payload:
 a mark, the CRC32C of the rest, the length of the metadata, the metadata, the content.
-The payload is kept and passed on as it came, so it is the producer's checksum that the
-consumer checks.
+The payload is kept and forwarded unchanged, so the consumer checks the producer's checksum.
 """
 
 import asyncio
@@ -17,10 +16,10 @@ from loadmanager.testbed.pulsar_protocol.protocol import ProtocolBroken, decode_
 
 MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 10 * 1024
-"""What a message may have and what its frame may have around it are Pulsar's defaults."""
+"""The limits of a message and of its frame, as Pulsar's defaults."""
 
 MAX_BATCH_MESSAGES: Final = 10_000
-"""A batch of more is passed on, and counts as this many."""
+"""A larger batch is forwarded, and counts as this many messages."""
 
 _LENGTH: Final = Struct(">I")
 _LENGTHS: Final = Struct(">II")
@@ -29,12 +28,12 @@ _MARK: Final = 0x0E01
 
 
 class WrongChecksum(ProtocolBroken):
-    """The payload is not what its sender took the checksum of."""
+    """The checksum of a payload does not match its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A command, not yet decoded, and the payload after it."""
+    """An encoded command, and the payload after it."""
 
     command: bytes
     payload: bytes
@@ -42,7 +41,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class PayloadFacts:
-    """Metadata of a payload that the broker forwards unread."""
+    """The metadata of a payload; the broker reads nothing else of it."""
 
     publish_time_ms: int
     messages: int
@@ -55,7 +54,7 @@ def encode_frame(command: bytes, payload: bytes = b"") -> bytes:
 
 
 def encode_payload(metadata: bytes, content: bytes) -> bytes:
-    """Return a payload with its checksum, as a producer makes it."""
+    """Return a payload with its checksum, as a producer sends it."""
     checked = _LENGTH.pack(len(metadata)) + metadata + content
     return _CHECKED.pack(_MARK, google_crc32c.value(checked)) + checked
 
@@ -64,21 +63,13 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame:
     """Return the next frame.
 
     Raises:
-        ProtocolBroken: it is longer than allowed, or its lengths contradict each other.
+        ProtocolBroken: it is too long, or its command is longer than the frame.
         asyncio.IncompleteReadError: the connection ended.
     """
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if not _LENGTH.size <= length <= MAX_FRAME_BYTES:
         raise ProtocolBroken(f"a frame of {length} bytes; expected 4 to {MAX_FRAME_BYTES}")
-    return split_frame(await reader.readexactly(length))
-
-
-def split_frame(rest: bytes) -> Frame:
-    """Return the parts of a frame whose own length was cut off.
-
-    Raises:
-        ProtocolBroken: the command is longer than the frame.
-    """
+    rest = await reader.readexactly(length)
     (length,) = _LENGTH.unpack_from(rest)
     end = _LENGTH.size + length
     if end > len(rest):
@@ -87,7 +78,7 @@ def split_frame(rest: bytes) -> Frame:
 
 
 def read_payload(payload: bytes) -> PayloadFacts:
-    """Return what a payload says of itself, its checksum verified if it has one.
+    """Return the metadata of a payload, after a check of its checksum if it has one.
 
     Raises:
         WrongChecksum: the checksum is wrong.
@@ -107,6 +98,6 @@ def read_payload(payload: bytes) -> PayloadFacts:
     if begin + length > len(payload):
         raise ProtocolBroken(f"metadata of {length} bytes in a payload of {len(payload)}")
     publish_time_ms, messages = decode_metadata(payload[begin : begin + length])
-    # What a sender claims costs others CPU and permits: no more than there is room for.
+    # Others pay in CPU and permits for what a sender claims: accept no more than there is room for.
     room = min(len(payload), MAX_BATCH_MESSAGES)
     return PayloadFacts(publish_time_ms, max(1, min(messages, room)))

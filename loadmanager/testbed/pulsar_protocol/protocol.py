@@ -1,7 +1,7 @@
 """The messages of Pulsar's binary protocol that this broker sends and understands.
 
-The classes are made from the tables in `fields` when this module is imported: no file is
-generated, and nothing is to be kept in step.
+protobuf makes their classes from the tables in `fields` when this module is imported, so there is
+no generated file to keep up to date.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.testbed.pulsar_protocol.fields import FIELDS, Command
 
 PROTOCOL_VERSION: Final = 19
-"""The newest version whose commands to clients this broker keeps to."""
+"""The newest protocol version that this broker supports."""
 
 UNASKED: Final = 2**64 - 1
-"""The request id of a command that a broker sends by itself."""
+"""The request id of a command that a broker sends without a request."""
 
 
 class ProtocolBroken(LoadManagerError):
-    """What a client sent is not the protocol; its connection has to be closed."""
+    """A client sent something that the protocol does not allow; its connection must be closed."""
 
 
 class ServerError(IntEnum):
-    """The error code of a refusal; it decides whether it looks the topic up again."""
+    """The error code of a refusal; clients decide by it whether to look the topic up again."""
 
     UNKNOWN = 0
     METADATA = 1
@@ -42,7 +42,7 @@ class ServerError(IntEnum):
 
 
 class SubscriptionType(IntEnum):
-    """Which of several consumers of a subscription gets a message."""
+    """How the consumers of a subscription share its messages."""
 
     EXCLUSIVE = 0
     SHARED = 1
@@ -70,9 +70,7 @@ def _classes() -> Mapping[str, Any]:
         name="loadmanager/pulsar.proto", package=_PACKAGE, syntax="proto2"
     )
     for name, fields in FIELDS.items():
-        message = file.message_type.add(name=name)
-        for line in fields:
-            message.field.append(_field(line))
+        file.message_type.add(name=name, field=map(_field, fields))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -101,7 +99,7 @@ _CLASSES: Final = _classes()
 
 
 def encode(command: Command, **fields: Any) -> bytes:
-    """Return ``command`` as it goes into a frame; nested messages are given as dicts."""
+    """Return the bytes of ``command``; nested messages are given as dicts."""
     return bytes(
         _CLASSES["BaseCommand"](type=command, **{command.name.lower(): fields}).SerializeToString()
     )
@@ -111,8 +109,7 @@ def decode(data: bytes) -> tuple[Command, Any]:
     """Return a command and its fields.
 
     Raises:
-        ProtocolBroken: the bytes are no command, or one that is not known here, or lack
-            what it must have.
+        ProtocolBroken: the bytes are no command, or an unknown one, or lack a required field.
     """
     base = _parsed("BaseCommand", data)
     try:
@@ -126,7 +123,7 @@ def decode(data: bytes) -> tuple[Command, Any]:
 
 
 def decode_metadata(data: bytes) -> tuple[int, int]:
-    """Return publish time in ms and number of messages from a payload's metadata.
+    """Return publish time in ms and number of messages from the metadata of a payload.
 
     Raises:
         ProtocolBroken: the bytes are no metadata.
@@ -140,7 +137,7 @@ def _parsed(name: str, data: bytes) -> Any:
         message = _CLASSES[name].FromString(data)
     except DecodeError as error:
         raise ProtocolBroken(f"{len(data)} bytes are no {name}: {error}") from None
-    # Some of protobuf's implementations leave it to the caller to look.
+    # Some of protobuf's implementations leave this check to the caller.
     if not message.IsInitialized():
         absent = ", ".join(message.FindInitializationErrors())
         raise ProtocolBroken(f"a {name} without {absent}")

@@ -1,4 +1,4 @@
-"""Subscriptions: which consumer gets which message, and what comes again."""
+"""Subscriptions: which consumer gets which message, and what is delivered again."""
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -7,29 +7,27 @@ from typing import Final
 from loadmanager.testbed.pulsar_protocol.clients import Consumer, Refused
 from loadmanager.testbed.pulsar_protocol.cursor import Cursor
 from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType, encode
+from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType
 from loadmanager.testbed.pulsar_protocol.topic_log import Entry, TopicLog
 
 MAX_UNACKED: Final = 50_000
-"""Entries that one consumer of a shared subscription may leave open, Pulsar's default."""
-
-Delivered = Callable[[int, int], None]
+"""Unacknowledged entries of one consumer of a shared subscription; Pulsar's default."""
 
 
 class Subscription:
     """One subscription of a topic.
 
-    Exclusive and failover: one consumer gets all, in order; when it goes, the next begins at the
-    first message that is not acknowledged. Shared: in turn to consumers that have permits; what a
-    consumer leaves open when it goes is delivered to others.
+    Exclusive and failover: one consumer gets all messages, in order; when it leaves, the next one
+    begins at the first message that is not acknowledged. Shared: messages go in turn to consumers
+    that have permits; what a consumer has not acknowledged when it leaves is delivered to others.
 
     Args:
         name: as consumers give it.
-        kind: how it is shared; another kind may be taken while no consumer is connected.
-        log: the topic's.
+        kind: how it is shared; it may change while no consumer is connected.
+        log: the log of the topic.
         cursor: what is acknowledged already.
-        durable: it stays when its last consumer goes.
-        delivered: is called with messages and payload bytes that were sent.
+        durable: whether it is kept when its last consumer leaves.
+        delivered: is called with the messages and payload bytes that were sent.
     """
 
     def __init__(
@@ -40,13 +38,14 @@ class Subscription:
         cursor: Cursor,
         *,
         durable: bool,
-        delivered: Delivered,
+        delivered: Callable[[int, int], None],
     ) -> None:
         self.name = name
         self.kind = kind
         self.durable = durable
         self.cursor = cursor
-        self.dirty = durable
+        self.dirty = False
+        """Whether the cursor changed since it was saved."""
         self.consumers: list[Consumer] = []
         self._log = log
         self._delivered = delivered
@@ -60,7 +59,7 @@ class Subscription:
         """Connect a consumer.
 
         Raises:
-            Refused: another one is connected, and the subscription is not to be shared so.
+            Refused: another one is connected, and the kinds do not allow both.
         """
         if self.consumers and (kind is not self.kind or kind is SubscriptionType.EXCLUSIVE):
             held = f"{len(self.consumers)} consumers on it, {self.kind.name.lower()}"
@@ -71,57 +70,57 @@ class Subscription:
         self.consumers.append(consumer)
 
     def settle(self) -> None:
-        """Choose the active consumer again, notify consumers that support it, and deliver."""
+        """Choose the active consumer again, notify failover consumers, and deliver."""
         if self.kind is not SubscriptionType.SHARED:
             active = min(self.consumers, key=lambda one: one.priority, default=None)
             if active is not self._active:
                 self._active = active
                 self._rewind()
             if self.kind is SubscriptionType.FAILOVER:
-                for consumer in self.consumers:
-                    consumer.tell_active(active=consumer is active)
+                for one in self.consumers:
+                    change = {"consumer_id": one.client_id, "is_active": one is active}
+                    one.line.send(Command.ACTIVE_CONSUMER_CHANGE, **change)
         self.dispatch()
 
     def remove(self, consumer: Consumer) -> None:
-        """Disconnect a consumer; what it has not acknowledged goes to others."""
+        """Disconnect a consumer; its unacknowledged entries go to others."""
         self.consumers.remove(consumer)
         self._take_back(consumer, list(consumer.unacked))
         self.settle()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """Let a consumer have ``permits`` more messages."""
+        """Give a consumer ``permits`` more messages."""
         consumer.permits += permits
         self.dispatch()
 
     def ack(self, number: int) -> None:
-        """Take one entry for done, for any consumer."""
+        """Acknowledge one entry, of any consumer."""
         self.cursor.ack(number)
-        self._done([number])
+        self._acknowledged([number])
 
     def ack_through(self, number: int) -> None:
-        """Take an entry and all before it for done."""
+        """Acknowledge an entry and all before it."""
         self.cursor.ack_through(number)
-        open_before = {one for each in self.consumers for one in each.unacked if one <= number}
-        self._done(open_before)
+        self._acknowledged({n for one in self.consumers for n in one.unacked if n <= number})
 
     def redeliver(self, consumer: Consumer, numbers: Iterable[int] | None) -> None:
-        """Deliver again what this consumer left open: these entries, or all for None."""
+        """Deliver these unacknowledged entries of a consumer again, or all for None."""
         if self.kind is SubscriptionType.SHARED and numbers is not None:
-            wanted = [number for number in numbers if number in consumer.unacked]
+            again = [number for number in numbers if number in consumer.unacked]
         else:
-            wanted = list(consumer.unacked)
-        self._take_back(consumer, wanted)
+            again = list(consumer.unacked)
+        self._take_back(consumer, again)
         self.dispatch()
 
     def seek(self, number: int) -> None:
-        """Start over at this entry: all before is acknowledged, nothing from it on."""
+        """Start at this entry: all before it are acknowledged, and none from it on."""
         self.cursor.reset(number)
         self.dirty = self.durable
         self._rewind()
 
     def dispatch(self) -> None:
-        """Deliver as long as there are entries and a consumer with permits."""
-        while (consumer := self._taker()) is not None:
+        """Deliver while there are entries and a consumer with permits."""
+        while (consumer := self._next_consumer()) is not None:
             number = self._next_number()
             if number is None:
                 return
@@ -131,22 +130,22 @@ class Subscription:
         self._turn = self.consumers.index(consumer) + 1
         consumer.permits -= entry.messages
         consumer.unacked[number] = None
-        fields = {
-            "consumer_id": consumer.consumer_id,
-            "message_id": {"ledger_id": entry.position.ledger, "entry_id": entry.position.entry},
-        }
-        again = self._redeliveries.get(number, 0)
-        command = encode(Command.MESSAGE, **fields, redelivery_count=again)
-        consumer.line.send(command, entry.payload)
+        consumer.line.send(
+            Command.MESSAGE,
+            entry.payload,
+            consumer_id=consumer.client_id,
+            message_id=entry.position.fields,
+            redelivery_count=self._redeliveries.get(number, 0),
+        )
         self._delivered(entry.messages, len(entry.payload))
 
-    def _taker(self) -> Consumer | None:
+    def _next_consumer(self) -> Consumer | None:
         if self.kind is not SubscriptionType.SHARED:
             active = self._active
-            return active if active is not None and _takes(active) else None
+            return active if active is not None and _accepts(active) else None
         turn = self._turn % max(1, len(self.consumers))
         in_turn = (*self.consumers[turn:], *self.consumers[:turn])
-        ready = (one for one in in_turn if _takes(one) and len(one.unacked) < MAX_UNACKED)
+        ready = (one for one in in_turn if _accepts(one) and len(one.unacked) < MAX_UNACKED)
         return next(ready, None)
 
     def _next_number(self) -> int | None:
@@ -169,7 +168,7 @@ class Subscription:
             self._redeliveries[number] = self._redeliveries.get(number, 0) + 1
             heappush(self._again, number)
 
-    def _done(self, numbers: Iterable[int]) -> None:
+    def _acknowledged(self, numbers: Iterable[int]) -> None:
         self.dirty = self.durable
         for number in numbers:
             self._redeliveries.pop(number, None)
@@ -184,5 +183,5 @@ class Subscription:
             consumer.unacked.clear()
 
 
-def _takes(consumer: Consumer) -> bool:
+def _accepts(consumer: Consumer) -> bool:
     return consumer.permits > 0 and not consumer.line.congested

@@ -2,42 +2,30 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.ids import BundleId, TopicName, namespace_of, range_of
+from loadmanager.core.ids import BundleId, TopicName, namespace_of
+from loadmanager.testbed.broker.serving_set import in_range
 from loadmanager.testbed.pulsar_protocol.clients import Consumer, Producer, Refused
 from loadmanager.testbed.pulsar_protocol.cursor import Cursor
-from loadmanager.testbed.pulsar_protocol.frames import PayloadFacts
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType
 from loadmanager.testbed.pulsar_protocol.subscription import Subscription
-from loadmanager.testbed.pulsar_protocol.topic_log import Entry, Fenced, Position, TopicLog
+from loadmanager.testbed.pulsar_protocol.topic_log import Fenced, Position, TopicLog
 
 MAX_SUBSCRIPTIONS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a consumer subscribes to, and from where if the subscription is new."""
-
-    subscription: str
-    kind: SubscriptionType
-    durable: bool
-    earliest: bool
-    start: Position | None = None
-    start_inside: bool = False
+_EARLIEST: Final = 1
+_NO_POSITION: Final = Position(-1, -1)
 
 
 class ServedTopic:
-    """A topic while its bundle is served here; once ``closed`` it obeys nothing any more.
+    """A topic while its bundle is served here; a ``closed`` one does nothing any more.
 
     Args:
         name: the topic.
         at: its position on the hash circle.
-        bundle: the bundle it is in now; a split changes that.
-        log: its log, opened under the bundle's token.
-        delivered: is called with messages and payload bytes that were sent to consumers.
+        bundle: its bundle now; a split changes that.
+        log: its log, opened under the bundle's token; `deliver` sends what is appended to it.
+        delivered: is called with the messages and payload bytes that were sent to consumers.
     """
 
     def __init__(
@@ -55,7 +43,7 @@ class ServedTopic:
         self.idle_rounds = 0
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._log = log
+        self.log = log
         self._delivered = delivered
         for each, cursor in log.cursors.items():
             self._add_subscription(each, SubscriptionType.EXCLUSIVE, cursor, durable=True)
@@ -66,24 +54,22 @@ class ServedTopic:
         return [one for each in self.subscriptions.values() for one in each.consumers]
 
     def is_in(self, bundle: BundleId) -> bool:
-        """Tell whether ``bundle`` is one that holds this topic."""
-        lower, upper = range_of(bundle)
-        within = lower <= self._at < upper or self._at == upper == FULL_RANGE_END
-        return within and namespace_of(bundle) == self.name.namespace
+        """Return whether ``bundle`` holds this topic."""
+        return namespace_of(bundle) == self.name.namespace and in_range(bundle, self._at)
 
     def add_producer(self, producer: Producer) -> None:
-        """Connect a producer; a client that comes back takes the place of its former self.
+        """Connect a producer; a client that reconnects replaces its former producer.
 
         Raises:
-            Refused: another one has the name.
+            Refused: another producer has the name.
         """
         present = self.producers.get(producer.name)
         if present is not None:
-            again = present.producer_id == producer.producer_id and producer.epoch > present.epoch
+            again = present.client_id == producer.client_id and producer.epoch > present.epoch
             if not again:
                 text = f"producer {producer.name!r} is connected to {self.name} already"
                 raise Refused(ServerError.PRODUCER_BUSY, text)
-            present.line.drop_producer(present.producer_id)
+            present.forget()
         self.producers[producer.name] = producer
 
     def remove_producer(self, producer: Producer) -> None:
@@ -91,53 +77,41 @@ class ServedTopic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    @property
-    def full(self) -> bool:
-        """Whether the last write to the log failed."""
-        return self._log.full
-
-    def publish(self, facts: PayloadFacts, payload: bytes) -> Entry:
-        """Append to the log; `deliver` hands it on.
-
-        Raises:
-            Fenced, LogFull, OSError: see `TopicLog.append`.
-        """
-        return self._log.append(facts.publish_time_ms, facts.messages, payload)
-
     def deliver(self) -> None:
-        """Hand on what consumers can take.
+        """Send consumers the messages that they have permits for.
 
-        Nothing any more once the topic is closed: acknowledging the last message of a
-        bundle that is being unloaded may have closed it.
+        A closed topic sends nothing: acknowledging the last message of a bundle that is being
+        unloaded may have closed it.
         """
         if self.closed:
             return
         for subscription in self.subscriptions.values():
             subscription.dispatch()
 
-    def subscribe(self, consumer: Consumer, wanted: Wanted) -> Subscription:
+    def subscribe(self, consumer: Consumer, asked: Any) -> Subscription:
         """Connect a consumer; call `Subscription.settle` once it has its reply.
 
+        Args:
+            consumer: the new consumer.
+            asked: the fields of its SUBSCRIBE command.
+
         Raises:
-            Refused: another consumer is in the way, or there are too many subscriptions.
+            Refused: another consumer prevents it, or there are too many subscriptions.
         """
-        subscription = self.subscriptions.get(wanted.subscription)
+        name, durable, kind = asked.subscription, asked.durable, SubscriptionType(asked.sub_type)
+        subscription = self.subscriptions.get(name)
         if subscription is None:
             if len(self.subscriptions) >= MAX_SUBSCRIPTIONS:
                 text = f"{self.name} has {MAX_SUBSCRIPTIONS} subscriptions already"
                 raise Refused(ServerError.NOT_ALLOWED, text)
-            subscription = self._add_subscription(
-                wanted.subscription,
-                wanted.kind,
-                Cursor(self._start(wanted)),
-                durable=wanted.durable,
-            )
-            if wanted.durable:
-                self._log.save(subscription.name, subscription.cursor)
-        elif subscription.durable != wanted.durable:
-            text = f"subscription {wanted.subscription!r} exists, and is not of that durability"
+            cursor = Cursor(self._start(asked))
+            subscription = self._add_subscription(name, kind, cursor, durable=durable)
+            if durable:
+                self.log.save(name, cursor)
+        elif subscription.durable != durable:
+            text = f"subscription {name!r} exists, and is not of that durability"
             raise Refused(ServerError.NOT_ALLOWED, text)
-        subscription.add(consumer, wanted.kind)
+        subscription.add(consumer, kind)
         return subscription
 
     def leave(self, subscription: Subscription, consumer: Consumer) -> None:
@@ -150,39 +124,35 @@ class ServedTopic:
         """End a subscription.
 
         Raises:
-            Refused: others are connected to it.
+            Refused: it has other consumers.
         """
         if subscription.consumers != [consumer]:
             text = f"subscription {subscription.name!r} has other consumers"
             raise Refused(ServerError.CONSUMER_BUSY, text)
         subscription.remove(consumer)
         del self.subscriptions[subscription.name]
-        self._log.forget(subscription.name)
+        self.log.forget(subscription.name)
 
     def seek(self, subscription: Subscription, to: Position | None, publish_time_ms: int) -> None:
         """Set a subscription to a message id, or to a time if there is none."""
-        at = self._log.number_at(publish_time_ms) if to is None else self._log.number(to)
+        at = self.log.number_at(publish_time_ms) if to is None else self.log.number(to)
         subscription.seek(at)
-
-    def number(self, position: Position) -> int | None:
-        """Return the number of the entry with this message id, None if it is gone."""
-        return self._log.holds(position)
 
     def last_message(self) -> tuple[Position, int]:
         """Return the newest message id and batch index; (-1, -1) and -1 when there is none."""
-        end = self._log.end_number
-        if end == self._log.first_number:
-            return Position(-1, -1), -1
-        last = self._log.read(end - 1)
+        end = self.log.end_number
+        if end == self.log.first_number:
+            return _NO_POSITION, -1
+        last = self.log.read(end - 1)
         return last.position, last.messages - 1 if last.messages > 1 else -1
 
     def mark_delete_position(self, subscription: Subscription) -> Position:
-        """Return the last message id up to which all is acknowledged."""
+        """Return the last message id up to which all messages are acknowledged."""
         below = subscription.cursor.acked_below
-        return self._log.position(below - 1) if below > self._log.first_number else Position(-1, -1)
+        return self.log.position(below - 1) if below > self.log.first_number else _NO_POSITION
 
     def save(self) -> None:
-        """Write down how far subscriptions have come, where that changed.
+        """Save the cursors that changed.
 
         Raises:
             Fenced, OSError: see `TopicLog.save`.
@@ -190,31 +160,41 @@ class ServedTopic:
         for subscription in self.subscriptions.values():
             if subscription.dirty:
                 subscription.dirty = False
-                self._log.save(subscription.name, subscription.cursor)
+                self.log.save(subscription.name, subscription.cursor)
 
     def close(self) -> None:
-        """Obey nothing any more; write down what is known, if the log is still ours."""
+        """Close the log, and save the cursors if no newer owner has opened it."""
         self.closed = True
         try:
             with suppress(Fenced):
                 self.save()
         finally:
-            self._log.close()
+            self.log.close()
+
+    def close_clients(self, broker_url: str | None = None) -> None:
+        """Close all clients of a closed topic; they reconnect at ``broker_url`` if it is known."""
+        for producer in self.producers.values():
+            producer.close(broker_url)
+        for consumer in self.consumers:
+            consumer.close(broker_url)
+        self.producers.clear()
+        self.subscriptions.clear()
 
     def _add_subscription(
         self, name: str, kind: SubscriptionType, cursor: Cursor, *, durable: bool
     ) -> Subscription:
-        made = Subscription(
-            name, kind, self._log, cursor, durable=durable, delivered=self._delivered
+        made = self.subscriptions[name] = Subscription(
+            name, kind, self.log, cursor, durable=durable, delivered=self._delivered
         )
-        made.dirty = False
-        self.subscriptions[name] = made
         return made
 
-    def _start(self, wanted: Wanted) -> int:
-        """Return where a new subscription begins; after a start message, unless inside a batch."""
-        if wanted.start is None:
-            return self._log.first_number if wanted.earliest else self._log.end_number
-        number = self._log.number(wanted.start)
-        held = self._log.holds(wanted.start) is not None
-        return number + 1 if held and not wanted.start_inside else number
+    def _start(self, asked: Any) -> int:
+        """Return the first entry of a new subscription: after a start message, or at one end."""
+        if not asked.HasField("start_message_id"):
+            earliest = asked.initial_position == _EARLIEST
+            return self.log.first_number if earliest else self.log.end_number
+        position = Position.of(asked.start_message_id)
+        number = self.log.number(position)
+        # The entry of a message in a batch is delivered again; the client skips its beginning.
+        whole = asked.start_message_id.batch_index < 0
+        return number + 1 if whole and self.log.holds(position) is not None else number

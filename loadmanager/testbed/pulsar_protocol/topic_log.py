@@ -1,49 +1,66 @@
-"""The log of one topic: its messages, and how far each subscription has come.
+"""The log of one topic: its messages, and how far each subscription has consumed them.
 
-It models what BookKeeper does for a real broker: brokers of one machine share the folder,
-and at any time the newest owner alone can append (see `segments`). A message id is the
-fencing token its segment was written under and a number that counts on under that token.
-How far a subscription has come is written into the same log, so it is fenced with it.
+It models what BookKeeper does for a real broker: the brokers of one machine share the folder, and
+at any time only the newest owner can append (see `segments`). A message id consists of the fencing
+token under which its segment was written, and of a number that counts on under that token. The
+positions of subscriptions are written to the same log, so they are fenced with it.
+
+The header of each segment has the sizes of the segments before it, as they were when they were
+read. What a fenced owner wrote after that was never acknowledged, and every later owner ignores it
+as the first one did: otherwise entries would appear in the middle of the log.
 """
 
 import json
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.testbed.pulsar_protocol.cursor import Cursor
-from loadmanager.testbed.pulsar_protocol.recovery import Recovered, Segment, header, recover
 from loadmanager.testbed.pulsar_protocol.segments import (
     Fenced,
     RecordKind,
     SegmentName,
     Writer,
     names_in,
+    records_of,
+    seal,
 )
 
 ROLL_BYTES: Final = 4 * 1024 * 1024
 MAX_LOG_BYTES: Final = 256 * 1024 * 1024
 _MAX_RANGES: Final = 10_000
 _FACTS: Final = Struct(">QI")
+_SIGN: Final = 2**63
 
 
 class LogFull(LoadManagerError):
-    """The topic holds as much unconsumed content as one topic may."""
+    """The topic has as much unconsumed content as one topic may have."""
 
 
 class Position(NamedTuple):
-    """A message id: they sort as the log runs."""
+    """A message id; they sort in the order of the log."""
 
     ledger: int
     entry: int
 
+    @classmethod
+    def of(cls, message_id: Any) -> Self:
+        """Return the position of a message id; clients send -1, "the earliest", as unsigned."""
+        numbers = message_id.ledger_id, message_id.entry_id
+        return cls(*(one - 2 * _SIGN if one >= _SIGN else one for one in numbers))
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The fields of the message id."""
+        return {"ledger_id": self.ledger % (2 * _SIGN), "entry_id": self.entry % (2 * _SIGN)}
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one send put into the log: a message, or a batch of them."""
+    """What one send appended to the log: a message, or a batch of them."""
 
     position: Position
     publish_time_ms: int
@@ -51,14 +68,38 @@ class Entry:
     payload: bytes
 
 
-class TopicLog:
-    """One topic's log, opened for writing under ``token``.
+@dataclass(slots=True)
+class _Segment:
+    """One file. Its first entry is ``first_number`` in the log, ``first_entry`` in its ledger.
 
-    Entries are numbered from 0, the oldest there was at the opening.
+    ``entries`` are the offset and length of each.
+    """
+
+    name: SegmentName
+    first_number: int
+    first_entry: int = 0
+    size_bytes: int = 0
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def end_number(self) -> int:
+        """The number in the log after its last entry."""
+        return self.first_number + len(self.entries)
+
+    @property
+    def end_entry(self) -> int:
+        """The number in the ledger after its last entry."""
+        return self.first_entry + len(self.entries)
+
+
+class TopicLog:
+    """The log of one topic, opened for writing under ``token``.
+
+    Entries are numbered from 0, the oldest one that was kept at the opening.
 
     Raises:
-        Fenced: on construction, and in all that writes: a newer owner has the log.
-        OSError: the disk cannot be read or written.
+        Fenced: on construction, and in all methods that write: a newer owner has the log.
+        OSError: the files cannot be read or written.
     """
 
     def __init__(
@@ -74,21 +115,18 @@ class TopicLog:
         self._max_bytes = max_bytes
         self.full = False
         """Whether the last append found no room."""
+        self._segments: list[_Segment] = []
+        self._saved: dict[str, dict[str, Any]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         before = names_in(folder)
         opening = 1 + max((name.opening for name in before if name.token == token), default=0)
         self._writer = Writer(folder, SegmentName(token, opening, 0))
-        self._held = Recovered()
         try:
-            self._held = recover(folder, self._writer.name)
+            self._recover()
             self._begin_segment()
         except BaseException:
             self._writer.close()
             raise
-
-    @property
-    def _segments(self) -> list[Segment]:
-        return self._held.segments
 
     @property
     def first_number(self) -> int:
@@ -102,41 +140,38 @@ class TopicLog:
 
     @property
     def cursors(self) -> dict[str, Cursor]:
-        """The subscriptions that are kept, as they were saved last."""
-        return {name: self._cursor_of(saved) for name, saved in self._held.saved.items()}
+        """The saved subscriptions, as of the last `save`."""
+        return {name: self._cursor_of(saved) for name, saved in self._saved.items()}
 
     def append(self, publish_time_ms: int, messages: int, payload: bytes) -> Entry:
-        """Append an entry; once this returns it may be acknowledged.
+        """Append an entry; after the return it may be acknowledged.
 
         Raises:
-            LogFull: too much is unconsumed.
+            LogFull: too much is not consumed.
         """
         self._make_room(len(payload))
         facts = _FACTS.pack(publish_time_ms, messages)
         offset = self._append(RecordKind.ENTRY, facts, payload)
-        segment = self._segments[-1]
-        number = segment.end_number
-        segment.offsets.append(offset)
-        segment.lengths.append(_FACTS.size + len(payload))
+        number = self.end_number
+        self._segments[-1].entries.append((offset, _FACTS.size + len(payload)))
         return Entry(self.position(number), publish_time_ms, messages, payload)
 
     def read(self, number: int) -> Entry:
-        """Return the entry with this number, which must be one that is kept."""
+        """Return the entry with this number, which must be kept."""
         data = self._read(number)
         publish_time_ms, messages = _FACTS.unpack_from(data)
         return Entry(self.position(number), publish_time_ms, messages, data[_FACTS.size :])
 
     def position(self, number: int) -> Position:
-        """Return the message id of the entry with this number, be it there or the next one."""
+        """Return the message id of the entry with this number, which may be the next one."""
         segment = self._segment_of(number)
-        entry = segment.first_entry + number - segment.first_number
-        return Position(segment.name.token, entry)
+        return Position(segment.name.token, segment.first_entry + number - segment.first_number)
 
     def number(self, position: Position) -> int:
-        """Return the first entry that is kept whose message id is not before ``position``."""
+        """Return the first kept entry whose message id is not before ``position``."""
         for segment in self._segments:
             token = segment.name.token
-            if position < (token, segment.first_entry + len(segment.offsets)):
+            if position < (token, segment.end_entry):
                 skipped = position.entry - segment.first_entry if position.ledger == token else 0
                 return segment.first_number + max(0, skipped)
         return self.end_number
@@ -156,34 +191,75 @@ class TopicLog:
         return number if found else None
 
     def save(self, name: str, cursor: Cursor) -> None:
-        """Write down how far a subscription has come."""
+        """Write what a subscription has acknowledged."""
         below = self.position(max(cursor.acked_below, self.first_number))
         ranges = [
             [*self.position(first), last - first + 1]
             for first, last in cursor.ranges(_MAX_RANGES)
             if first >= self.first_number
         ]
-        self._held.saved[name] = {"name": name, "below": [*below], "acked": ranges}
-        self._append(RecordKind.CURSOR, json.dumps(self._held.saved[name]).encode())
+        self._saved[name] = {"name": name, "below": [*below], "acked": ranges}
+        self._append(RecordKind.CURSOR, json.dumps(self._saved[name]).encode())
         self._trim()
 
     def forget(self, name: str) -> None:
-        """Write down that there is no such subscription any more."""
-        if self._held.saved.pop(name, None) is not None:
+        """Write that a subscription does not exist any more."""
+        if self._saved.pop(name, None) is not None:
             self._append(RecordKind.CURSOR_GONE, name.encode())
 
     def close(self) -> None:
         """Close the file; what was appended stays for the next owner."""
         self._writer.close()
 
+    def _recover(self) -> None:
+        """Seal the segments before the writer's, and read them."""
+        contents: dict[SegmentName, bytes] = {}
+        for name in names_in(self._folder):
+            if name < self._writer.name:
+                try:
+                    contents[name] = seal(self._folder / str(name))
+                except FileNotFoundError:
+                    # It was consumed, and its owner has just dropped it.
+                    continue
+        # The first owner that reads a segment records how much of it counts.
+        sizes: dict[str, int] = {}
+        for data in contents.values():
+            first = next(records_of(data), None)
+            if first is not None and first.kind is RecordKind.HEADER:
+                sizes = json.loads(first.body)["sizes"] | sizes
+        for name, data in contents.items():
+            self._replay(name, data[: sizes.get(str(name))])
+
+    def _replay(self, name: SegmentName, data: bytes) -> None:
+        segment = _Segment(name, self.end_number if self._segments else 0, size_bytes=len(data))
+        for kind, body, offset in records_of(data):
+            if kind is RecordKind.ENTRY:
+                segment.entries.append((offset, len(body)))
+            elif kind is RecordKind.HEADER:
+                document = json.loads(body)
+                segment.first_entry, self._saved = document["first"], document["cursors"]
+            elif kind is RecordKind.CURSOR:
+                saved = json.loads(body)
+                self._saved[saved["name"]] = saved
+            else:
+                self._saved.pop(body.decode(), None)
+        if segment.entries:
+            self._segments.append(segment)
+
     def _begin_segment(self) -> None:
-        """Begin the writer's file; drop those that have nothing in them any more."""
+        """Begin the writer's file, and delete those without entries.
+
+        The header is one record: a file that was begun and not finished must not hide what earlier
+        ones say.
+        """
         name, segments = self._writer.name, self._segments
         before = segments[-1] if segments else None
-        goes_on = before is not None and before.name.token == name.token
-        first_entry = before.first_entry + len(before.offsets) if before and goes_on else 0
-        self._writer.append(RecordKind.HEADER, header(first_entry, self._held))
-        segments.append(Segment(name, before.end_number if before else 0, first_entry, 0))
+        continued = before is not None and before.name.token == name.token
+        first_entry = before.end_entry if before and continued else 0
+        sizes = {str(one.name): one.size_bytes for one in segments}
+        header = {"first": first_entry, "cursors": self._saved, "sizes": sizes}
+        self._writer.append(RecordKind.HEADER, json.dumps(header).encode())
+        segments.append(_Segment(name, before.end_number if before else 0, first_entry))
         self._trim()
         named = {one.name for one in segments}
         for empty in names_in(self._folder):
@@ -192,21 +268,18 @@ class TopicLog:
 
     def _append(self, kind: RecordKind, *parts: bytes) -> int:
         if self._writer.size_bytes > self._roll_bytes:
-            self._roll()
+            name = self._writer.name
+            following = Writer(self._folder, name._replace(number=name.number + 1))
+            self._writer.close()
+            self._writer = following
+            self._begin_segment()
         offset = self._writer.append(kind, *parts)
         self._segments[-1].size_bytes = self._writer.size_bytes
         return offset
 
-    def _roll(self) -> None:
-        name = self._writer.name
-        following = Writer(self._folder, SegmentName(name.token, name.opening, name.number + 1))
-        self._writer.close()
-        self._writer = following
-        self._begin_segment()
-
     def _make_room(self, payload_bytes: int) -> None:
         while sum(one.size_bytes for one in self._segments) + payload_bytes > self._max_bytes:
-            if self._held.saved or len(self._segments) == 1:
+            if self._saved or len(self._segments) == 1:
                 self.full = True
                 raise LogFull(f"{self._folder}: {self._max_bytes} bytes are not consumed")
             self._drop_first()
@@ -214,11 +287,11 @@ class TopicLog:
     def _trim(self) -> None:
         """Drop the files whose entries all subscriptions have acknowledged.
 
-        Without any subscription all is kept for the first that comes, up to the log's bound.
+        Without subscriptions all entries are kept for the first one, up to the limit of the log.
         """
-        if not self._held.saved:
+        if not self._saved:
             return
-        needed = min(self.number(Position(*saved["below"])) for saved in self._held.saved.values())
+        needed = min(self.number(Position(*saved["below"])) for saved in self._saved.values())
         while len(self._segments) > 1 and self._segments[0].end_number <= needed:
             self._drop_first()
 
@@ -228,16 +301,15 @@ class TopicLog:
 
     def _read(self, number: int, length: int | None = None) -> bytes:
         segment = self._segment_of(number)
-        index = number - segment.first_number
-        offset = segment.offsets[index]
-        length = segment.lengths[index] if length is None else length
+        offset, whole = segment.entries[number - segment.first_number]
+        length = whole if length is None else length
         if segment is self._segments[-1]:
             return self._writer.read(offset, length)
         with (self._folder / str(segment.name)).open("rb") as file:
             file.seek(offset)
             return file.read(length)
 
-    def _segment_of(self, number: int) -> Segment:
+    def _segment_of(self, number: int) -> _Segment:
         index = bisect_right(self._segments, number, key=lambda one: one.first_number)
         return self._segments[max(0, index - 1)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, serve
 
 
@@ -29,7 +29,7 @@ class ServedBroker:
     """The in-memory broker behind HTTP on a free loopback port."""
 
     url: str
-    running: RunningBroker
+    running: MemoryBroker
     stopping: asyncio.Event
     changes: list[Change] = field(default_factory=list)
 
@@ -44,11 +44,11 @@ async def _served_broker(
     listening = socket.create_server(("127.0.0.1", port))
     changes: list[Change] = []
     name = f"127.0.0.1:{listening.getsockname()[1]}"
-    running = RunningBroker(
+    running = MemoryBroker(
         broker=name, incarnation=incarnation, clock_s=clock_s, record=changes.append
     )
     served = ServedBroker(f"http://{name}", running, asyncio.Event(), changes)
-    settings = ServerOptions(incarnation=incarnation, **options)  # type: ignore[arg-type] # tests name the options
+    settings = ServerOptions(**options)  # type: ignore[arg-type] # tests name the options
     with listening:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(running, listening, settings, served.stopping))

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,7 @@ from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
 from loadmanager.testbed.broker.in_process import InProcessBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
 from loadmanager.testbed.broker.serving_set import Ticket
 
@@ -27,27 +28,12 @@ EPOCH = 2**60 + 1
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
-class Publisher(Protocol):
-    """The broker as its clients see it."""
-
-    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
-        """Take a request into service."""
-
-    def finish_publish(
-        self, ticket: Ticket, *, producer: str, payload_bytes: int
-    ) -> Accepted | PublishRefused:
-        """Take its message."""
-
-    def abandon(self, ticket: Ticket) -> None:
-        """End it without its message."""
-
-
 @dataclass(slots=True)
 class Pair:
     """A control and the broker behind it."""
 
     control: BrokerControl
-    broker: Publisher
+    broker: MemoryBroker
 
     async def lease(self, until_s: float) -> BrokerState:
         """Extend the lease by the clock that the broker tells now."""
@@ -71,7 +57,7 @@ async def pair(
 ) -> AsyncIterator[Pair]:
     if request.param == "in_process":
         fake = InProcessBroker(clock)
-        yield Pair(fake, fake)
+        yield Pair(fake, fake.process)
         return
     async with serve_broker(clock) as served:
         control = HttpBrokerControl(served.url, timeout_s=30.0)

@@ -294,7 +294,7 @@ async def test_a_message_under_way_at_a_stop_is_not_taken(
     async with serve_broker(clock, cpu_s_per_message=0.2) as served:
         give_bundle(served)
         post = asyncio.create_task(asked("POST", served.url + TOPIC_PATH))
-        await eventually(lambda: any(one.in_service for one in served.running._machine._serving))
+        await eventually(lambda: any(one.in_service for one in served.running._serving))
         served.running.stop()
         status, _, _ = await post
     assert status == 503
@@ -306,7 +306,7 @@ async def test_a_stop_does_not_wait_for_a_message_that_takes_long(
     async with serve_broker(clock, cpu_s_per_message=60, shutdown_s=0.05) as served:
         give_bundle(served)
         post = asyncio.create_task(asked("POST", served.url + TOPIC_PATH))
-        await eventually(lambda: any(one.in_service for one in served.running._machine._serving))
+        await eventually(lambda: any(one.in_service for one in served.running._serving))
     with pytest.raises(aiohttp.ClientError):
         await post
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.testbed.broker.traffic import BundleTraffic, Clients
+from loadmanager.testbed.broker.traffic import BundleTraffic
 
 
 def add(traffic: BundleTraffic, now_s: float, topic: str = "t", producer: str = "p") -> None:
@@ -138,10 +138,10 @@ def test_what_goes_out_is_told_beside_what_comes_in() -> None:
 
 def test_connected_clients_count_for_as_long_as_they_are() -> None:
     traffic = BundleTraffic(2.0, since_s=0.0)
-    traffic.connected(parse_topic("t/n/a"), Clients(2, 1))
-    traffic.connected(parse_topic("t/n/b"), Clients(1, 4))
+    traffic.connected(parse_topic("t/n/a"), producers=2, consumers=1)
+    traffic.connected(parse_topic("t/n/b"), producers=1, consumers=4)
     stats = traffic.stats(1000.0)
     assert (stats.topics, stats.producers, stats.consumers) == (2, 3, 5)
-    traffic.connected(parse_topic("t/n/b"), Clients(0, 0))
+    traffic.connected(parse_topic("t/n/b"), producers=0, consumers=0)
     stats = traffic.stats(1000.0)
     assert (stats.topics, stats.producers, stats.consumers) == (2, 2, 1)

@@ -11,7 +11,7 @@ from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
 from loadmanager.config import BrokerSettings
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports import BrokerRefused, StaleAgent
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, broker_application
 
 SHOWN = "a-secret-of-some-length"
@@ -38,10 +38,10 @@ WRONG: tuple[list[tuple[str, str]], ...] = (
 def served() -> TestServer:
     """Return the reference broker with a secret, not started yet."""
     clock_s = 100.0
-    broker = RunningBroker(
+    broker = MemoryBroker(
         broker="b:1", incarnation="one", clock_s=lambda: clock_s, record=lambda _: None
     )
-    options = ServerOptions(incarnation="one", control_secret=SHOWN)
+    options = ServerOptions(control_secret=SHOWN)
     return TestServer(broker_application(broker, options))
 
 

@@ -1,6 +1,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from timed_broker import TimedBroker
 
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
@@ -17,7 +18,6 @@ from loadmanager.testbed.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import (
     Accepted,
     NotNow,
@@ -46,38 +46,31 @@ class Recorder:
         self.changes.append(change)
 
 
-def new_broker(record: Recorder | None = None) -> MemoryBroker:
-    return MemoryBroker(
-        broker="b1:8080",
-        incarnation="i1",
-        hash_name="murmur3",
-        window_s=2.0,
-        record=record or Recorder(),
-        now_s=100.0,
-    )
+def new_broker(record: Recorder | None = None) -> TimedBroker:
+    return TimedBroker(record or Recorder(), now_s=100.0)
 
 
-def loaded_broker(record: Recorder | None = None, bundle: BundleId = WHOLE) -> MemoryBroker:
+def loaded_broker(record: Recorder | None = None, bundle: BundleId = WHOLE) -> TimedBroker:
     """Return a broker that serves ``bundle`` for agent 1 with token 7 until 110."""
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
-    broker.load(bundle, agent_epoch=1, fencing_token=7, now_s=101.0)
+    broker.at(100.0).renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1")
+    broker.at(101.0).load(bundle, agent_epoch=1, fencing_token=7)
     return broker
 
 
-def in_service(broker: MemoryBroker, now_s: float) -> Ticket:
-    ticket = broker.begin_publish(TOPIC, now_s)
+def in_service(broker: TimedBroker, now_s: float) -> Ticket:
+    ticket = broker.at(now_s).begin_publish(TOPIC)
     assert isinstance(ticket, Ticket)
     return ticket
 
 
 def publish(
-    broker: MemoryBroker, now_s: float, topic: TopicName = TOPIC
+    broker: TimedBroker, now_s: float, topic: TopicName = TOPIC
 ) -> Accepted | PublishRefused:
-    ticket = broker.begin_publish(topic, now_s)
+    ticket = broker.at(now_s).begin_publish(topic)
     if isinstance(ticket, PublishRefused):
         return ticket
-    return broker.finish_publish(ticket, producer="p", payload_bytes=10, now_s=now_s)
+    return broker.at(now_s).finish_publish(ticket, producer="p", payload_bytes=10)
 
 
 def refusal(outcome: Ticket | Accepted | PublishRefused) -> PublishRefusal | None:
@@ -87,7 +80,7 @@ def refusal(outcome: Ticket | Accepted | PublishRefused) -> PublishRefusal | Non
 def test_a_new_broker_serves_nothing_and_has_no_lease() -> None:
     record = Recorder()
     broker = new_broker(record)
-    assert broker.state(101.0) == BrokerState(incarnation="i1", clock_s=101.0, serving={})
+    assert broker.at(101.0).state() == BrokerState(incarnation="i1", clock_s=101.0, serving={})
     assert broker.next_expiry_s is None
     assert refusal(publish(broker, 101.0)) is PublishRefusal.NO_LEASE
     assert record.changes == [Started(at_s=100.0, broker="b1:8080", incarnation="i1")]
@@ -96,20 +89,20 @@ def test_a_new_broker_serves_nothing_and_has_no_lease() -> None:
 def test_a_loaded_bundle_takes_messages_under_its_token() -> None:
     broker = loaded_broker()
     assert publish(broker, 102.0) == Accepted(bundle=WHOLE, fencing_token=7, clock_s=102.0)
-    assert broker.state(102.0).serving == {WHOLE: 7}
+    assert broker.at(102.0).state().serving == {WHOLE: 7}
 
 
 def test_load_without_a_lease_is_refused() -> None:
     broker = new_broker()
     with pytest.raises(NotNow, match="agent epoch 1 has no valid lease"):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=100.0)
+        broker.at(100.0).load(WHOLE, agent_epoch=1, fencing_token=7)
 
 
 def test_a_lease_that_ran_out_ends_everything_at_the_time_it_ran_out() -> None:
     record = Recorder()
     broker = loaded_broker(record)
     assert refusal(publish(broker, 115.0)) is PublishRefusal.NO_LEASE
-    assert broker.state(115.0).serving == {}
+    assert broker.at(115.0).state().serving == {}
     assert record.changes[-2:] == [
         LeaseLost(at_s=115.0, agent_epoch=1, until_s=110.0),
         ServingEnded(
@@ -133,78 +126,77 @@ def test_at_the_very_end_of_its_lease_a_broker_serves_no_more() -> None:
 def test_what_a_lost_lease_ended_must_be_loaded_again() -> None:
     broker = loaded_broker()
     assert (
-        broker.renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1", now_s=120.0).serving
-        == {}
+        broker.at(120.0).renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1").serving == {}
     )
     assert refusal(publish(broker, 121.0)) is PublishRefusal.NOT_SERVED
-    broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=122.0)
+    broker.at(122.0).load(WHOLE, agent_epoch=1, fencing_token=7)
     assert refusal(publish(broker, 123.0)) is None
 
 
 def test_a_message_begun_within_the_lease_is_not_taken_after_it() -> None:
     broker = loaded_broker()
     ticket = in_service(broker, 109.9)
-    outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=110.1)
+    outcome = broker.at(110.1).finish_publish(ticket, producer="p", payload_bytes=1)
     assert refusal(outcome) is PublishRefusal.NO_LEASE
 
 
 def test_a_renewal_never_shortens_a_lease() -> None:
     broker = loaded_broker()
-    broker.renew_lease(agent_epoch=1, until_s=105.0, incarnation="i1", now_s=102.0)
-    broker.renew_lease(agent_epoch=1, until_s=None, incarnation=None, now_s=102.0)
+    broker.at(102.0).renew_lease(agent_epoch=1, until_s=105.0, incarnation="i1")
+    broker.at(102.0).renew_lease(agent_epoch=1, until_s=None, incarnation=None)
     assert broker.next_expiry_s == 110.0
 
 
 def test_a_renewal_that_arrives_after_its_own_end_gives_no_lease() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=100.0, incarnation="i1", now_s=100.0)
+    broker.at(100.0).renew_lease(agent_epoch=1, until_s=100.0, incarnation="i1")
     assert broker.next_expiry_s is None
     assert len(record.changes) == 1
 
 
 def test_a_renewal_is_recorded() -> None:
     record = Recorder()
-    new_broker(record).renew_lease(agent_epoch=4, until_s=105.0, incarnation="i1", now_s=101.0)
+    new_broker(record).at(101.0).renew_lease(agent_epoch=4, until_s=105.0, incarnation="i1")
     assert record.changes[-1] == LeaseGranted(at_s=101.0, agent_epoch=4, until_s=105.0)
 
 
 def test_an_older_agent_is_obeyed_no_more() -> None:
     broker = loaded_broker()
-    broker.renew_lease(agent_epoch=2, until_s=None, incarnation=None, now_s=102.0)
+    broker.at(102.0).renew_lease(agent_epoch=2, until_s=None, incarnation=None)
     with pytest.raises(StaleAgent, match="agent epoch 1 is older than 2"):
-        broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1", now_s=103.0)
+        broker.at(103.0).renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1")
     with pytest.raises(StaleAgent):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=9, now_s=103.0)
+        broker.at(103.0).load(WHOLE, agent_epoch=1, fencing_token=9)
     with pytest.raises(StaleAgent):
-        broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
-    assert broker.state(103.0).serving == {WHOLE: 7}
+        broker.at(103.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
+    assert broker.at(103.0).state().serving == {WHOLE: 7}
 
 
 def test_a_new_agent_extends_only_what_it_loaded_itself() -> None:
     broker = loaded_broker(bundle=LOWER)
-    broker.renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1", now_s=102.0)
-    broker.load(UPPER, agent_epoch=2, fencing_token=8, now_s=103.0)
-    assert broker.state(109.0).serving == {LOWER: 7, UPPER: 8}
-    assert broker.state(110.0).serving == {UPPER: 8}
+    broker.at(102.0).renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1")
+    broker.at(103.0).load(UPPER, agent_epoch=2, fencing_token=8)
+    assert broker.at(109.0).state().serving == {LOWER: 7, UPPER: 8}
+    assert broker.at(110.0).state().serving == {UPPER: 8}
 
 
 def test_a_new_agent_does_not_inherit_the_longer_lease_of_the_old_one() -> None:
     broker = loaded_broker(bundle=LOWER)
-    broker.renew_lease(agent_epoch=2, until_s=105.0, incarnation="i1", now_s=102.0)
-    broker.load(UPPER, agent_epoch=2, fencing_token=8, now_s=103.0)
-    assert broker.state(106.0).serving == {LOWER: 7}
+    broker.at(102.0).renew_lease(agent_epoch=2, until_s=105.0, incarnation="i1")
+    broker.at(103.0).load(UPPER, agent_epoch=2, fencing_token=8)
+    assert broker.at(106.0).state().serving == {LOWER: 7}
 
 
 def test_a_new_agent_takes_a_bundle_over_without_a_gap() -> None:
     record = Recorder()
     broker = loaded_broker(record)
-    broker.renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1", now_s=102.0)
+    broker.at(102.0).renew_lease(agent_epoch=2, until_s=130.0, incarnation="i1")
     ticket = in_service(broker, 102.5)
-    broker.load(WHOLE, agent_epoch=2, fencing_token=8, now_s=103.0)
-    outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=104.0)
+    broker.at(103.0).load(WHOLE, agent_epoch=2, fencing_token=8)
+    outcome = broker.at(104.0).finish_publish(ticket, producer="p", payload_bytes=1)
     assert outcome == Accepted(bundle=WHOLE, fencing_token=8, clock_s=104.0)
-    assert broker.state(115.0).serving == {WHOLE: 8}
+    assert broker.at(115.0).state().serving == {WHOLE: 8}
     assert record.changes[4:6] == [
         ServingEnded(
             at_s=103.0,
@@ -224,15 +216,15 @@ def test_loading_what_is_loaded_with_this_token_changes_nothing() -> None:
     broker = loaded_broker(record)
     publish(broker, 101.5)
     before = [*record.changes]
-    broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=102.0)
+    broker.at(102.0).load(WHOLE, agent_epoch=1, fencing_token=7)
     assert record.changes == before
-    assert broker.stats(102.0).bundles[WHOLE].topics == 1
+    assert broker.at(102.0).stats().bundles[WHOLE].topics == 1
 
 
 def test_an_idle_bundle_is_unloaded_at_once() -> None:
     record = Recorder()
     broker = loaded_broker(record)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
+    broker.at(103.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
     assert not broker.serves(WHOLE)
     assert record.changes[-2:] == [
         UnloadBegun(at_s=103.0, bundle=WHOLE, fencing_token=7),
@@ -251,7 +243,7 @@ def test_an_idle_bundle_is_unloaded_at_once() -> None:
 def test_unloading_what_is_not_loaded_is_fine() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
+    broker.at(103.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
     assert len(record.changes) == 1
 
 
@@ -259,13 +251,13 @@ def test_an_unload_ends_with_the_last_request_in_service() -> None:
     record = Recorder()
     broker = loaded_broker(record)
     first, second = in_service(broker, 102.0), in_service(broker, 102.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.1)
+    broker.at(103.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
+    broker.at(103.1).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
     assert refusal(publish(broker, 103.2)) is PublishRefusal.NOT_SERVED
-    outcome = broker.finish_publish(first, producer="p", payload_bytes=1, now_s=104.0)
+    outcome = broker.at(104.0).finish_publish(first, producer="p", payload_bytes=1)
     assert refusal(outcome) is None
     assert broker.serves(WHOLE)
-    broker.abandon(second, 105.0)
+    broker.at(105.0).abandon(second)
     assert not broker.serves(WHOLE)
     assert [type(change) for change in record.changes[3:]] == [UnloadBegun, ServingEnded]
     ended = record.changes[-1]
@@ -275,35 +267,36 @@ def test_an_unload_ends_with_the_last_request_in_service() -> None:
 
 def test_an_abandoned_request_leaves_an_open_bundle_open() -> None:
     broker = loaded_broker()
-    broker.abandon(in_service(broker, 102.0), 103.0)
+    ticket = in_service(broker, 102.0)
+    broker.at(103.0).abandon(ticket)
     assert broker.serves(WHOLE)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=104.0)
+    broker.at(104.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
     assert not broker.serves(WHOLE)
 
 
 def test_loading_waits_for_an_unload_that_is_not_done() -> None:
     broker = loaded_broker()
     in_service(broker, 102.0)
-    broker.begin_unload(WHOLE, agent_epoch=1, fencing_token=7, now_s=103.0)
+    broker.at(103.0).begin_unload(WHOLE, agent_epoch=1, fencing_token=7)
     with pytest.raises(NotNow, match="still being unloaded"):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=8, now_s=104.0)
+        broker.at(104.0).load(WHOLE, agent_epoch=1, fencing_token=8)
 
 
 def test_a_request_of_an_earlier_load_does_not_count_for_a_later_one() -> None:
     broker = loaded_broker()
     ticket = in_service(broker, 109.0)
-    broker.renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1", now_s=111.0)
-    broker.load(WHOLE, agent_epoch=1, fencing_token=8, now_s=112.0)
-    outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=113.0)
+    broker.at(111.0).renew_lease(agent_epoch=1, until_s=130.0, incarnation="i1")
+    broker.at(112.0).load(WHOLE, agent_epoch=1, fencing_token=8)
+    outcome = broker.at(113.0).finish_publish(ticket, producer="p", payload_bytes=1)
     assert refusal(outcome) is PublishRefusal.NOT_SERVED
-    broker.abandon(ticket, 113.0)
-    assert broker.stats(113.0).bundles == {WHOLE: BundleStats()}
+    broker.at(113.0).abandon(ticket)
+    assert broker.at(113.0).stats().bundles == {WHOLE: BundleStats()}
 
 
 def test_halves_of_a_split_take_over_before_their_parent_is_gone() -> None:
     broker = loaded_broker()
-    broker.load(LOWER, agent_epoch=1, fencing_token=8, now_s=102.0)
-    broker.load(UPPER, agent_epoch=1, fencing_token=9, now_s=102.0)
+    broker.at(102.0).load(LOWER, agent_epoch=1, fencing_token=8)
+    broker.at(102.0).load(UPPER, agent_epoch=1, fencing_token=9)
     half = UPPER if position(TOPIC, "murmur3") >= 0x80000000 else LOWER
     outcome = publish(broker, 103.0)
     assert isinstance(outcome, Accepted)
@@ -321,20 +314,20 @@ def test_the_topics_of_another_namespace_are_not_served() -> None:
 
 def test_the_other_bundles_of_a_namespace_outlive_an_unload() -> None:
     broker = loaded_broker(bundle=LOWER)
-    broker.load(UPPER, agent_epoch=1, fencing_token=8, now_s=102.0)
-    broker.begin_unload(LOWER, agent_epoch=1, fencing_token=7, now_s=103.0)
-    assert broker.state(103.0).serving == {UPPER: 8}
+    broker.at(102.0).load(UPPER, agent_epoch=1, fencing_token=8)
+    broker.at(103.0).begin_unload(LOWER, agent_epoch=1, fencing_token=7)
+    assert broker.at(103.0).state().serving == {UPPER: 8}
 
 
 def test_a_stopped_broker_serves_nothing_and_obeys_nobody() -> None:
     record = Recorder()
     broker = loaded_broker(record)
     ticket = in_service(broker, 102.0)
-    broker.stop(103.0)
-    outcome = broker.finish_publish(ticket, producer="p", payload_bytes=1, now_s=103.0)
+    broker.at(103.0).stop()
+    outcome = broker.at(103.0).finish_publish(ticket, producer="p", payload_bytes=1)
     assert refusal(outcome) is PublishRefusal.NO_LEASE
     with pytest.raises(NotNow, match="stopping"):
-        broker.renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1", now_s=104.0)
+        broker.at(104.0).renew_lease(agent_epoch=1, until_s=200.0, incarnation="i1")
     assert [type(change) for change in record.changes[-2:]] == [ServingEnded, Stopped]
     assert record.changes[-1] == Stopped(at_s=103.0)
 
@@ -343,20 +336,20 @@ def test_stats_tell_the_traffic_of_what_is_served() -> None:
     broker = loaded_broker()
     for now_s in (102.0, 102.5):
         publish(broker, now_s)
-    stats = broker.stats(103.0)
+    stats = broker.at(103.0).stats()
     assert stats.window_s == 2.0
     assert stats.bundles[WHOLE].producers == 1
     assert stats.bundles[WHOLE].msgs_in_per_s > 0
-    assert broker.stats(110.0).bundles == {}
+    assert broker.at(110.0).stats().bundles == {}
 
 
 def test_a_load_that_cannot_be_recorded_does_not_happen() -> None:
     record = Recorder()
     broker = new_broker(record)
-    broker.renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1", now_s=100.0)
+    broker.at(100.0).renew_lease(agent_epoch=1, until_s=110.0, incarnation="i1")
     record.full = True
     with pytest.raises(OSError, match="disk full"):
-        broker.load(WHOLE, agent_epoch=1, fencing_token=7, now_s=101.0)
+        broker.at(101.0).load(WHOLE, agent_epoch=1, fencing_token=7)
     assert not broker.serves(WHOLE)
 
 
@@ -365,6 +358,6 @@ def test_a_lost_lease_that_cannot_be_recorded_ends_serving_all_the_same() -> Non
     broker = loaded_broker(record)
     record.full = True
     with pytest.raises(OSError, match="disk full"):
-        broker.expire(111.0)
+        broker.at(111.0).expire()
     assert not broker.serves(WHOLE)
     assert broker.next_expiry_s is None

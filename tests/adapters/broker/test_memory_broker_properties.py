@@ -7,11 +7,11 @@ from typing import Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timed_broker import TimedBroker
 
 from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
 from loadmanager.ports import BrokerRefused
 from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted
 from loadmanager.testbed.broker.serving_record import intervals_of
 from loadmanager.testbed.broker.serving_set import Ticket
@@ -36,46 +36,39 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Start the broker."""
-        self.broker = MemoryBroker(
-            broker="b:1",
-            incarnation="i",
-            hash_name="murmur3",
-            window_s=2.0,
-            record=self.changes.append,
-            now_s=0.0,
-        )
+        self.broker = TimedBroker(self.changes.append, now_s=0.0, incarnation="i")
 
     def renew(self, epoch: int, lease_s: float | None, incarnation: str | None) -> None:
         """Ask for a lease, and note on our own until when it can be valid at most."""
         until_s = None if lease_s is None else self.now_s + lease_s
-        self.broker.renew_lease(
-            agent_epoch=epoch, until_s=until_s, incarnation=incarnation, now_s=self.now_s
+        self.broker.at(self.now_s).renew_lease(
+            agent_epoch=epoch, until_s=until_s, incarnation=incarnation
         )
         if incarnation == "i":
             self.granted[epoch] = max(self.granted.get(epoch, 0.0), until_s or 0.0)
 
     def load(self, epoch: int, bundle: int, token: int) -> None:
         """Load one of three bundles."""
-        self.broker.load(BUNDLES[bundle], agent_epoch=epoch, fencing_token=token, now_s=self.now_s)
+        self.broker.at(self.now_s).load(BUNDLES[bundle], agent_epoch=epoch, fencing_token=token)
 
     def unload(self, epoch: int, bundle: int, token: int) -> None:
         """Unload one of three bundles, and note what is over when nobody refuses."""
         name = BUNDLES[bundle]
-        self.broker.begin_unload(name, agent_epoch=epoch, fencing_token=token, now_s=self.now_s)
+        self.broker.at(self.now_s).begin_unload(name, agent_epoch=epoch, fencing_token=token)
         if not self.broker.serves(name):
             self.ended[name] = max(self.ended.get(name, 0), token)
 
     def begin(self, topic: int) -> None:
         """Take a request into service, if it is to be had."""
-        ticket = self.broker.begin_publish(TOPICS[topic], self.now_s)
+        ticket = self.broker.at(self.now_s).begin_publish(TOPICS[topic])
         if isinstance(ticket, Ticket):
             self.tickets.append(ticket)
 
     def finish(self) -> None:
         """Finish the oldest request in service."""
         if self.tickets:
-            outcome = self.broker.finish_publish(
-                self.tickets.pop(0), producer="p", payload_bytes=1, now_s=self.now_s
+            outcome = self.broker.at(self.now_s).finish_publish(
+                self.tickets.pop(0), producer="p", payload_bytes=1
             )
             if isinstance(outcome, Accepted):
                 self.taken.append(outcome)
@@ -83,7 +76,7 @@ class Trial:
     def abandon(self) -> None:
         """Give up the newest request in service."""
         if self.tickets:
-            self.broker.abandon(self.tickets.pop(), self.now_s)
+            self.broker.at(self.now_s).abandon(self.tickets.pop())
 
 
 epochs = st.integers(1, 3)
@@ -115,7 +108,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
 
 
 def checked(trial: Trial) -> None:
-    serving = trial.broker.state(trial.now_s).serving
+    serving = trial.broker.at(trial.now_s).state().serving
     intervals = intervals_of(trial.changes, died_at_s=None)
     open_now = {
         one.bundle: one.fencing_token for one in intervals if one.start_s <= trial.now_s < one.end_s

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from timed_broker import TimedBroker
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import parse_bundle
@@ -14,17 +15,12 @@ from loadmanager.testbed.broker.changes import (
     LeaseGranted,
     LeaseLost,
     ServingEnded,
+    ServingInterval,
     Started,
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.serving_record import (
-    RecordFile,
-    ServingInterval,
-    intervals_of,
-    read_record,
-)
+from loadmanager.testbed.broker.serving_record import RecordFile, intervals_of, read_record
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 STARTED = Started(at_s=1.0, broker="b1:8080", incarnation="i1")
@@ -217,18 +213,11 @@ def test_no_changes_are_no_intervals() -> None:
 
 def test_a_record_broken_off_anywhere_never_shows_less_serving_than_there_was() -> None:
     changes: list[Change] = []
-    broker = MemoryBroker(
-        broker="b1:8080",
-        incarnation="i1",
-        hash_name="murmur3",
-        window_s=2.0,
-        record=changes.append,
-        now_s=0.0,
-    )
-    broker.renew_lease(agent_epoch=1, until_s=10.0, incarnation="i1", now_s=1.0)
-    broker.load(BUNDLE, agent_epoch=1, fencing_token=5, now_s=2.0)
-    broker.load(BUNDLE, agent_epoch=1, fencing_token=6, now_s=4.0)
-    broker.expire(12.0)
+    broker = TimedBroker(changes.append, now_s=0.0)
+    broker.at(1.0).renew_lease(agent_epoch=1, until_s=10.0, incarnation="i1")
+    broker.at(2.0).load(BUNDLE, agent_epoch=1, fencing_token=5)
+    broker.at(4.0).load(BUNDLE, agent_epoch=1, fencing_token=6)
+    broker.at(12.0).expire()
     # From the load on, each broken-off record covers 2.0 up to where it broke off.
     for length in range(3, len(changes) + 1):
         part = changes[:length]

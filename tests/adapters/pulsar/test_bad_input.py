@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_wire import House, Wire, metadata, open_house
+from pulsar_wire import BUNDLE, House, metadata, open_house
+from waiting import eventually
 
-from loadmanager.testbed.pulsar_protocol.connection import Connection
+from loadmanager.testbed.pulsar_protocol import connection
 from loadmanager.testbed.pulsar_protocol.fields import FIELDS, Command
 from loadmanager.testbed.pulsar_protocol.frames import MAX_FRAME_BYTES, encode_frame, encode_payload
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
@@ -184,27 +185,15 @@ async def test_exclusive_producers_and_transactions_are_refused_by_name(house: H
     assert (await wire.answer(Command.SEND_ERROR)).error == ServerError.NOT_ALLOWED
 
 
-async def test_a_client_that_answers_no_ping_is_cut_off() -> None:
-    ended = asyncio.Event()
-
-    class Idle:
-        async def obey(self, _frame: object) -> None: ...
-        def drop_producer(self, producer_id: int) -> None: ...
-        def drop_consumer(self, consumer_id: int) -> None: ...
-        def catch_up(self) -> None: ...
-        async def end(self) -> None:
-            ended.set()
-
-    async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await Connection(reader, writer, "x", ping_every_s=0.05).run(lambda _: Idle())
-
-    async with await asyncio.start_server(met, "127.0.0.1", 0) as server:
-        wire = await Wire.to(server.sockets[0].getsockname()[1])
-        await wire.shake_hands()
-        await wire.answer(Command.PING)
-        await wire.closed()
-        await ended.wait()
-        wire.writer.close()
+async def test_a_client_that_answers_no_ping_is_cut_off(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PING_EVERY_S", 0.05)
+    wire = await house.client()
+    await wire.create()
+    await wire.answer(Command.PING)
+    await wire.closed()
+    await eventually(lambda: house.broker.stats().bundles[BUNDLE].producers == 0)
 
 
 NUMBERS = st.one_of(st.integers(0, 3), st.integers(0, 2**63 - 1))

@@ -98,7 +98,7 @@ async def test_the_last_message_is_acknowledged_before_its_producer_is_closed(
     house.load(5)
     wire = await connected(house)
     wire.send(b"last")
-    (served,) = house.broker._machine._serving
+    (served,) = house.broker._serving
     await eventually(lambda: served.in_service)
     await house.unload(5, next_owner_url="pulsar://next:6650")
     await wire.answer(Command.CLOSE_PRODUCER)

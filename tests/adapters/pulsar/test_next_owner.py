@@ -17,7 +17,7 @@ from loadmanager.ports import BrokerRefused
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.changes import Change, ServingEnded
 from loadmanager.testbed.broker.in_process import InProcessBroker
-from loadmanager.testbed.broker.running_broker import RunningBroker
+from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, serve
 
 NEXT = "pulsar+ssl://next:6651"
@@ -30,11 +30,11 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
         if isinstance(change, ServingEnded):
             told.append(broker.next_owner_url(change.bundle))
 
-    broker = RunningBroker(broker="b:1", incarnation="one", clock_s=time.monotonic, record=record)
+    broker = MemoryBroker(broker="b:1", incarnation="one", clock_s=time.monotonic, record=record)
     stopping = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(broker, listening, ServerOptions(incarnation="one"), stopping))
+            tasks.create_task(serve(broker, listening, ServerOptions(), stopping))
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
             control = HttpBrokerControl(url, timeout_s=60)
             await control.renew_lease(

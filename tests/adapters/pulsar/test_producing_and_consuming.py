@@ -298,6 +298,6 @@ async def test_a_client_that_reads_nothing_is_sent_no_more_than_a_little(house: 
     big = b"x" * 500_000
     for _ in range(60):
         await producing.publish(big)
-    (connection,) = [one for one in house.server._connections if one.congested]
+    (connection,) = [one for one in house.server._running if one.congested]
     assert connection._writer.transport.get_write_buffer_size() < 5_000_000
     assert await contents(slow, 60) == [big] * 60

@@ -1,4 +1,4 @@
-"""What there is to show at one moment, how to join the demo, and the plain way to show it."""
+"""The state of a run at one time, how to join the cluster, and the display as plain lines."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,27 +8,23 @@ from typing import Final, Protocol, Self, TextIO
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.cluster import NAMESPACE, Cluster
 from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.figures import Journal, KillStory
-from loadmanager.testbed.demo.observation import ClusterLook
+from loadmanager.testbed.demo.figures import Journal, KillEffects
+from loadmanager.testbed.demo.samples import ClusterSample
 from loadmanager.testbed.demo.settings import DemoSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation:
-    """What is printed once the cluster is up; ``commands`` are ready to paste."""
+class JoinInstructions:
+    """How to join the running cluster; ``commands`` can be pasted into a terminal."""
 
     commands: Sequence[str]
     addresses: Sequence[tuple[str, str]]
 
     @classmethod
     def of(cls, settings: DemoSettings, cluster: Cluster) -> Self:
-        """Return how to join this cluster.
-
-        The sidecar that is asked is the last one that no ``--kill`` names.
-        """
+        """Return those of this cluster, at the last sidecar that no ``--kill`` names."""
         named = {kill.target for kill in settings.kills}
-        stays = [one for one in cluster.members if str(one.number) not in named]
-        url = stays[-1].sidecar_url
+        url = [one for one in cluster.members if str(one.number) not in named][-1].sidecar_url
         program = settings.program
         return cls(
             commands=(
@@ -50,7 +46,7 @@ class Invitation:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield all of it as lines of text."""
+        """Yield the lines of text."""
         yield "The cluster is up. Join it from another terminal:"
         yield from (f"  {command}" for command in self.commands)
         yield "Its addresses:"
@@ -61,20 +57,24 @@ LINE_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """The run at one moment. ``reports`` are the traffic generator's last two."""
+class RunState:
+    """A run at one time. ``reports`` are the last two of the traffic generator."""
 
     settings: DemoSettings
     names: Mapping[BrokerId, str]
     elapsed_s: float
-    look: ClusterLook
     journal: Journal
     reports: Sequence[TrafficReport]
-    kills: Sequence[KillStory] = ()
+    kills: Sequence[KillEffects] = ()
+
+    @property
+    def sample(self) -> ClusterSample:
+        """The last sample of the cluster."""
+        return self.journal.samples[-1]
 
     @property
     def errors(self) -> int:
-        """Lookups and messages that failed, since the start."""
+        """Failed lookups and messages since the start."""
         return self.reports[-1].lookup_errors + self.reports[-1].publish_errors
 
     @property
@@ -93,7 +93,7 @@ class Scene:
         return self._per_s(lambda report: report.lookups)
 
     def short(self, bundle: BundleId) -> str:
-        """Return the bundle's range alone: all are of one namespace."""
+        """Return the range of a bundle; all are of one namespace."""
         return bundle.rpartition("/")[2]
 
     def _per_s(self, count: Callable[[TrafficReport], int]) -> float:
@@ -101,51 +101,51 @@ class Scene:
         return (count(last) - count(first)) / max(0.001, last.at_s - first.at_s)
 
 
-class Show(Protocol):
-    """Where a run is shown while it goes on."""
+class Display(Protocol):
+    """Shows a run while it lasts."""
 
     def step(self, text: str) -> None:
-        """Show what is being waited for before the run begins."""
+        """Show a step of the start."""
 
-    def invite(self, invitation: Invitation) -> None:
-        """Print how to join the cluster, which is up now."""
+    def cluster_started(self, instructions: JoinInstructions) -> None:
+        """Show how to join the cluster."""
 
-    def update(self, scene: Scene) -> None:
-        """Show the run as it is now."""
+    def update(self, state: RunState) -> None:
+        """Show the current state."""
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
 
 
-class Shows:
-    """Several shows of the same run: the live one, and the log that stays."""
+class Displays:
+    """Several displays of the same run: for example a live one and a log file."""
 
-    def __init__(self, *shows: Show) -> None:
-        self._shows = shows
+    def __init__(self, *displays: Display) -> None:
+        self._displays = displays
 
     def step(self, text: str) -> None:
-        """Show everything."""
-        for show in self._shows:
-            show.step(text)
+        """Show it on all."""
+        for display in self._displays:
+            display.step(text)
 
-    def invite(self, invitation: Invitation) -> None:
-        """Print it on all."""
-        for show in self._shows:
-            show.invite(invitation)
+    def cluster_started(self, instructions: JoinInstructions) -> None:
+        """Show it on all."""
+        for display in self._displays:
+            display.cluster_started(instructions)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, state: RunState) -> None:
         """Update all."""
-        for show in self._shows:
-            show.update(scene)
+        for display in self._displays:
+            display.update(state)
 
     def close(self) -> None:
         """Close all."""
-        for show in self._shows:
-            show.close()
+        for display in self._displays:
+            display.close()
 
 
-class PlainShow:
-    """A line every two seconds, for logs and pipes; each move and kill has a line too."""
+class PlainDisplay:
+    """A line every two seconds, for logs and pipes; each move and kill has a line as well."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
@@ -157,43 +157,43 @@ class PlainShow:
         """Print the step."""
         self._print(text)
 
-    def invite(self, invitation: Invitation) -> None:
+    def cluster_started(self, instructions: JoinInstructions) -> None:
         """Print all lines."""
-        for line in invitation.lines():
+        for line in instructions.lines():
             self._print(line)
 
-    def update(self, scene: Scene) -> None:
-        """Print what is new, and the figures when it is time."""
-        for kill in scene.kills[self._kills_shown :]:
-            self._print(f"{scene.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
-        self._kills_shown = len(scene.kills)
-        for move in scene.journal.moves[self._moves_shown :]:
-            way = f"{scene.names[move.source]} -> {scene.names[move.target]}"
-            bundle = scene.short(move.bundle)
-            self._print(f"{scene.elapsed_s:5.0f} s  {bundle}  {way}  {move.reason}")
-        self._moves_shown = len(scene.journal.moves)
-        if scene.elapsed_s >= self._next_s:
-            self._next_s = scene.elapsed_s + LINE_EVERY_S
-            self._print(figures_line(scene))
+    def update(self, state: RunState) -> None:
+        """Print new kills and moves, and the figures when they are due."""
+        for kill in state.kills[self._kills_shown :]:
+            self._print(f"{state.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
+        self._kills_shown = len(state.kills)
+        for move in state.journal.moves[self._moves_shown :]:
+            way = f"{state.names[move.source]} -> {state.names[move.target]}"
+            bundle = state.short(move.bundle)
+            self._print(f"{state.elapsed_s:5.0f} s  {bundle}  {way}  {move.reason}")
+        self._moves_shown = len(state.journal.moves)
+        if state.elapsed_s >= self._next_s:
+            self._next_s = state.elapsed_s + LINE_EVERY_S
+            self._print(figures_line(state))
 
     def close(self) -> None:
-        """Leave the terminal as it is."""
+        """Do nothing."""
 
     def _print(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
 
-def figures_line(scene: Scene) -> str:
+def figures_line(state: RunState) -> str:
     """Return the run's figures in one line."""
     loads = " ".join(
         "killed" if b.killed else "  ?  " if b.cpu_fraction is None else f"{b.cpu_fraction:4.0%} "
-        for b in scene.look.brokers
+        for b in state.sample.brokers
     )
-    imbalance = scene.journal.imbalance_now
+    imbalance = state.journal.imbalance_now
     ratio = "-" if imbalance is None else f"{imbalance:.2f}"
     return (
-        f"{scene.elapsed_s:5.0f} s  load {loads} max/mean {ratio}  "
-        f"{scene.published_per_s:.0f} msg/s  {scene.lookups_per_s:.0f} lookups/s  "
-        f"moves {len(scene.journal.moves)}  waiting {scene.waiting}  errors {scene.errors}"
+        f"{state.elapsed_s:5.0f} s  load {loads} max/mean {ratio}  "
+        f"{state.published_per_s:.0f} msg/s  {state.lookups_per_s:.0f} lookups/s  "
+        f"moves {len(state.journal.moves)}  waiting {state.waiting}  errors {state.errors}"
     )

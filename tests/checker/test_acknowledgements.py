@@ -4,14 +4,15 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_spells import NAMESPACE, TOPIC, WHOLE, PlainSpell, publish, quarters, spell
+from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.checker.acknowledging import Misplaced, Why, misplaced
-from loadmanager.testbed.checker.publishing import Publish
+from loadmanager.testbed.broker.changes import ServingInterval
+from loadmanager.testbed.checker.acknowledgements import Misplaced, Why, misplaced
+from loadmanager.testbed.checker.publishes import Publish
 
 
-def why(spells: list[PlainSpell], message: Publish) -> Why | None:
+def why(spells: list[ServingInterval], message: Publish) -> Why | None:
     found = misplaced(spells, [message], "murmur3")
     return found[0].why if found else None
 
@@ -103,7 +104,7 @@ messages = st.builds(
 )
 
 
-def by_hand(served: list[PlainSpell], message: Publish) -> bool:
+def by_hand(served: list[ServingInterval], message: Publish) -> bool:
     """Return whether the message is right, by asking who held the topic's quarter then."""
     said = message.acknowledgement
     assert said is not None
@@ -129,7 +130,7 @@ def quarters_of(bundle: BundleId) -> range:
 @settings(max_examples=300)
 @given(served=st.lists(spells, max_size=6), sent=st.lists(messages, min_size=1, max_size=4))
 def test_misplaced_messages_are_exactly_those_found_by_hand(
-    served: list[PlainSpell], sent: list[Publish]
+    served: list[ServingInterval], sent: list[Publish]
 ) -> None:
     found = [one.publish for one in misplaced(served, sent, "murmur3")]
     assert found == [one for one in sent if not by_hand(served, one)]

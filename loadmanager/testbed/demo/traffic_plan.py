@@ -1,6 +1,6 @@
-"""Planned traffic: topic names, shares of the traffic, and when each message is due.
+"""Planned traffic: topic names, shares of the traffic, and the time at which each message is due.
 
-Pure: the placement, the seed and the time come in as arguments.
+Pure: placement, seed and time are arguments.
 """
 
 import heapq
@@ -15,19 +15,19 @@ from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 
 HOT_SHARE_OF_MEAN: Final = 2.2
-"""How much more than its fair share the hot broker's bundles get together."""
+"""The traffic of the hot broker's bundles together, as a multiple of the mean of a broker."""
 
 MAX_HOT_SHARE: Final = 0.95
 HOT_SLOPE: Final = 1.3
-"""The largest hot bundle over the smallest one."""
+"""The traffic of the largest hot bundle divided by that of the smallest one."""
 
 
 def topic_names(count: int, bounds: Boundaries, hash_name: HashName) -> tuple[TopicName, ...]:
     """Return ``count`` topics spread over the bundles as evenly as the number allows.
 
-    Names are ``orders-00000`` and so on; a name whose bundle is full already is left
-    out. Names taken as they come would leave one bundle in five hundred without a
-    topic, and such a bundle is never looked up and so never owned.
+    Names are ``orders-00000`` and so on; a name is skipped if its bundle has enough topics.
+    Without this, one bundle in five hundred would have no topic; it would never be looked up,
+    and so never be owned.
 
     Raises:
         ValueError: there are fewer topics than bundles.
@@ -49,19 +49,17 @@ def topic_names(count: int, bounds: Boundaries, hash_name: HashName) -> tuple[To
 
 
 def bundle_shares(placement: Mapping[BundleId, BrokerId], seed: int) -> dict[BundleId, float]:
-    """Return each bundle's share of the traffic, summing to 1, so that one broker is hot.
+    """Return each bundle's share of the traffic, with a sum of 1, so that one broker is hot.
 
-    The broker with most bundles (the seed decides among equals) gets ``2.2 / N`` of
-    the traffic, at most 0.95: 2.2 times the mean of N brokers. The other bundles
-    share the rest evenly.
+    The broker with most bundles (the seed decides between equals) gets ``2.2 / N`` of the traffic,
+    at most 0.95: 2.2 times the mean of N brokers. The other bundles share the rest evenly.
 
-    The hot share is spread almost evenly over the hot bundles, the largest only 1.3
-    times the smallest. With 4 brokers and 32 bundles a hot bundle is thus about 0.07 of
-    the traffic where a fair broker has 0.25: moving one shifts a broker by 0.28 of the
-    mean, and half of that is the best a balancer can be sure to reach, 1.14 times the
-    mean. One bundle with a third of the hot traffic would make 1.25 unreachable, and
-    the figure would speak of the traffic, not of the balancer. What is steep here is
-    the traffic within a bundle: see `topic_shares`.
+    The hot share is spread almost evenly over the hot bundles: the largest is 1.3 times the
+    smallest. With 4 brokers and 32 bundles a hot bundle has about 0.07 of the traffic, and the mean
+    of a broker is 0.25. Moving one changes a broker by 0.28 of the mean, and half of that is the
+    best imbalance that a balancer can always reach, 1.14 times the mean. One bundle with a third of
+    the hot traffic would make 1.25 unreachable, and the figure would describe the traffic, not the
+    balancer. The traffic is steep within a bundle: see `topic_shares`.
     """
     counts = Counter(placement.values())
     rng = np.random.default_rng(seed)
@@ -79,7 +77,7 @@ def bundle_shares(placement: Mapping[BundleId, BrokerId], seed: int) -> dict[Bun
 def topic_shares(
     bundle_of: Mapping[TopicName, BundleId], shares: Mapping[BundleId, float], seed: int
 ) -> dict[TopicName, float]:
-    """Return each topic's share of the traffic: within a bundle the k-th gets ``1/k`` (Zipf)."""
+    """Return each topic's share of the traffic: the k-th of a bundle gets ``1/k`` of it (Zipf)."""
     rng = np.random.default_rng(seed)
     topics: defaultdict[BundleId, list[TopicName]] = defaultdict(list)
     for topic in sorted(bundle_of, key=str):
@@ -93,17 +91,16 @@ def topic_shares(
 
 
 class Schedule:
-    """When each topic's next message is due: every producer keeps a steady beat of its own.
+    """The times at which messages are due: every producer has a constant period.
 
-    Drawing a topic at random for each message would make a broker's rate over two
-    seconds vary by a tenth all by itself, and the balancer would be shown noise
-    that no real mix of steady producers has.
+    If the topic of each message was drawn at random, the rate of a broker over two seconds would
+    vary by a tenth. Steady producers do not have this noise.
 
     Args:
         shares: each topic's share of the traffic; shares of zero never publish.
         rate_per_s: messages per second of all topics together.
-        start_s: when the beats begin; each topic's first one falls into its first period.
-        seed: decides the phases of the beats.
+        start_s: the start of the first period of each topic, which has its first message.
+        seed: decides the phases.
     """
 
     def __init__(
@@ -121,11 +118,11 @@ class Schedule:
 
     @property
     def next_s(self) -> float:
-        """When the next message is due, infinity if there is no topic."""
+        """The time at which the next message is due, infinity without topics."""
         return self._due[0][0] if self._due else float("inf")
 
     def due(self, until_s: float) -> list[tuple[float, TopicName]]:
-        """Return and strike off all messages due up to ``until_s``, oldest first."""
+        """Remove and return all messages that are due up to ``until_s``, oldest first."""
         messages: list[tuple[float, TopicName]] = []
         while self._due and self._due[0][0] <= until_s:
             due_s, index = self._due[0]

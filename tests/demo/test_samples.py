@@ -9,7 +9,7 @@ from aiohttp import web
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.cluster import Member
-from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook, Observer, cpu_fraction
+from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample, Observer, cpu_fraction
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0xffffffff")
@@ -58,12 +58,12 @@ async def test_one_look_tells_leader_loads_and_owners_and_who_did_not_answer() -
         Member(3, B2, nowhere, Path(), killed=True),
     )
     async with aiohttp.ClientSession() as http:
-        look = await Observer(http, members, CONTROL).look()
+        look = await Observer(http, members, CONTROL).sample()
     await runner.cleanup()
-    silent = BrokerLook(name="broker-1", broker=BrokerId("127.0.0.1:1"))
-    seen = BrokerLook(name="broker-2", broker=alive, cpu_fraction=0.415, bundles={X: 2.5})
-    dead = BrokerLook(name="broker-3", broker=B2, killed=True)
-    assert look == ClusterLook(look.at_s, B2, (silent, seen, dead))
+    silent = BrokerSample(name="broker-1", broker=BrokerId("127.0.0.1:1"))
+    seen = BrokerSample(name="broker-2", broker=alive, cpu_fraction=0.415, bundles={X: 2.5})
+    dead = BrokerSample(name="broker-3", broker=B2, killed=True)
+    assert look == ClusterSample(look.at_s, B2, (silent, seen, dead))
     assert look.loads == {alive: 0.415}
     assert look.owners == {X: alive}
     assert [b.state for b in look.brokers] == ["no answer", "serving", "killed"]

@@ -1,4 +1,4 @@
-"""What a client wrote down of each message it sent: one JSON object a line."""
+"""The record of a client: one JSON object per line for each message that it sent."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from loadmanager.core.ids import BundleId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledgement:
-    """What the broker said when it took a message.
+    """The answer of a broker that accepted a message.
 
-    ``incarnation`` is the process that took it, ``bundle`` and ``fencing_token`` the
-    grant under which it did, ``clock_s`` its own clock at that instant.
+    ``incarnation`` is its process, ``bundle`` and ``fencing_token`` the grant under which it
+    accepted, ``clock_s`` its own clock at that time.
     """
 
     incarnation: str
@@ -28,7 +28,7 @@ class Publish:
     """One attempt to publish a message of ``topic``, given in full, to ``broker``.
 
     ``sent_s`` and ``answered_s`` are on the client's monotonic clock. ``status`` is that
-    of the answer, 0 if there was none: then the message may have been taken or not.
+    of the answer, 0 without one: then it is unknown whether the message was accepted.
     """
 
     topic: str
@@ -39,20 +39,20 @@ class Publish:
     acknowledgement: Acknowledgement | None = None
 
     def to_line(self) -> str:
-        """Return the attempt as one line of JSON, without the line's end."""
+        """Return the attempt as one line of JSON, without a newline."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_line(cls, line: str, where: str) -> Self:
-        """Return the attempt that `to_line` wrote.
+        """Return the attempt that `to_line` encoded.
 
         Raises:
-            MalformedContent: the line is not one.
+            MalformedContent: the line is not an attempt.
         """
         try:
             fields: dict[str, Any] = json.loads(line)
-            said = fields["acknowledgement"]
-            taken = None if said is None else Acknowledgement(**said)
+            answer = fields["acknowledgement"]
+            taken = None if answer is None else Acknowledgement(**answer)
             return cls(**fields | {"acknowledgement": taken})
         except (ValueError, TypeError, KeyError) as error:
             expected = "a JSON object with the fields of Publish"
@@ -62,10 +62,10 @@ class Publish:
 def publishes_in(text: str, where: str) -> Iterator[Publish]:
     """Yield the attempts of a client's record, whose name is ``where``.
 
-    A last line without its end is what a killed client leaves, and is ignored.
+    An incomplete last line, as a killed client leaves it, is ignored.
 
     Raises:
-        MalformedContent: a whole line is not an attempt.
+        MalformedContent: a complete line is not an attempt.
     """
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         yield Publish.from_line(line, f"{where}:{number}")

@@ -1,4 +1,4 @@
-"""The cluster as an operator sees it: over HTTP, from the sidecars and the brokers."""
+"""Samples of the cluster over HTTP, from the sidecars and the brokers, as operators get them."""
 
 import asyncio
 import json
@@ -12,21 +12,22 @@ from typing import Any, Final
 import aiohttp
 
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.testbed.demo.client import request
 from loadmanager.testbed.demo.cluster import Member
 
-LOOK_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
+SAMPLE_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
 CPU_USAGE: Final = re.compile(
     r'^pulsar_lb_cpu_usage\{[^}]*broker="([^"]*)"[^}]*\} (\S+)', re.MULTILINE
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerLook:
-    """What one broker and its sidecar answered.
+class BrokerSample:
+    """The answers of one broker and its sidecar.
 
-    None is what is missing: no answer, or nothing measured yet. ``cpu_fraction``
-    is of the broker's own CPU and may exceed 1. ``bundles`` are those it serves,
-    each with its messages per second.
+    A value is None without an answer, or before the first measurement. ``cpu_fraction`` is of the
+    broker's own CPU and may exceed 1. ``bundles`` are the served ones, each with its messages per
+    second.
     """
 
     name: str
@@ -42,19 +43,19 @@ class BrokerLook:
 
     @property
     def state(self) -> str:
-        """What the table says of it."""
+        """Its state in the table."""
         if self.killed:
             return "killed"
         return "serving" if self.bundles is not None else "no answer"
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterLook:
-    """All brokers at one moment of the monotonic clock, and the leader."""
+class ClusterSample:
+    """All brokers at one time of the monotonic clock, and the leader."""
 
     at_s: float
     leader: BrokerId | None
-    brokers: Sequence[BrokerLook] = field(default_factory=tuple)
+    brokers: Sequence[BrokerSample] = field(default_factory=tuple)
 
     @property
     def loads(self) -> dict[BrokerId, float]:
@@ -85,12 +86,12 @@ def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
 
 
 class Observer:
-    """Asks all living members at the same time.
+    """Requests samples from all living members at the same time.
 
     Args:
-        http: to ask with.
-        members: the brokers and sidecars to ask.
-        control_secret: the secret without which brokers do not list what they serve.
+        http: the session of the requests.
+        members: the brokers and sidecars.
+        control_secret: the secret that brokers require for their statistics.
     """
 
     def __init__(
@@ -100,22 +101,22 @@ class Observer:
         self._members = members
         self._to_broker = {"Authorization": f"Bearer {control_secret}"}
 
-    async def look(self) -> ClusterLook:
-        """Return all answers of a second; a broker without one is marked so."""
+    async def sample(self) -> ClusterSample:
+        """Return the answers of all brokers; a broker has a second to answer."""
         at_s = monotonic()
         leader, brokers = await asyncio.gather(
-            self._leader(), asyncio.gather(*(self._look_at(member) for member in self._members))
+            self._leader(), asyncio.gather(*(self._sample_of(member) for member in self._members))
         )
-        return ClusterLook(at_s, leader, tuple(brokers))
+        return ClusterSample(at_s, leader, tuple(brokers))
 
-    async def _look_at(self, member: Member) -> BrokerLook:
+    async def _sample_of(self, member: Member) -> BrokerSample:
         if member.killed:
-            return BrokerLook(name=member.name, broker=member.broker, killed=True)
+            return BrokerSample(name=member.name, broker=member.broker, killed=True)
         metrics, stats = await asyncio.gather(
             self._get(f"{member.sidecar_url}/metrics"),
             self._get(f"http://{member.broker}/loadmanager-broker/v1/stats", self._to_broker),
         )
-        return BrokerLook(
+        return BrokerSample(
             name=member.name,
             broker=member.broker,
             killed=member.killed,
@@ -124,7 +125,7 @@ class Observer:
         )
 
     async def _leader(self) -> BrokerId | None:
-        """Return the leader that the first living sidecar with an answer names."""
+        """Return the leader as the first living sidecar that answers names it."""
         for member in self._members:
             if member.killed:
                 continue
@@ -134,8 +135,6 @@ class Observer:
         return None
 
     async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str | None:
-        try:
-            async with self._http.get(url, headers=headers, timeout=LOOK_TIMEOUT) as response:
-                return await response.text() if response.status == HTTPStatus.OK else None
-        except (aiohttp.ClientError, TimeoutError):
-            return None
+        options = {"headers": headers, "timeout": SAMPLE_TIMEOUT}
+        status, text = await request(self._http, "GET", url, **options)
+        return text if status == HTTPStatus.OK else None

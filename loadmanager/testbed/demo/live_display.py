@@ -1,4 +1,4 @@
-"""The run on a terminal: a live table, and the summary in the end."""
+"""The run on a terminal: a live table, and the summary at the end."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.testbed.demo.figures import KillStory, Summary
-from loadmanager.testbed.demo.observation import BrokerLook
-from loadmanager.testbed.demo.scene import Invitation, Scene
+from loadmanager.testbed.demo.display import JoinInstructions, RunState
+from loadmanager.testbed.demo.figures import KillEffects, Summary
+from loadmanager.testbed.demo.samples import BrokerSample
 
 BAR_WIDTH: Final = 28
 MOVES_SHOWN: Final = 8
 LINES_BESIDES: Final = 11
-"""Lines of the picture without brokers, kills and moves, and one below it."""
+"""Lines of the picture besides those of brokers, kills and moves, and one below it."""
 
 WARM_FRACTION: Final = 0.6
 HOT_FRACTION: Final = 0.85
@@ -24,7 +24,7 @@ GOOD_IMBALANCE: Final = 1.25
 POOR_IMBALANCE: Final = 1.6
 
 
-class LiveShow:
+class LiveDisplay:
     """A table that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
@@ -36,54 +36,54 @@ class LiveShow:
         """Print the step."""
         self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
 
-    def invite(self, invitation: Invitation) -> None:
-        """Print all lines; the first command stays in sight below the picture."""
+    def cluster_started(self, instructions: JoinInstructions) -> None:
+        """Print all lines; the first command stays visible below the picture."""
         self._console.print()
-        for line in invitation.lines():
+        for line in instructions.lines():
             self._console.print(Text(line), soft_wrap=True)
-        self._join = invitation.commands[0]
+        self._join = instructions.commands[0]
 
-    def update(self, scene: Scene) -> None:
-        """Draw the run as it is now."""
+    def update(self, state: RunState) -> None:
+        """Draw the current state."""
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-        taken = LINES_BESIDES + len(scene.look.brokers) + 2 * len(scene.kills) + bool(self._join)
+        taken = LINES_BESIDES + len(state.sample.brokers) + 2 * len(state.kills) + bool(self._join)
         moves_shown = max(1, min(MOVES_SHOWN, self._console.height - taken))
-        self._live.update(draw(scene, moves_shown, self._join), refresh=True)
+        self._live.update(draw(state, moves_shown, self._join), refresh=True)
 
     def close(self) -> None:
-        """Leave the last picture standing and give the terminal back."""
+        """Keep the last picture and release the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
-def draw(scene: Scene, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
-    """Return the whole picture; it fits a terminal of 80 columns.
+def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
+    """Return the whole picture, for a terminal of 80 columns.
 
-    ``join`` is the command that shows the same cluster in another terminal.
+    ``join`` is a command that shows the same cluster in another terminal.
     """
-    kills = [line for kill in scene.kills for line in _kill(kill)]
+    kills = [line for kill in state.kills for line in _kill(kill)]
     blank = Text()
-    parts = (_title(scene), blank, _brokers(scene), blank, *_figures(scene), *kills, blank)
+    parts = (_title(state), blank, _brokers(state), blank, *_figures(state), *kills, blank)
     invited = [Text.assemble(("join: ", "dim"), join, no_wrap=True)] if join else []
-    return Padding(Group(*parts, _moves(scene, moves_shown), *invited), (1, 2))
+    return Padding(Group(*parts, _moves(state, moves_shown), *invited), (1, 2))
 
 
-def _title(scene: Scene) -> RenderableType:
-    settings = scene.settings
+def _title(state: RunState) -> RenderableType:
+    settings = state.settings
     what = f"   {settings.bundles} bundles · {settings.topics} topics   "
     until = "Ctrl-C ends" if settings.ends_at_s is None else f"of {clock(settings.ends_at_s)}"
     return Text.assemble(
         ("loadmanager demo", "bold cyan"),
         (what, "dim"),
-        (clock(scene.elapsed_s), "bold"),
+        (clock(state.elapsed_s), "bold"),
         (f" {until}", "dim"),
     )
 
 
-def _brokers(scene: Scene) -> Table:
+def _brokers(state: RunState) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("broker", no_wrap=True)
     table.add_column("load", no_wrap=True)
@@ -91,16 +91,16 @@ def _brokers(scene: Scene) -> Table:
     table.add_column("msg/s", justify="right", min_width=5)
     table.add_column("bundles", justify="right")
     table.add_column("", no_wrap=True, min_width=9)
-    loads = scene.look.loads
+    loads = state.sample.loads
     mean = sum(loads.values()) / len(loads) if loads else 0.0
-    for broker in scene.look.brokers:
-        leads = broker.broker == scene.look.leader and not broker.killed
+    for broker in state.sample.brokers:
+        leads = broker.broker == state.sample.leader and not broker.killed
         table.add_row(*_row(broker, mean, leads=leads))
     return table
 
 
 def _row(
-    broker: BrokerLook, mean: float, *, leads: bool
+    broker: BrokerSample, mean: float, *, leads: bool
 ) -> tuple[Text, Text, Text, str, str, Text]:
     style = "dim" if broker.killed else "bold" if leads else ""
     name = Text(broker.name, style=style)
@@ -116,7 +116,7 @@ def _row(
 
 
 def load_bar(load: float, mean: float) -> Text:
-    """Return a bar from 0 to 100 percent with a mark where the mean of all brokers is."""
+    """Return a bar from 0 to 100 percent with a mark at the mean of all brokers."""
     filled = min(BAR_WIDTH, round(load * BAR_WIDTH))
     bar = Text("━" * filled, style=_colour(load)) + Text("─" * (BAR_WIDTH - filled), style="dim")
     at = min(BAR_WIDTH - 1, round(mean * BAR_WIDTH))
@@ -127,23 +127,23 @@ def _colour(load: float) -> str:
     return "green" if load < WARM_FRACTION else "yellow" if load < HOT_FRACTION else "red"
 
 
-def _figures(scene: Scene) -> tuple[Text, Text]:
-    now = scene.journal.imbalance_now
+def _figures(state: RunState) -> tuple[Text, Text]:
+    now = state.journal.imbalance_now
     return (
         Text.assemble(
             ("busiest broker over the mean  ", "dim"),
             (_ratio(now), f"bold {_verdict(now)}"),
-            (f"  (at the start {_ratio(scene.journal.imbalance_start)})", "dim"),
+            (f"  (at the start {_ratio(state.journal.imbalance_start)})", "dim"),
         ),
         Text.assemble(
             ("published ", "dim"),
-            f"{scene.published_per_s:.0f}/s",
+            f"{state.published_per_s:.0f}/s",
             ("   lookups ", "dim"),
-            f"{scene.lookups_per_s:.0f}/s",
+            f"{state.lookups_per_s:.0f}/s",
             ("   waiting ", "dim"),
-            str(scene.waiting),
+            str(state.waiting),
             ("   errors ", "dim"),
-            (str(scene.errors), "bold red" if scene.errors else "bold green"),
+            (str(state.errors), "bold red" if state.errors else "bold green"),
         ),
     )
 
@@ -154,7 +154,7 @@ def _verdict(imbalance: float | None) -> str:
     return "yellow" if imbalance <= POOR_IMBALANCE else "red"
 
 
-def _kill(kill: KillStory) -> tuple[Text, Text]:
+def _kill(kill: KillEffects) -> tuple[Text, Text]:
     led = (("new leader after ", "dim"), f"{_seconds(kill.new_leader_s)}   ") if kill.led else ()
     who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
     return (
@@ -168,21 +168,21 @@ def _kill(kill: KillStory) -> tuple[Text, Text]:
     )
 
 
-def _moves(scene: Scene, shown: int) -> RenderableType:
+def _moves(state: RunState, shown: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    moves = scene.journal.moves
+    moves = state.journal.moves
     for move in reversed(moves[-shown:]):
-        way = f"{scene.names[move.source]} → {scene.names[move.target]}"
-        at = clock(move.at_s - scene.journal.began_s)
-        table.add_row(Text(at, style="dim"), scene.short(move.bundle), way, move.reason)
-    # The picture keeps its height, so that nothing below it jumps.
+        way = f"{state.names[move.source]} → {state.names[move.target]}"
+        at = clock(move.at_s - state.journal.began_s)
+        table.add_row(Text(at, style="dim"), state.short(move.bundle), way, move.reason)
+    # The height of the picture is constant, so that nothing below it moves.
     for _ in range(shown - len(moves)):
         table.add_row("", "", "", "")
     return Group(Text(f"moves ({len(moves)})", style="dim"), table)
 
 
 def summary_table(summary: Summary) -> RenderableType:
-    """Return the figures of a finished run for people."""
+    """Return the figures of a finished run as a table."""
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -190,9 +190,10 @@ def summary_table(summary: Summary) -> RenderableType:
     table.add_row("busiest broker over the mean", Text(way, style="bold"))
     table.add_row("bundles moved", f"{summary.moves} to balance, {summary.taken_over} taken over")
     table.add_row("owned by two brokers at once", _must_be_zero(summary.evidence.double_owned))
-    lookups = Text(f"{summary.lookups} lookups, errors ") + _must_be_zero(summary.lookup_errors)
+    traffic = summary.traffic
+    lookups = Text(f"{traffic.lookups} lookups, errors ") + _must_be_zero(traffic.lookup_errors)
     table.add_row("asked", lookups)
-    sent = Text(f"{summary.published} messages, errors ") + _must_be_zero(summary.publish_errors)
+    sent = Text(f"{traffic.published} messages, errors ") + _must_be_zero(traffic.publish_errors)
     table.add_row("published", sent)
     for kill in summary.kills:
         table.add_row(f"{kill.name} killed", f"had {len(kill.lost)} bundles")

@@ -9,17 +9,17 @@ from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.figures import Evidence, Journal, KillStory, Summary
-from loadmanager.testbed.demo.observation import BrokerLook, ClusterLook
-from loadmanager.testbed.demo.scene import Invitation, PlainShow, Scene
-from loadmanager.testbed.demo.screen import (
+from loadmanager.testbed.demo.display import JoinInstructions, PlainDisplay, RunState
+from loadmanager.testbed.demo.figures import Evidence, Journal, KillEffects, Summary
+from loadmanager.testbed.demo.live_display import (
     BAR_WIDTH,
-    LiveShow,
+    LiveDisplay,
     clock,
     draw,
     load_bar,
     summary_table,
 )
+from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
 from loadmanager.testbed.demo.settings import DemoSettings
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
@@ -27,37 +27,36 @@ X = BundleId("public/demo/0x00000000_0x80000000")
 Y = BundleId("public/demo/0x80000000_0xffffffff")
 
 
-def broker(number: int, load: float, **bundles_or_killed: object) -> BrokerLook:
+def broker(number: int, load: float, **bundles_or_killed: object) -> BrokerSample:
     fields: dict[str, object] = {
         "name": f"broker-{number}",
         "broker": (B1, B2)[number - 1],
         "cpu_fraction": load,
     }
-    return BrokerLook(**fields | bundles_or_killed)  # type: ignore[arg-type] # a test's shorthand
+    return BrokerSample(**fields | bundles_or_killed)  # type: ignore[arg-type] # a test's shorthand
 
 
-BEFORE = ClusterLook(
+BEFORE = ClusterSample(
     105.0, B1, (broker(1, 0.9, bundles={X: 60.0, Y: 40.0}), broker(2, 0.1, bundles={}))
 )
-AFTER = ClusterLook(
+AFTER = ClusterSample(
     163.0, B1, (broker(1, 0.4, bundles={X: 60.0}), broker(2, 0.36, bundles={Y: 40.0}))
 )
-DEAD = ClusterLook(
+DEAD = ClusterSample(
     170.0, B2, (broker(1, 0.0, killed=True), broker(2, 0.8, bundles={X: 60.0, Y: 40.0}))
 )
 
 
-def scene(*looks: ClusterLook, kills: tuple[KillStory, ...] = ()) -> Scene:
+def scene(*looks: ClusterSample, kills: tuple[KillEffects, ...] = ()) -> RunState:
     journal = Journal(100.0)
     for look in looks:
         journal.add(look)
     earlier = TrafficReport(kind="progress", at_s=162.0, published=6000, lookups=1000)
     later = TrafficReport(kind="progress", at_s=163.0, published=6120, lookups=1020)
-    return Scene(
+    return RunState(
         settings=DemoSettings(data_dir=Path(), brokers=2, duration_s=90.0),
         names={B1: "broker-1", B2: "broker-2"},
         elapsed_s=looks[-1].at_s - 100.0,
-        look=looks[-1],
         journal=journal,
         reports=(earlier, later),
         kills=kills,
@@ -88,7 +87,7 @@ def test_the_picture_keeps_its_height_while_moves_come_in() -> None:
 
 
 def test_the_picture_tells_of_a_killed_broker_and_how_soon_it_was_made_up_for() -> None:
-    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1)
+    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1)
     text = text_of(draw(scene(AFTER, DEAD, kills=(kill,))))
     story = "broker-1 and its sidecar killed, the leader"
     assert story in text
@@ -111,7 +110,7 @@ def test_the_clock_shows_minutes_and_seconds() -> None:
 
 def test_the_live_table_ends_with_the_last_picture_standing() -> None:
     out = io.StringIO()
-    show = LiveShow(Console(file=out, width=80, force_terminal=True))
+    show = LiveDisplay(Console(file=out, width=80, force_terminal=True))
     show.step("starting ZooKeeper")
     show.update(scene(BEFORE))
     show.update(scene(BEFORE, AFTER))
@@ -128,15 +127,15 @@ def test_a_low_terminal_shows_fewer_moves_rather_than_a_cut_picture(
     height: int, moves_shown: int
 ) -> None:
     out = io.StringIO()
-    show = LiveShow(Console(file=out, width=80, height=height, force_terminal=True))
-    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1)
+    show = LiveDisplay(Console(file=out, width=80, height=height, force_terminal=True))
+    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1)
     show.update(scene(BEFORE, AFTER, kills=(kill,)))
     lines_below = out.getvalue().split("moves (1)")[-1].count("\n")
     assert lines_below == moves_shown + 1
     show.close()
 
 
-INVITATION = Invitation(
+INVITATION = JoinInstructions(
     ("loadmanager top --url http://127.0.0.1:7751", "curl http://127.0.0.1:7751/metrics"),
     (("broker-1", "http://127.0.0.1:8081   sidecar http://127.0.0.1:7751"),),
 )
@@ -144,8 +143,8 @@ INVITATION = Invitation(
 
 def test_the_way_to_join_is_printed_and_stays_in_sight() -> None:
     out = io.StringIO()
-    show = LiveShow(Console(file=out, width=80, height=24, force_terminal=True))
-    show.invite(INVITATION)
+    show = LiveDisplay(Console(file=out, width=80, height=24, force_terminal=True))
+    show.cluster_started(INVITATION)
     assert [line.rstrip() for line in out.getvalue().splitlines()] == [
         "",
         "The cluster is up. Join it from another terminal:",
@@ -163,7 +162,7 @@ def test_the_way_to_join_is_printed_and_stays_in_sight() -> None:
 
 def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None:
     out = io.StringIO()
-    show = PlainShow(out)
+    show = PlainDisplay(out)
     show.step("starting ZooKeeper")
     for _ in range(3):
         show.update(scene(BEFORE, AFTER))
@@ -181,30 +180,26 @@ def test_plain_lines_tell_each_move_once_and_figures_every_two_seconds() -> None
 
 def test_plain_lines_tell_a_kill() -> None:
     out = io.StringIO()
-    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1)
-    PlainShow(out).update(scene(DEAD, kills=(kill,)))
+    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1)
+    PlainDisplay(out).update(scene(DEAD, kills=(kill,)))
     lines = out.getvalue().splitlines()
     assert lines[0] == "   70 s  killed broker-1 and its sidecar"
     assert "load killed  80%" in lines[1]
 
 
 def test_the_summary_names_every_promise() -> None:
-    kill = KillStory("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1, 5.4)
+    kill = KillEffects("broker-1", B1, 164.0, frozenset({X}), B1, B2, 4.2, 5.1, 5.4)
     summary = Summary(
         leader=B2,
         leader_name="broker-2",
-        brokers=2,
         bundles=2,
-        topics=3,
         moves=5,
         taken_over=1,
         imbalance_start=2.1,
         imbalance_end=1.08,
-        lookups=70,
-        lookup_errors=0,
-        published=100,
-        publish_errors=3,
-        publish_retries=1,
+        traffic=TrafficReport(
+            kind="final", at_s=0.0, lookups=70, published=100, publish_errors=3, publish_retries=1
+        ),
         evidence=Evidence(2, 0),
         seconds=60.0,
         settings={},
