@@ -56,7 +56,7 @@ PulsarUrl = Annotated[
 ]
 
 ListenHost = Annotated[
-    str, Field(pattern=r"^[^\s/\[\]]*$"), Form("a host name or an address, or empty")
+    str, Field(pattern=r"^[^\s/?#\[\]]*$"), Form("a host name or an address, or empty")
 ]
 
 _WORD = Form("a name of letters, digits and any of . - _")
