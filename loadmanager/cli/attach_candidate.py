@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +18,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
+from loadmanager.cli.attach_history import host_name
 from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import agree
@@ -40,8 +40,6 @@ _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
 _TICKS_LATE: Final = 2.0
 """The most ticks until ZooKeeper ends a session that has timed out."""
-
-_NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
@@ -157,8 +155,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
         ConfigError: the configuration has a fault.
         LoadManagerError: the chroot belongs to something else.
     """
-    host = _NO_HOST.sub("_", socket.gethostname()) or "localhost"
-    name = BrokerId(f"attach-{host}-{secrets.token_hex(4)}:1")
+    name = BrokerId(f"attach-{host_name()}-{secrets.token_hex(4)}:1")
     # A candidate has no broker, and a name of its own in each life.
     config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
     clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)

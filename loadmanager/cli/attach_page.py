@@ -14,9 +14,9 @@ from loadmanager.adapters.http.replies import Refused, refusal_reply
 from loadmanager.adapters.http.routes import Route, target_of
 from loadmanager.adapters.http.security.origin import OwnNames, refuse_foreign_host
 from loadmanager.admin.overview import overview_document
-from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.stored_course import Course
+from loadmanager.cli.attach_metrics import listening
 from loadmanager.cli.attach_steering import PageSteering
 from loadmanager.common.overview import (
     MOST_BROKERS,
@@ -26,7 +26,6 @@ from loadmanager.common.overview import (
     scarcest_first,
 )
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.ports import (
     BrokerUse,
@@ -39,21 +38,16 @@ from loadmanager.ports import (
 _NAME: Final = "attach"
 
 
-class PagePortUnusable(LoadManagerError):
-    """The page cannot be served on the given port."""
-
-
 @dataclass(slots=True)
 class AttachOverviews:
-    """Keeps what the page shows.
+    """Keeps what the page shows; ``waits`` names what makes moves instead of this process, or "".
 
-    ``balances`` is True if moves are made; ``waits`` names the one that makes them instead, or "".
+    It is shown until the first observation is over, and once another controller goes on.
     """
 
-    balances: bool
+    steering: PageSteering
     waits: Callable[[], str] = lambda: ""
     course: Course = field(default_factory=Course)
-    steering: PageSteering = field(init=False)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
     _seen: Observation | None = None
@@ -63,21 +57,15 @@ class AttachOverviews:
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """The proposed moves of the last observation, for the page's pause button."""
-        self.steering = PageSteering(
-            balances=self.balances,
-            proposals=lambda: () if self._seen is None else self._seen.proposals,
-        )
-
     def round(self, seen: Observation, held: str) -> None:
         """Keep one observation of the cluster."""
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
         self._seen, self._held = seen, self.steering.held(held)
+        self.steering.proposals = seen.proposals
         self._rounds += 1
         self.course.note(seen, at_ms)
-        moves = self.balances and not held
+        moves = self.steering.balances and not held
         for one in seen.proposals:
             self._decisions.appendleft(
                 Decision(
@@ -103,7 +91,7 @@ class AttachOverviews:
 
     def end(self) -> None:
         """Show nothing but the course any more: another controller goes on."""
-        self._seen = None
+        self._seen, self.steering.proposals = None, ()
         self._decisions.clear()
         self._tasks.clear()
 
@@ -157,36 +145,14 @@ def _brokers(seen: Observation) -> list[BrokerUse]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLog:
-    """Reports what a balancer sees, decides and does, and shows it on the page."""
-
-    log: Log
-    overviews: AttachOverviews
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Report one look at the cluster."""
-        self.overviews.round(seen, held)
-        self.log.round(seen, held)
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-        self.overviews.task(task)
-        self.log.task(task, why)
-
-    def event(self, what: str) -> None:
-        """Report anything else."""
-        self.log.event(what)
-
-
 @asynccontextmanager
 async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
     """Yield the page's content, served on loopback; None does not serve it.
 
     Raises:
-        PagePortUnusable: the port cannot be listened on.
+        PortUnusable: the port cannot be listened on.
     """
-    overviews = AttachOverviews(balances)
+    overviews = AttachOverviews(PageSteering(balances=balances))
     if port is None:
         yield overviews
         return
@@ -194,18 +160,11 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
     app = web.Application()
     for route in (*LivePage(feed).routes(), *overviews.steering.routes()):
         app.router.add_route(route.method, route.pattern, _handler(route))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
+    async with listening(app, "--page", port, "127.0.0.1"):
         try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise PagePortUnusable(f"--page {port}: {why}; expected a free port") from None
-        yield overviews
-    finally:
-        await feed.close()
-        await runner.cleanup()
+            yield overviews
+        finally:
+            await feed.close()
 
 
 def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

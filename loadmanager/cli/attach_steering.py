@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,20 +22,20 @@ _LONGEST: Final = 200
 _RETRY_AFTER_S: Final = 10.0
 
 
+@dataclass(slots=True)
 class PageSteering:
     """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do.
 
-    Args:
+    Attributes:
         balances: whether moves are made at all.
-        proposals: returns what the last look at the cluster would move.
+        proposals: what the last observation of the cluster would move.
     """
 
-    def __init__(self, *, balances: bool, proposals: Callable[[], Sequence[Proposal]]) -> None:
-        self._balances = balances
-        self._proposals = proposals
-        self._state: State | None = None
-        self._report: Callable[[str], None] = lambda _: None
-        self._paused = ""
+    balances: bool
+    proposals: Sequence[Proposal] = ()
+    _state: State | None = None
+    _report: Callable[[str], None] = lambda _: None
+    _paused: str = ""
 
     @contextmanager
     def open(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
@@ -58,7 +59,7 @@ class PageSteering:
         """Whether moves are made."""
         if self._paused:
             return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
-        return Balancing(mode=BalancingMode.ACTIVE if self._balances else BalancingMode.OBSERVING)
+        return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
 
     def held(self, why: str) -> str:
         """Keep the reason why a round moves nothing; return it, "" for a pause."""
@@ -81,7 +82,7 @@ class PageSteering:
     async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         moves = [
             {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason()}
-            for m in self._proposals()
+            for m in self.proposals
         ]
         return json_reply({"moves": moves, "optimality": None, "withMoves": None})
 

@@ -2,16 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from loadmanager.attach.balancing import Log
 from loadmanager.attach.discovery import Addresses
 from loadmanager.attach.host_figures import Hosts
-from loadmanager.attach.observation import Observation
 from loadmanager.attach.planned import Planned
 from loadmanager.attach.strategy import GreedyRate, Strategy
 from loadmanager.attach.tallied import Reports, Tallied
@@ -25,7 +23,6 @@ from loadmanager.config import (
 )
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
-from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
@@ -101,24 +98,3 @@ def _of_attach(planner: Planner) -> Planner:
 def _hosts(planner: Planner, cores: float | None) -> Hosts | None:
     """Return how hosts are read; `UniformLoadShedder` alone looks at traffic only."""
     return None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(cores)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedLog:
-    """Reports to a strategy what becomes of the moves that it chose."""
-
-    log: Log
-    strategy: Strategy
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Report one look at the cluster."""
-        self.log.round(seen, held)
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-        self.strategy.task(task)
-        self.log.task(task, why)
-
-    def event(self, what: str) -> None:
-        """Report anything else."""
-        self.log.event(what)

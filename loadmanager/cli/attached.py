@@ -18,11 +18,11 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.prior_settings import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
-from loadmanager.cli.attach_history import RecordedLog, recording
-from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
-from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
-from loadmanager.cli.attach_page import AttachOverviews, ShownLog, served_page
-from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
+from loadmanager.cli.attach_history import recording
+from loadmanager.cli.attach_log import BalancerLog, PrintedLog, print_findings, print_window
+from loadmanager.cli.attach_metrics import served_metrics, show_window
+from loadmanager.cli.attach_page import AttachOverviews, served_page
+from loadmanager.cli.attach_strategy import strategy_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.ports import CoordinationError
 from loadmanager.telemetry.attaching import AttachMetrics
@@ -38,11 +38,12 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Attached:
     """One cluster: observed, examined, balanced, or restored."""
 
+    _overviews: AttachOverviews
+
     def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
         self._access = access
         self._options = options
         self._url: str = options["url"]
-        self._overviews = AttachOverviews(balances=False)
 
     async def run(self) -> int:
         """Run the requested action; return the exit code.
@@ -66,6 +67,9 @@ class Attached:
                 return await self._observe(admin, metrics)
         finally:
             await admin.close()
+
+    def _log(self, admin: PulsarAdmin) -> PrintedLog:
+        return PrintedLog(admin.cost, self._options["as_json"])
 
     def _rules(self, *, move_partial: bool = True) -> Rules:
         return Rules(
@@ -107,7 +111,7 @@ class Attached:
 
     async def _restore(self, admin: PulsarAdmin) -> int:
         cluster = await discover(admin, self._url)
-        log = DecisionLog(admin.cost, self._options["as_json"])
+        log = self._log(admin)
         async with self._idle_state(cluster.name) as state:
             for line in await Quiet(admin, state).restore(self._url):
                 log.event(line)
@@ -141,7 +145,7 @@ class Attached:
         return 0
 
     async def _tell_pause(self, admin: PulsarAdmin, state: State) -> None:
-        log = DecisionLog(admin.cost, self._options["as_json"])
+        log = self._log(admin)
         if self._options["resume"]:
             await state.resume()
             log.event("not paused")
@@ -170,7 +174,7 @@ class Attached:
     ) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
-        log, left = DecisionLog(admin.cost, self._options["as_json"]), None
+        log, left = self._log(admin), None
         try:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
@@ -191,7 +195,7 @@ class Attached:
                 await self._see_that_another_leads(admin, log, left)
 
     async def _see_that_another_leads(
-        self, admin: PulsarAdmin, log: DecisionLog, left: "_LeftBy"
+        self, admin: PulsarAdmin, log: PrintedLog, left: "_LeftBy"
     ) -> None:
         """Wait until another candidate leads, and restore the settings if none is left.
 
@@ -223,7 +227,7 @@ class Attached:
         mandate: Mandate,
     ) -> None:
         """Balance until asked to stop."""
-        options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
+        options, log = self._options, self._log(admin)
         strategy = strategy_of(options)
         cluster = await discover(admin, self._url)
         with (
@@ -238,12 +242,12 @@ class Attached:
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
                 quiet=Quiet(admin, state),
-                log=FollowedLog(
-                    ShownLog(
-                        MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
-                        self._overviews,
-                    ),
-                    strategy,
+                log=BalancerLog(
+                    printed=log,
+                    metrics=metrics,
+                    overviews=self._overviews,
+                    strategy=strategy,
+                    history=history,
                 ),
                 stopping=stopping,
                 mandate=mandate,
@@ -282,7 +286,7 @@ def _waits_for(standing: "Candidate") -> str:
     return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
 
 
-async def _left_by(standing: "Candidate", log: DecisionLog) -> _LeftBy | None:
+async def _left_by(standing: "Candidate", log: PrintedLog) -> _LeftBy | None:
     """Return the candidate that left Pulsar's settings to another, None if they are restored."""
     try:
         if await standing.state.read() is None:

@@ -1,0 +1,124 @@
+"""What ``loadmanager attach`` prints, and where else it reports what it sees, decides and does."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from loadmanager.adapters.pulsar_admin.client import Cost
+from loadmanager.attach import screen, tasks
+from loadmanager.attach.doctor import examine
+from loadmanager.attach.observation import Observation, document
+from loadmanager.attach.recording import AttachHistory
+from loadmanager.attach.strategy import Strategy
+from loadmanager.cli.attach_metrics import show_window
+from loadmanager.cli.attach_page import AttachOverviews
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.telemetry.attaching import AttachMetrics
+
+
+def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
+    """Print one observation of a cluster; the JSON can have each bundle's ``traffic``."""
+    if as_json:
+        _print_json(_window(seen, cost, traffic=traffic))
+        return
+    print_table(screen.title(seen), *screen.columns(seen))
+    for line in screen.summary(seen):
+        click.echo(fitted(line, terminal_width()))
+    click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
+
+
+def print_findings(seen: Observation) -> bool:
+    """Print the findings; return whether there is a problem."""
+    found = examine(seen)
+    for line in (screen.title(seen), *screen.findings(found)):
+        click.echo(fitted(line, terminal_width()))
+    return any(one.level == "problem" for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedLog:
+    """Prints events as they happen: tables and sentences, or a JSON object a line."""
+
+    cost: Cost
+    as_json: bool
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Print one observation of the cluster."""
+        if self.as_json:
+            _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
+            return
+        print_window(seen, self.cost, as_json=False)
+        if held:
+            self.event(f"nothing moves in this round: {held}")
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Print a task in a new state."""
+        if self.as_json:
+            _print_json({"at": _now(), "task": tasks.document(task, why)})
+        else:
+            click.echo(f"{_now()}  {tasks.line(task, why)}")
+
+    def event(self, what: str) -> None:
+        """Print any other event."""
+        if self.as_json:
+            _print_json({"at": _now(), "event": what})
+        else:
+            click.echo(f"{_now()}  {what}")
+
+
+@dataclass(slots=True, kw_only=True)
+class BalancerLog:
+    """Reports the events of a balancer to all that follow them.
+
+    They are printed, counted in metrics, shown on the page, and written to ``history`` if there
+    is one; ``strategy`` learns what becomes of the moves that it chose.
+    """
+
+    printed: PrintedLog
+    metrics: AttachMetrics
+    overviews: AttachOverviews
+    strategy: Strategy
+    history: AttachHistory | None
+    _trouble: str = ""
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Report one observation of the cluster."""
+        self.overviews.round(seen, held)
+        show_window(self.metrics, seen, held)
+        if self.history is not None:
+            self.history.round(seen, held)
+        self.printed.round(seen, held)
+        trouble = "" if self.history is None else self.history.sink.trouble
+        if trouble and not self._trouble:
+            self.event(f"history is not written: {trouble}")
+        self._trouble = trouble
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Report a task in a new state."""
+        self.strategy.task(task)
+        self.overviews.task(task)
+        if task.state.ended:
+            self.metrics.tasks.labels(task.state.value).inc()
+        if self.history is not None:
+            self.history.task(task)
+        self.printed.task(task, why)
+
+    def event(self, what: str) -> None:
+        """Report any other event."""
+        self.printed.event(what)
+
+
+def _window(seen: Observation, cost: Cost, *, traffic: bool = False) -> dict[str, Any]:
+    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).isoformat(timespec="milliseconds")
