@@ -1,10 +1,11 @@
-"""What commands share: how options are declared, how JSON is printed, how commands are stopped."""
+"""What commands share: options, JSON, errors that end a command, and how it is stopped."""
 
 import gc
 import json
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -27,6 +28,16 @@ JSON_OPTION: Final = option(
 def print_json(value: object) -> None:
     """Print a value as JSON, over several lines."""
     click.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def ending(*errors: type[Exception], code: int = 1, prefix: str = "") -> Iterator[None]:
+    """End the command with ``code`` after printing the text of any of these errors."""
+    try:
+        yield
+    except errors as error:
+        click.echo(f"{prefix}{error}", err=True)
+        raise click.exceptions.Exit(code) from None
 
 
 def spare_what_stays() -> None:
