@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import ending, option, spare_what_stays
 
 DISPLACED: Final = 3
 """Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
@@ -37,24 +37,18 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
     from loadmanager.agent.lease_terms import Displaced
-    from loadmanager.cli.options import spare_what_stays
     from loadmanager.config import ConfigError, load_config
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging
     from loadmanager.wiring.sidecar import run_sidecar
 
-    try:
+    name = "loadmanager agent: "
+    with (
+        ending(LoadManagerError, OSError, prefix=name),
+        ending(Displaced, code=DISPLACED, prefix=name),
+        ending(ConfigError, code=2),
+    ):
         config = load_config(config_file, os.environ, overrides)
         configure_logging(config.log.format, config.log.level, sys.stderr)
         spare_what_stays()
         run_sidecar(config)
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        sys.exit(2)
-    except Displaced as error:
-        click.echo(f"loadmanager agent: {error}", err=True)
-        sys.exit(DISPLACED)
-    except (LoadManagerError, OSError) as error:
-        click.echo(f"loadmanager agent: {error}", err=True)
-        sys.exit(1)

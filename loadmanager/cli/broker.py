@@ -6,21 +6,18 @@ from typing import Final, cast
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import option, spare_what_stays
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 
 _MAX_PORT: Final = 65_535
 
 
-def _optional_address(
-    context: click.Context, option: click.Parameter, value: str | None
+def _address(
+    _context: click.Context, _option: click.Parameter, value: str | None
 ) -> tuple[str, int] | None:
-    """Return host and port if there are any."""
-    return None if value is None else _address(context, option, value)
-
-
-def _address(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, int]:
-    """Return host and port; port 0 is any free one."""
+    """Return host and port, None for none; port 0 is any free one."""
+    if value is None:
+        return None
     host, _, port = value.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         raise click.BadParameter(f"{value!r}; expected HOST:PORT, as in 127.0.0.1:8080")
@@ -74,7 +71,7 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 @option(
     "--pulsar-listen",
     metavar="HOST:PORT",
-    callback=_optional_address,
+    callback=_address,
     help="Serve Pulsar's own clients here, over its binary protocol. Port 0 takes any free one.",
 )
 @option(
@@ -129,7 +126,6 @@ def broker(
     import sys
 
     from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.cli.options import spare_what_stays
     from loadmanager.telemetry.logging import configure_logging
     from loadmanager.testbed.broker.broker_process import (
         BrokerSettings,

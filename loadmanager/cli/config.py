@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import ending, option, write_output
 from loadmanager.cli.sections import SectionedGroup
 
 
@@ -41,12 +41,8 @@ def check(path: Path | None, overrides: tuple[str, ...]) -> None:
     from loadmanager.config.load import check_config
     from loadmanager.config.model import lease_warning
 
-    try:
+    with ending(ConfigError):
         checked = check_config(path, os.environ, overrides)
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(1) from None
     if exposure := checked.broker.exposure():
         click.echo(f"warning: {exposure}", err=True)
     if shortened := lease_warning(checked):
@@ -159,23 +155,12 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
         read_broker_conf,
     )
 
-    try:
+    with ending(ConfigError):
         imported = import_settings(read_broker_conf(broker_conf), host or socket.getfqdn())
         checked(imported.given(broker_conf))
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(1) from None
     if out is None:
         click.echo(imported.toml(), nl=False)
     else:
-        _write(out, imported.toml())
+        write_output(out, imported.toml())
     for line in imported.summary():
         click.echo(f"{broker_conf}: {line}", err=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None

@@ -1,21 +1,60 @@
-"""A round as tables and as JSON: moves, brokers before and after, reasons."""
+"""What ``loadmanager decide`` prints: rounds with moves, brokers before and after, and reasons."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from loadmanager.cli.options import print_json
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import decode_costs
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
 from loadmanager.core.reason_texts import sentence
-from loadmanager.core.snapshot import Round
+from loadmanager.core.snapshot import Round, Snapshot, in_force
 
 
-def round_document(number: int, one: Round, planner: Planner) -> dict[str, Any]:
+def costs_for(snapshot: Snapshot, wanted: str | None) -> CostDocument | None:
+    """Return the cost model of a file, None for "none"; by default that of the snapshot."""
+    if wanted is not None:
+        return None if wanted == "none" else decode_costs(wanted, Path(wanted).read_bytes())
+    if snapshot.costs is None and snapshot.in_force.cost.get("model") == "learned":
+        text = "the leader decided by a learned cost model, which is not in the snapshot"
+        click.echo(f"{text}; give it with --cost-model", err=True)
+    return snapshot.costs
+
+
+def print_decision(
+    snapshot: Snapshot, planner: Planner, done: Sequence[Round], seed: int, *, as_json: bool
+) -> None:
+    """Print the rounds that a planner decided on a snapshot."""
+    in_use, mode = in_force(planner), planner.settings.mode.value
+    if as_json:
+        document = {
+            "shedder": None if in_use.shedder is None else in_use.shedder.strategy,
+            "placement": None if in_use.placement is None else in_use.placement.strategy,
+            "mode": mode,
+            "cost": dict(in_use.cost),
+            "seed": seed,
+            "leftOut": list(snapshot.left_out),
+            "rounds": [_round(number, one, planner) for number, one in enumerate(done, 1)],
+        }
+        print_json(document)
+        return
+    shedder, placement = type(planner.shedder).__name__, type(planner.placement).__name__
+    click.echo(f"{shedder}, {placement}, {mode} mode")
+    for number, one in enumerate(done, 1):
+        if len(done) > 1:
+            click.echo(f"\nRound {number} of {len(done)}")
+        _print_round(one, planner)
+
+
+def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
     """Return a round as JSON; scores are fractions, 1.0 is a full broker."""
     observed = set(one.plan.observed)
     return {
@@ -51,8 +90,7 @@ def round_document(number: int, one: Round, planner: Planner) -> dict[str, Any]:
     }
 
 
-def print_round(one: Round, planner: Planner) -> None:
-    """Print a round as tables."""
+def _print_round(one: Round, planner: Planner) -> None:
     count = len(one.moves)
     word = "observed" if one.plan.observed else "move" if count == 1 else "moves"
     print_table(

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.asking import Reach, reaching
-from loadmanager.cli.moments import MOMENT
+from loadmanager.cli.moments import moment_option
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
@@ -29,7 +29,12 @@ _INDENT: Final = " " * 12
 @option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
 @option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
 @option("--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles.")
-@option("--since", metavar="TIME", type=MOMENT, help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z.")
+@option(
+    "--since",
+    metavar="TIME",
+    callback=moment_option,
+    help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z.",
+)
 @option(
     "--limit",
     default=50,

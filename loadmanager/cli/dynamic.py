@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from loadmanager.cli.asking import Reach, reaching, whole_segment
-from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.options import JSON_OPTION, ending, option, print_json
 
 _PATH = "/admin/v2/brokers/configuration"
 
@@ -97,9 +97,5 @@ def _of_file(path: Path) -> dict[str, str]:
     from loadmanager.config import ConfigError, load_config
     from loadmanager.config.describe import shown
 
-    try:
+    with ending(ConfigError):
         return dict(shown(load_config(path, os.environ)))
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(1) from None

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from loadmanager.cli.asking import Reach, reaching
-from loadmanager.cli.options import option, print_json
+from loadmanager.cli.options import ending, option, print_json
 
 
 @click.command("snapshot")
@@ -29,11 +29,8 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
     if str(file) == "-":
         click.echo(content, nl=False)
         return
-    try:
+    with ending(OSError, code=2):
         file.write_bytes(content)
-    except OSError as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(2) from None
 
 
 @click.command("explain")

@@ -2,14 +2,9 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
-
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[datetime]
-else:  # in older versions of click it is no generic
-    _ParamType = click.ParamType
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -32,21 +27,11 @@ def parse_moment(text: str, now: datetime) -> datetime:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
-class Moment(_ParamType):
-    """Parses an argument as a time in UTC."""
-
-    name = "time"
-
-    def convert(
-        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Return the time; a wrong one ends the command."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            return parse_moment(value, datetime.now(UTC))
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
-
-
-MOMENT: Final = Moment()
+def moment_option(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> datetime | None:
+    """Return the time in UTC that an option names, None for none; a wrong one ends the command."""
+    try:
+        return None if text is None else parse_moment(text, datetime.now(UTC))
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from None

@@ -3,9 +3,11 @@
 import gc
 import json
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -28,6 +30,19 @@ JSON_OPTION: Final = option(
 def print_json(value: object) -> None:
     """Print a value as JSON, over several lines."""
     click.echo(json.dumps(value, indent=2))
+
+
+def read_input(file: Path) -> bytes:
+    """Return the content of a file, of standard input for ``-``; raises `OSError`."""
+    return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+
+
+def write_output(file: Path, text: str) -> None:
+    """Write a text to a file; if it cannot be written, the command ends with 2."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}; expected a file to write to") from None
 
 
 @contextmanager

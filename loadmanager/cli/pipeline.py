@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from loadmanager.cli.moments import MOMENT
+from loadmanager.cli.moments import moment_option
 from loadmanager.cli.options import interrupted, option
 from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
 from loadmanager.pipeline.jobs import JOBS
@@ -49,11 +49,11 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
 @option(
     "--since",
     metavar="TIME",
-    type=MOMENT,
+    callback=moment_option,
     help="Ignore older data: 2026-11-01, 2026-11-01T06:00 (UTC unless it has an offset), or an "
     "age: 12h, 7d.",
 )
-@option("--until", metavar="TIME", type=MOMENT, help="Ignore data from this time on.")
+@option("--until", metavar="TIME", callback=moment_option, help="Ignore data from this time on.")
 @option(
     "--driver-memory",
     metavar="SIZE",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import option, write_output
 
 if TYPE_CHECKING:
     from loadmanager.simulator.pip_364 import Cell, Figures
@@ -97,7 +97,7 @@ def rate_strategies_command(
         click.echo(f"{time.monotonic() - began_s:.0f} s", err=True)
         for cell in found:
             click.echo(_told(pip_364.Figures(found), cell))
-    _write(out, pip_364.Figures(figures).to_json())
+    write_output(out, pip_364.Figures(figures).to_json())
 
 
 def _told(figures: "Figures", cell: "Cell") -> str:
@@ -113,10 +113,3 @@ def _kept(path: Path) -> "Figures":
         return Figures.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise click.UsageError(f"{path}: {error}; expected figures to add to") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None
