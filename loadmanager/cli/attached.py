@@ -38,6 +38,9 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Attached:
     """One cluster: observed, examined, balanced, or restored."""
 
+    _admin: PulsarAdmin
+    _log: PrintedLog
+    _metrics: AttachMetrics
     _overviews: AttachOverviews
 
     def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
@@ -51,25 +54,22 @@ class Attached:
         Raises:
             LoadManagerError: it cannot be done; the message says why.
         """
-        admin = PulsarAdmin(self._access)
+        options = self._options
+        self._admin = PulsarAdmin(self._access)
+        self._log = PrintedLog(self._admin.cost, options["as_json"])
         try:
-            if self._options["restore"]:
-                return await self._restore(admin)
-            if self._options["pause"] or self._options["resume"]:
-                return await self._pause(admin)
-            balances = self._options["balance"]
+            if options["restore"]:
+                return await self._restore()
+            if options["pause"] or options["resume"]:
+                return await self._pause()
+            balances = options["balance"]
             async with (
-                served_metrics(self._options["metrics_port"]) as metrics,
-                served_page(self._options["page"], balances=balances) as self._overviews,
+                served_metrics(options["metrics_port"]) as self._metrics,
+                served_page(options["page"], balances=balances) as self._overviews,
             ):
-                if balances:
-                    return await self._balance(admin, metrics)
-                return await self._observe(admin, metrics)
+                return await (self._balance() if balances else self._observe())
         finally:
-            await admin.close()
-
-    def _log(self, admin: PulsarAdmin) -> PrintedLog:
-        return PrintedLog(admin.cost, self._options["as_json"])
+            await self._admin.close()
 
     def _rules(self, *, move_partial: bool = True) -> Rules:
         return Rules(
@@ -81,26 +81,26 @@ class Attached:
             place_new=self._options["place_new"],
         )
 
-    async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
+    async def _observe(self) -> int:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
-        sampler = Sampler(admin, Addresses.of(self._url), strategy.hosts)
-        groups = Groups(admin, strategy)
-        cluster = await discover(admin, self._url)
+        sampler = Sampler(self._admin, Addresses.of(self._url), strategy.hosts)
+        groups = Groups(self._admin, strategy)
+        cluster = await discover(self._admin, self._url)
         await sampler.sample(cluster)
         with recording(self._options, cluster, strategy) as history:
             while True:
                 await asyncio.sleep(self._options["interval_s"])
-                cluster = await discover(admin, self._url)
+                cluster = await discover(self._admin, self._url)
                 samples, missing = await sampler.sample(cluster)
                 seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
                 if doctor:
                     return int(print_findings(seen))
-                show_window(metrics, seen, "")
+                show_window(self._metrics, seen, "")
                 self._overviews.round(seen, "")
                 print_window(
                     seen,
-                    admin.cost,
+                    self._admin.cost,
                     as_json=self._options["as_json"],
                     traffic=self._options["once"],
                 )
@@ -109,13 +109,15 @@ class Attached:
                 if self._options["once"]:
                     return 0
 
-    async def _restore(self, admin: PulsarAdmin) -> int:
-        cluster = await discover(admin, self._url)
-        log = self._log(admin)
+    async def _restore(self) -> int:
+        cluster = await discover(self._admin, self._url)
         async with self._idle_state(cluster.name) as state:
-            for line in await Quiet(admin, state).restore(self._url):
-                log.event(line)
+            await self._restore_settings(state)
         return 0
+
+    async def _restore_settings(self, state: State) -> None:
+        for line in await Quiet(self._admin, state).restore(self._url):
+            self._log.event(line)
 
     @asynccontextmanager
     async def _idle_state(self, cluster: str) -> AsyncIterator[State]:
@@ -135,46 +137,43 @@ class Attached:
 
         return candidate(self._options["config"])
 
-    async def _pause(self, admin: PulsarAdmin) -> int:
-        cluster = await discover(admin, self._url)
+    async def _pause(self) -> int:
+        cluster = await discover(self._admin, self._url)
         if self._options["config"] is None:
-            await self._tell_pause(admin, state_file(self._options["state_dir"], cluster.name))
+            await self._change_pause(state_file(self._options["state_dir"], cluster.name))
         else:
             async with self._candidate() as standing:
-                await self._tell_pause(admin, standing.state)
+                await self._change_pause(standing.state)
         return 0
 
-    async def _tell_pause(self, admin: PulsarAdmin, state: State) -> None:
-        log = self._log(admin)
+    async def _change_pause(self, state: State) -> None:
         if self._options["resume"]:
             await state.resume()
-            log.event("not paused")
+            self._log.event("not paused")
         else:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
-            log.event("paused: nothing moves until attach --resume")
+            self._log.event("paused: nothing moves until attach --resume")
 
-    async def _balance(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
+    async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()
         strategy_of(options)  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        cluster = await discover(admin, self._url)
+        cluster = await discover(self._admin, self._url)
         if stopping.is_set():
             return 0
         if options["config"] is not None:
-            await self._balance_if_elected(admin, metrics, stopping)
+            await self._balance_if_elected(stopping)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
-            await self._led(admin, metrics, state, stopping, Alone())
+            await self._led(state, stopping, Alone())
         return 0
 
-    async def _balance_if_elected(
-        self, admin: PulsarAdmin, metrics: AttachMetrics, stopping: asyncio.Event
-    ) -> None:
+    async def _balance_if_elected(self, stopping: asyncio.Event) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
-        log, left = self._log(admin), None
+        log, left = self._log, None
         try:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
@@ -184,7 +183,7 @@ class Attached:
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
-                    await self._led(admin, metrics, state, stopping, mandate)
+                    await self._led(state, stopping, mandate)
 
                 try:
                     await standing.run(lead, stopping)
@@ -192,11 +191,9 @@ class Attached:
                     left = await _left_by(standing, log)
         finally:
             if left is not None:
-                await self._see_that_another_leads(admin, log, left)
+                await self._see_that_another_leads(left)
 
-    async def _see_that_another_leads(
-        self, admin: PulsarAdmin, log: PrintedLog, left: "_LeftBy"
-    ) -> None:
+    async def _see_that_another_leads(self, left: "_LeftBy") -> None:
         """Wait until another candidate leads, and restore the settings if none is left.
 
         A candidate that crashed is listed until its session ends, like one that goes on.
@@ -204,13 +201,12 @@ class Attached:
         Raises:
             LoadManagerError: neither can be seen or done; the message says what to do.
         """
-        log.event("waits until another candidate leads; else it restores Pulsar's settings")
+        self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
             async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:
                 if await watching.another_leads(left.leader):
                     return
-                for line in await Quiet(admin, watching.state).restore(self._url):
-                    log.event(line)
+                await self._restore_settings(watching.state)
         except TimeoutError:
             raise StateUnusable(
                 f"Pulsar's settings are not restored, and no candidate leads after "
@@ -218,32 +214,25 @@ class Attached:
                 "--restore"
             ) from None
 
-    async def _led(
-        self,
-        admin: PulsarAdmin,
-        metrics: AttachMetrics,
-        state: State,
-        stopping: asyncio.Event,
-        mandate: Mandate,
-    ) -> None:
+    async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
         """Balance until asked to stop."""
-        options, log = self._options, self._log(admin)
+        options, metrics = self._options, self._metrics
         strategy = strategy_of(options)
-        cluster = await discover(admin, self._url)
+        cluster = await discover(self._admin, self._url)
         with (
             recording(options, cluster, strategy, mandate.epoch) as history,
-            self._overviews.steering.open(state, log.event),
+            self._overviews.steering.open(state, self._log.event),
         ):
             balancer = Balancer(
-                admin=admin,
+                admin=self._admin,
                 url=self._url,
                 rules=self._rules(move_partial=False),
                 budget=MoveBudget(self._limits()),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
-                quiet=Quiet(admin, state),
+                quiet=Quiet(self._admin, state),
                 log=BalancerLog(
-                    printed=log,
+                    printed=self._log,
                     metrics=metrics,
                     overviews=self._overviews,
                     strategy=strategy,
