@@ -11,9 +11,10 @@ from functools import cache
 
 from loadmanager.config.describe import KeyDescription, describe, keys_of
 from loadmanager.config.errors import ConfigError
+from loadmanager.config.forms import plain_value
 from loadmanager.config.load import checked
 from loadmanager.config.model import Config
-from loadmanager.config.pulsar_import import STRATEGIES, for_strategies
+from loadmanager.config.pulsar_import import STRATEGIES, sections_with
 from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
 from loadmanager.config.sources import Given, put_text
 from loadmanager.config.strategies import fields_of
@@ -108,8 +109,9 @@ def _put(given: Given, name: str, text: str) -> None:
                 given.faults.append(f"{place}; {error}")
     elif name in _names_of_pulsar():
         chosen = {one: _value(given, keys_of(one)["strategy"]) for one in STRATEGIES}
-        for one in for_strategies(MISSPELT.get(name, name), text, chosen, source=name):
-            given.put(keys_of(one.section)[one.key], one.value, place, one.subkey)
+        right = MISSPELT.get(name, name)
+        for section in sections_with(right, chosen):
+            given.put(keys_of(section)["settings"], plain_value(text), place, right)
     else:
         raise NotDynamic([f"{name}: not dynamic, {_why_not(name, known)}"])
 

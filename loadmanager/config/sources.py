@@ -1,7 +1,6 @@
 """Where settings come from: a file, the environment, the command line. The last one wins."""
 
 import difflib
-import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from loadmanager.config.describe import (
     keys_of,
     section_models,
 )
+from loadmanager.config.forms import plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: s
     if subkey and (known is None or known.kind != "table"):
         given.faults.append(f"{place}{HIDDEN}; expected a section and a key only")
         return
-    value = _from_text(known, text) if known and not subkey else _from_json(text)
+    value = _from_text(known, text) if known and not subkey else plain_value(text)
     _take(given, (section, key), value, place=place, shown=shown, subkey="".join(subkey))
 
 
@@ -147,14 +147,7 @@ def _from_text(known: KeyDescription, text: str) -> object:
     """Return the value a text stands for; a text that stands for none stays one, and is refused."""
     if known.kind == "text":
         return text
-    return _from_json(text.lower() if known.kind == "switch" else text)
-
-
-def _from_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    return plain_value(text.lower() if known.kind == "switch" else text)
 
 
 def _no_such_section(section: str) -> str:
