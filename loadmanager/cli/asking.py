@@ -11,7 +11,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import (
     HTTPRedirectHandler,
     HTTPSHandler,
@@ -22,7 +22,7 @@ from urllib.request import (
 
 import click
 
-from loadmanager.cli.options import Decorator, option
+from loadmanager.cli.options import Decorator, is_http_url, option, options_of
 from loadmanager.cli.profiles import Profile, read_profile
 
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
@@ -145,12 +145,7 @@ def _check_url(
 ) -> str | None:
     if value is None:
         return None
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_http_url(value):
         raise click.BadParameter(f"{value!r}; expected http://host:port of any sidecar")
     return value.rstrip("/")
 
@@ -184,24 +179,19 @@ _OPTIONS: Final = (
 )
 
 
-def _timeout_option(default_s: float) -> Decorator:
-    return option(
-        "--timeout",
-        "timeout_s",
-        default=default_s,
-        type=click.FloatRange(0.1, 3600),
-        help="Seconds to wait for an answer.",
-    )
-
-
 def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorator:
     """Give a command the options for the sidecar's address, and a `Reach` as ``reach``.
 
     ``waits`` False leaves ``--timeout`` to the command.
     """
-    options: list[Decorator] = [*_OPTIONS]
-    if waits:
-        options.append(_timeout_option(default_timeout_s))
+    timeout = option(
+        "--timeout",
+        "timeout_s",
+        default=default_timeout_s,
+        type=click.FloatRange(0.1, 3600),
+        help="Seconds to wait for an answer.",
+    )
+    options = (*_OPTIONS, timeout) if waits else _OPTIONS
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -213,10 +203,7 @@ def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorato
             arguments["reach"] = _reach(given, profile, timeout_s)
             command(**arguments)
 
-        decorated: Callable[..., None] = with_reach
-        for declare in reversed(options):
-            decorated = declare(decorated)
-        return decorated
+        return options_of(with_reach, options)
 
     return decorate
 
@@ -234,6 +221,13 @@ def whole_segment(text: str) -> str:
 def name_of(text: str) -> str:
     """Return ``tenant/namespace`` or ``tenant/namespace/range`` as segments of a path."""
     return "/".join(segment(part) for part in text.split("/"))
+
+
+def bundle_path(text: str) -> str:
+    """Return ``tenant/namespace/range`` as segments of a path; anything else ends the command."""
+    if text.count("/") != 2 or not all(text.split("/")):  # noqa: PLR2004 - between three parts
+        raise click.BadParameter(f"{text!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    return name_of(text)
 
 
 def _reach(given: Profile, name: str, timeout_s: float) -> Reach:

@@ -1,12 +1,13 @@
 """``loadmanager brokers``, ``leader`` and ``lookup``: what is there, and what owns what."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
 from loadmanager.cli.options import JSON_OPTION, print_json
+from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
@@ -24,24 +25,14 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.text_tables import print_table, terminal_width
-
     snapshot = snapshot_of(reach)
     leader = leader_of(reach)
     rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
     if as_json:
         print_json(rows)
         return
-    if (terminal_width() or _WIDE) < _WIDE:
-        names = ("broker", "bundles>", "topics>", "msg/s>", "MB/s>", "CPU>", "mem>", "net>")
-        columns = [*names, "age>", "state"]
-        print_table(f"{len(rows)} brokers", columns, [_short(row) for row in rows])
-        return
-    columns = [
-        *("broker", "state", "bundles>", "topics>", "msg/s in>", "msg/s out>", "MB/s in>"),
-        *("MB/s out>", "CPU>", "memory>", "net in>", "net out>", "report age>", "version"),
-    ]
-    print_table(f"{len(rows)} brokers", columns, [_shown(row) for row in rows])
+    narrow = (terminal_width() or _WIDE) < _WIDE
+    print_records(f"{len(rows)} brokers", _NARROW_COLUMNS if narrow else _COLUMNS, rows)
 
 
 @click.command("leader")
@@ -145,7 +136,7 @@ def _fraction(usage: "ResourceUsage | None") -> float | None:
     return None if usage is None else usage.fraction
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: Mapping[str, Any]) -> str:
     states = (
         ("leader", row["leads"]),
         ("draining", row["draining"]),
@@ -154,39 +145,43 @@ def _state(row: dict[str, Any]) -> str:
     return " ".join(word for word, holds in states if holds)
 
 
-def _percent(*fractions: float | None) -> str:
-    known = [fraction for fraction in fractions if fraction is not None]
-    return f"{max(known):.0%}" if known else "-"
+def _sum(row: Mapping[str, Any], kind: str) -> float:
+    return float(row[f"{kind}InPerS"] + row[f"{kind}OutPerS"])
 
 
-def _short(row: dict[str, Any]) -> list[str]:
-    """Return what fits 80 columns: both directions together, of the network the fuller one."""
-    return [
-        row["broker"],
-        str(row["bundles"]),
-        str(row["topics"]),
-        f"{row['msgsInPerS'] + row['msgsOutPerS']:,.0f}",
-        f"{(row['bytesInPerS'] + row['bytesOutPerS']) / 1e6:,.2f}",
-        _percent(row["cpuFraction"]),
-        _percent(row["memoryFraction"]),
-        _percent(row["bandwidthInFraction"], row["bandwidthOutFraction"]),
-        f"{row['reportAgeS']:.0f} s",
-        _state(row),
-    ]
+def _network(row: Mapping[str, Any]) -> str:
+    """Return the fuller direction."""
+    known = [row[key] for key in ("bandwidthInFraction", "bandwidthOutFraction")]
+    used = [fraction for fraction in known if fraction is not None]
+    return f"{max(used):.0%}" if used else "-"
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    usages = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandwidthOutFraction")
-    return [
-        row["broker"],
-        _state(row),
-        str(row["bundles"]),
-        str(row["topics"]),
-        f"{row['msgsInPerS']:,.0f}",
-        f"{row['msgsOutPerS']:,.0f}",
-        f"{row['bytesInPerS'] / 1e6:,.2f}",
-        f"{row['bytesOutPerS'] / 1e6:,.2f}",
-        *(_percent(row[usage]) for usage in usages),
-        f"{row['reportAgeS']:.0f} s",
-        row["version"],
-    ]
+_COLUMNS: Final[Columns] = {
+    "broker": "{broker}",
+    "state": _state,
+    "bundles>": "{bundles}",
+    "topics>": "{topics}",
+    "msg/s in>": "{msgsInPerS:,.0f}",
+    "msg/s out>": "{msgsOutPerS:,.0f}",
+    "MB/s in>": lambda row: f"{row['bytesInPerS'] / 1e6:,.2f}",
+    "MB/s out>": lambda row: f"{row['bytesOutPerS'] / 1e6:,.2f}",
+    "CPU>": "{cpuFraction:.0%}",
+    "memory>": "{memoryFraction:.0%}",
+    "net in>": "{bandwidthInFraction:.0%}",
+    "net out>": "{bandwidthOutFraction:.0%}",
+    "report age>": "{reportAgeS:.0f} s",
+    "version": "{version}",
+}
+_NARROW_COLUMNS: Final[Columns] = {
+    "broker": "{broker}",
+    "bundles>": "{bundles}",
+    "topics>": "{topics}",
+    "msg/s>": lambda row: f"{_sum(row, 'msgs'):,.0f}",
+    "MB/s>": lambda row: f"{_sum(row, 'bytes') / 1e6:,.2f}",
+    "CPU>": "{cpuFraction:.0%}",
+    "mem>": "{memoryFraction:.0%}",
+    "net>": _network,
+    "age>": "{reportAgeS:.0f} s",
+    "state": _state,
+}
+"""What fits 80 columns: both directions together."""

@@ -9,6 +9,7 @@ import click
 from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.moments import moment_option
 from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.text_tables import Columns, optimality_line, print_records
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
 _WIDTH: Final = 80
@@ -176,8 +177,6 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    from loadmanager.cli.text_tables import optimality_line, print_table
-
     answer = reach.json(
         "/admin/v2/loadmanager/plan",
         shedder=shedder,
@@ -189,22 +188,23 @@ def plan_command(
     if as_json:
         print_json(answer)
         return
-    moves = [
-        (one["bundle"], one["source"] or "(no owner)", one["target"], one["meaning"])
-        for one in answer["moves"]
-    ]
+    moves = answer["moves"]
     if not moves:
         click.echo("Nothing would move.")
-    print_table(f"{len(moves)} moves", ["bundle", "from", "to", "because"], moves)
-    left = [
-        (one["subject"] or "the round", one["meaning"], one["detail"], one["takes"])
-        for one in answer["refusals"]
-    ]
-    print_table(
-        f"{answer['refusalsInAll']} left alone",
-        ["what", "because", "numbers", "what it would take"],
-        left,
-    )
+    move_columns: Columns = {
+        "bundle": "{bundle}",
+        "from": lambda one: one["source"] or "(no owner)",
+        "to": "{target}",
+        "because": "{meaning}",
+    }
+    print_records(f"{len(moves)} moves", move_columns, moves)
+    refusal_columns: Columns = {
+        "what": lambda one: one["subject"] or "the round",
+        "because": "{meaning}",
+        "numbers": "{detail}",
+        "what it would take": "{takes}",
+    }
+    print_records(f"{answer['refusalsInAll']} left alone", refusal_columns, answer["refusals"])
     click.echo(f"\nNow: {optimality_line(answer['optimality'])}")
     if moves:
         click.echo(f"With these moves: {optimality_line(answer['withMoves'])}")
@@ -219,15 +219,15 @@ def _way(one: Mapping[str, Any]) -> str:
     return f"-> {target}" if target else source or ""
 
 
-_COLUMNS: Final = (
-    "strategy",
-    "rounds>",
-    "gap>",
-    "mean gap>",
-    "regret>",
-    "moves>",
-    "traffic moved>",
-)
+_COLUMNS: Final = {
+    "strategy": "{strategy}",
+    "rounds>": "{rounds}",
+    "gap>": "{gap:.1%}",
+    "mean gap>": "{meanGap:.1%}",
+    "regret>": "{regret:+.1%}",
+    "moves>": "{moves}",
+    "traffic moved>": "{moved:.1%}",
+}
 
 
 @click.command("shadows")
@@ -243,8 +243,6 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.text_tables import print_table
-
     answer = reach.json("/admin/v2/loadmanager/shadows")
     if as_json:
         print_json(answer)
@@ -253,18 +251,10 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
     if not shadows:
         click.echo("No strategy decides beside the active one: [shedding] shadows names them.")
         return
-    print_table(f"Beside {answer['active']}", _COLUMNS, [_row(one) for one in shadows])
+    print_records(f"Beside {answer['active']}", _COLUMNS, shadows)
     longest = max(shadows, key=lambda one: one["rounds"])
     click.echo(
         f"{answer['active']} in the last {longest['rounds']} rounds: mean gap "
         f"{longest['meanGap'] + longest['regret']:.1%}, {longest['activeMoves']} moves, "
         f"traffic moved {longest['activeMoved']:.1%}"
-    )
-
-
-def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
-    gap = "-" if one["gap"] is None else f"{one['gap']:.1%}"
-    return (
-        *(one["strategy"], one["rounds"], gap, f"{one['meanGap']:.1%}"),
-        *(f"{one['regret']:+.1%}", one["moves"], f"{one['moved']:.1%}"),
     )

@@ -5,6 +5,7 @@ import click
 from loadmanager.cli.asking import Reach, reaching, segment
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.text_tables import Columns, print_records
 
 _CLUSTER = option(
     "--cluster",
@@ -30,27 +31,20 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager isolation list --cluster production
     """
-    from loadmanager.cli.text_tables import print_table
-
     found = reach.json(_path(cluster, reach))
     if as_json:
         print_json(found)
         return
-    rows = []
-    for name, policy in sorted(found.items()):
-        limits = policy["auto_failover_policy"]["parameters"]
-        rows.append(
-            (
-                name,
-                " ".join(policy["namespaces"]),
-                " ".join(policy["primary"]),
-                " ".join(policy["secondary"]),
-                limits["min_limit"],
-                f"{limits['usage_threshold']}%",
-            )
-        )
-    columns = ["policy", "namespaces", "primary", "secondary", "min brokers>", "usage>"]
-    print_table(f"{len(rows)} isolation policies", columns, rows)
+    columns: Columns = {
+        "policy": "{name}",
+        "namespaces": lambda one: " ".join(one["namespaces"]),
+        "primary": lambda one: " ".join(one["primary"]),
+        "secondary": lambda one: " ".join(one["secondary"]),
+        "min brokers>": "{auto_failover_policy[parameters][min_limit]}",
+        "usage>": "{auto_failover_policy[parameters][usage_threshold]}%",
+    }
+    policies = [{"name": name, **policy} for name, policy in sorted(found.items())]
+    print_records(f"{len(policies)} isolation policies", columns, policies)
 
 
 @isolation_commands.command("set")
@@ -142,22 +136,17 @@ def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None
 
     Example: loadmanager isolation brokers
     """
-    from loadmanager.cli.text_tables import print_table
-
     found = reach.json(f"{_path(cluster, reach)}/brokers")
     if as_json:
         print_json(found)
         return
-    rows = [
-        (
-            one["brokerName"],
-            one.get("policyName") or "",
-            "primary" if one.get("isPrimary") else "",
-            " ".join(one.get("namespaceRegex") or ()),
-        )
-        for one in found
-    ]
-    print_table(f"{len(rows)} brokers", ["broker", "policy", "", "namespaces"], rows)
+    columns: Columns = {
+        "broker": "{brokerName}",
+        "policy": lambda one: one.get("policyName") or "",
+        "": lambda one: "primary" if one.get("isPrimary") else "",
+        "namespaces": lambda one: " ".join(one.get("namespaceRegex") or ()),
+    }
+    print_records(f"{len(found)} brokers", columns, found)
 
 
 def _path(cluster: str | None, reach: Reach) -> str:

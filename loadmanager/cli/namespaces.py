@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from loadmanager.cli.asking import Reach, name_of, reaching, segment
+from loadmanager.cli.asking import Reach, bundle_path, name_of, reaching, segment
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.text_tables import Columns, print_records
 
 _SPLIT_ALGORITHMS = (
     "range_equally_divide",
@@ -33,10 +34,11 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager namespaces list acme
     """
-    import json
-
     found = reach.json(f"/admin/v2/namespaces/{segment(tenant)}")
-    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n".join(found))
 
 
 @namespaces_commands.command("create")
@@ -84,7 +86,6 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     from itertools import pairwise
 
     from loadmanager.cli.cluster import snapshot_of
-    from loadmanager.cli.text_tables import print_table
     from loadmanager.core.ids import BundleId
 
     answer = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
@@ -109,19 +110,15 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     if as_json:
         print_json(rows)
         return
-    cells = [
-        (
-            str(row["bundle"]).rpartition("/")[2],
-            row["owner"] or "none",
-            row["underWayTo"] or "",
-            row["topics"],
-            f"{row['msgsPerS']:,.0f}",
-            f"{row['bytesPerS'] / 1e6:,.2f}",
-        )
-        for row in rows
-    ]
-    columns = ["bundle", "owner", "moving to", "topics>", "msg/s>", "MB/s>"]
-    print_table(f"{namespace}: {len(rows)} bundles", columns, cells)
+    columns: Columns = {
+        "bundle": lambda row: row["bundle"].rpartition("/")[2],
+        "owner": lambda row: row["owner"] or "none",
+        "moving to": lambda row: row["underWayTo"] or "",
+        "topics>": "{topics}",
+        "msg/s>": "{msgsPerS:,.0f}",
+        "MB/s>": lambda row: f"{row['bytesPerS'] / 1e6:,.2f}",
+    }
+    print_records(f"{namespace}: {len(rows)} bundles", columns, rows)
 
 
 @click.command("split")
@@ -158,15 +155,14 @@ def split_command(
 
     Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
     """
-    if bundle.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
-        raise click.BadParameter(f"{bundle!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    path = f"/admin/v2/namespaces/{bundle_path(bundle)}/split"
     query = {"unload": "true"} if unload else {}
     if positions and algorithm is None:
         algorithm = "specified_positions_divide"
     if algorithm is not None:
         query["splitAlgorithmName"] = algorithm
     body = [_position(text) for text in positions] or None
-    reach.ask(f"/admin/v2/namespaces/{name_of(bundle)}/split", method="PUT", body=body, **query)
+    reach.ask(path, method="PUT", body=body, **query)
     click.echo(f"{bundle} is split")
 
 
@@ -184,13 +180,11 @@ def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
     Example: loadmanager merge acme/orders/0x00000000_0x40000000
     acme/orders/0x40000000_0x80000000
     """
-    for one in (bundle, neighbour):
-        if one.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
-            raise click.BadParameter(f"{one!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    path, _ = bundle_path(bundle), bundle_path(neighbour)
     namespace, _, range_text = neighbour.rpartition("/")
     if bundle.rpartition("/")[0] != namespace:
         raise click.BadParameter(f"{neighbour}; expected a bundle of the same namespace")
-    path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/merge"
+    path = f"/admin/v2/loadmanager/namespaces/{path}/merge"
     whole = reach.json(path, method="PUT", **{"with": range_text})
     click.echo(f"{bundle} and {neighbour} are {namespace}/{whole['bundle']} now")
 

@@ -5,11 +5,13 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -25,6 +27,21 @@ def option(*names: str, **settings: Any) -> Decorator:
 JSON_OPTION: Final = option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
 )
+
+
+def is_http_url(text: str, *, without_path: bool = False) -> bool:
+    """Return whether a text is ``http://host:port`` or ``https://host:port``."""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return sound and not (without_path and (parts.path.strip("/") or parts.query))
+
+
+def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
+    """Give a command several options, in their order."""
+    return reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
 
 
 def print_json(value: object) -> None:
