@@ -1,13 +1,12 @@
 """``loadmanager broker``: the in-memory broker, for demonstrations and tests."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 import click
 
 from loadmanager.cli.options import option, spare_what_stays
-from loadmanager.core.hashing import DEFAULT_HASH, HashName
+from loadmanager.core.hashing import DEFAULT_HASH
 
 _MAX_PORT: Final = 65_535
 
@@ -102,17 +101,13 @@ def _address(
 def broker(
     *,
     listen: tuple[str, int],
-    cpu_ms_per_message: float,
-    record: Path | None,
-    window_s: float,
-    hash_name: str,
-    max_body_bytes: int,
     control_secret_file: Path | None,
     pulsar_listen: tuple[str, int] | None,
     pulsar_url: str,
     ledger: Path | None,
     sidecar_url: str,
     sidecar_token_file: Path | None,
+    **settings: Any,
 ) -> None:
     """Run an in-memory broker that implements the broker contract, for demonstrations and tests.
 
@@ -150,40 +145,26 @@ def broker(
         secret = "" if control_secret_file is None else read_secret(control_secret_file)
     except SecretUnusable as error:
         raise click.ClickException(str(error)) from None
-    settings = BrokerSettings(
-        control_secret=secret,
-        host=listen[0],
-        port=listen[1],
-        cpu_ms_per_message=cpu_ms_per_message,
-        record=record,
-        window_s=window_s,
-        hash_name=cast("HashName", hash_name),
-        max_body_bytes=max_body_bytes,
-        pulsar=pulsar,
-    )
+    host, port = listen
+    made = BrokerSettings(host=host, port=port, control_secret=secret, pulsar=pulsar, **settings)
     spare_what_stays()
     try:
-        asyncio.run(run_broker(settings, _announce))
+        asyncio.run(run_broker(made, lambda url: click.echo(f"broker listening on {url}")))
     except OSError as error:
-        raise click.ClickException(f"broker on {listen[0]}:{listen[1]}: {error}") from None
+        raise click.ClickException(f"broker on {host}:{port}: {error}") from None
 
 
 def _require_protobuf() -> None:
     from importlib.util import find_spec
 
-    absent = [name for name in ("google.protobuf", "google_crc32c") if not _has(find_spec, name)]
+    def is_installed(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:
+            return False
+
+    absent = [name for name in ("google.protobuf", "google_crc32c") if not is_installed(name)]
     if absent:
         raise click.ClickException(
             f"--pulsar-listen needs {' and '.join(absent)}: pip install 'loadmanager[pulsar]'"
         )
-
-
-def _has(find_spec: Callable[[str], object], name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _announce(url: str) -> None:
-    click.echo(f"broker listening on {url}")
