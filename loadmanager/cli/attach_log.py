@@ -1,23 +1,75 @@
 """What ``loadmanager attach`` prints, and where else it reports what it sees, decides and does."""
 
 import json
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
+from prometheus_client import CollectorRegistry
 
+from loadmanager.adapters.history import open_history
 from loadmanager.adapters.pulsar_admin.client import Cost
 from loadmanager.attach import screen, tasks
+from loadmanager.attach.discovery import Addresses, PulsarCluster
 from loadmanager.attach.doctor import examine
 from loadmanager.attach.observation import Observation, document
 from loadmanager.attach.recording import AttachHistory
 from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.cli.attach_metrics import show_window
 from loadmanager.cli.attach_page import AttachOverviews
+from loadmanager.cli.simulated_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
+from loadmanager.config.history import HistorySettings
 from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.history import Origin
+from loadmanager.core.ids import BrokerId
 from loadmanager.telemetry.attaching import AttachMetrics
+from loadmanager.telemetry.history import HistoryMetrics
+
+_CLOSE_S: Final = 30.0
+
+
+def host_name() -> str:
+    """Return the name of this host as a part of a broker's name."""
+    return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
+
+
+@contextmanager
+def recording(
+    options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
+) -> Iterator[AttachHistory | None]:
+    """Yield the history writer of a term, None if the options ask for none."""
+    if options["history_dir"] is None:
+        yield None
+        return
+    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
+    settings = HistorySettings(dir=str(options["history_dir"]))
+    with warnings_alone():
+        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
+        sink.start()
+        history = AttachHistory(
+            sink=sink,
+            strategy=strategy,
+            tallied=strategy.tallied or Tallied(Reports(Addresses.of(options["url"]))),
+            interval_s=options["interval_s"],
+            most_moves=options["most_moves"],
+            balances=options["balance"],
+            epoch=epoch,
+            base_every_rounds=settings.base_every_rounds,
+        )
+        history.began()
+        try:
+            yield history
+        finally:
+            history.ended()
+            sink.close(_CLOSE_S)
 
 
 def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:

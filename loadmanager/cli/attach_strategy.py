@@ -13,14 +13,7 @@ from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.planned import Planned
 from loadmanager.attach.strategy import GreedyRate, Strategy
 from loadmanager.attach.tallied import Reports, Tallied
-from loadmanager.config import (
-    Config,
-    LeaderSettings,
-    PlacementSettings,
-    PlannerSettings,
-    SheddingSettings,
-    load_config,
-)
+from loadmanager.config import Config, PlacementSettings, SheddingSettings, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
 from loadmanager.core.even_rates import GREEDY_RATE
@@ -38,9 +31,8 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         UsageError: there is none of that name, or it does not go with the placement.
         ConfigError: the configuration has a fault.
     """
-    config = None if options["config"] is None else _config(options["config"])
-    shedding = SheddingSettings() if config is None else config.shedding
-    placement = PlacementSettings() if config is None else config.placement
+    config = _config(options["config"])
+    shedding, placement = config.shedding, config.placement
     name = options["strategy"]
     if name is None:
         name = shedding.strategy if "strategy" in shedding.model_fields_set else GREEDY_RATE
@@ -52,12 +44,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     if options["placement"] is not None:
         placement = _named(placement, options["placement"], PLACEMENTS, "placement")
     _check_together(shedding, placement)
-    planner = planner_of(
-        shedding,
-        placement,
-        PlannerSettings() if config is None else config.planner,
-        LeaderSettings() if config is None else config.leader,
-    )
+    planner = planner_of(shedding, placement, config.planner, config.leader)
     return Planned(
         name=name,
         planner=_of_attach(planner),
@@ -67,8 +54,10 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _config(path: Path) -> Config:
+def _config(path: Path | None) -> Config:
     # A candidate has no broker; what it is called here is never seen.
+    if path is None:
+        return Config.model_validate({"broker": {"id": _NO_BROKER}})
     return load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER})
 
 

@@ -18,8 +18,13 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.prior_settings import State, StateUnusable, locked_state, state_file
 from loadmanager.attach.quiet import Quiet
 from loadmanager.attach.sampling import Sampler
-from loadmanager.cli.attach_history import recording
-from loadmanager.cli.attach_log import BalancerLog, PrintedLog, print_findings, print_window
+from loadmanager.cli.attach_log import (
+    BalancerLog,
+    PrintedLog,
+    print_findings,
+    print_window,
+    recording,
+)
 from loadmanager.cli.attach_metrics import served_metrics, show_window
 from loadmanager.cli.attach_page import AttachOverviews, served_page
 from loadmanager.cli.attach_strategy import strategy_of

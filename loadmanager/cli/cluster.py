@@ -1,12 +1,13 @@
-"""``loadmanager brokers``, ``leader`` and ``lookup``: what is there, and what owns what."""
+"""``loadmanager brokers``, ``leader``, ``lookup`` and ``snapshot``: the state of the cluster."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
-from loadmanager.cli.options import JSON_OPTION, print_json
+from loadmanager.cli.options import JSON_OPTION, ending, option, print_json
 from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
@@ -86,6 +87,31 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     ):
         if owner.get(key):
             click.echo(f"{label + ':':<16} {owner[key]}")
+
+
+@click.command("snapshot")
+@option(
+    "--out",
+    "file",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where to write it; - for stdout.",
+)
+@reaching()
+def snapshot_command(*, file: Path, reach: Reach) -> None:
+    """Write a snapshot of the cluster as its leader sees it now.
+
+    It contains load reports, averages, owners, orders, constraints, the memory of the strategies,
+    and the settings in force. See docs/snapshot-format.md.
+
+    Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
+    """
+    content = reach.ask("/admin/v2/loadmanager/snapshot")
+    if str(file) == "-":
+        click.echo(content, nl=False)
+        return
+    with ending(OSError, code=2):
+        file.write_bytes(content)
 
 
 def snapshot_of(reach: Reach) -> "Snapshot":

@@ -1,18 +1,18 @@
 """What ``loadmanager decide`` prints: rounds with moves, brokers before and after, and reasons."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import numpy as np
 
 from loadmanager.cli.options import print_json
-from loadmanager.cli.text_tables import print_table
+from loadmanager.cli.text_tables import Columns, print_records, print_table
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument
 from loadmanager.core.cost.document import decode_costs
-from loadmanager.core.plan import Move, Refusal
+from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
 from loadmanager.core.reason_texts import sentence
@@ -34,6 +34,7 @@ def print_decision(
 ) -> None:
     """Print the rounds that a planner decided on a snapshot."""
     in_use, mode = in_force(planner), planner.settings.mode.value
+    rounds = [_round(number, one, planner) for number, one in enumerate(done, 1)]
     if as_json:
         document = {
             "shedder": None if in_use.shedder is None else in_use.shedder.strategy,
@@ -42,16 +43,16 @@ def print_decision(
             "cost": dict(in_use.cost),
             "seed": seed,
             "leftOut": list(snapshot.left_out),
-            "rounds": [_round(number, one, planner) for number, one in enumerate(done, 1)],
+            "rounds": rounds,
         }
         print_json(document)
         return
     shedder, placement = type(planner.shedder).__name__, type(planner.placement).__name__
     click.echo(f"{shedder}, {placement}, {mode} mode")
-    for number, one in enumerate(done, 1):
-        if len(done) > 1:
-            click.echo(f"\nRound {number} of {len(done)}")
-        _print_round(one, planner)
+    for one in rounds:
+        if len(rounds) > 1:
+            click.echo(f"\nRound {one['round']} of {len(rounds)}")
+        _print_round(one)
 
 
 def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
@@ -90,44 +91,43 @@ def _round(number: int, one: Round, planner: Planner) -> dict[str, Any]:
     }
 
 
-def _print_round(one: Round, planner: Planner) -> None:
-    count = len(one.moves)
-    word = "observed" if one.plan.observed else "move" if count == 1 else "moves"
-    print_table(
-        f"{count} {word}",
-        ("bundle", "from", "to", "cause", "msgs/s>", "kB/s>"),
-        [_move_row(one, move) for move in one.moves],
-    )
-    if not count:
+_MOVE_COLUMNS: Final[Columns] = {
+    "bundle": "{bundle}",
+    "from": lambda move: move["source"] or "(no owner)",
+    "to": "{target}",
+    "cause": "{cause}",
+    "msgs/s>": "{msgsPerS:.0f}",
+    "kB/s>": lambda move: f"{move['bytesPerS'] / 1000:.1f}",
+}
+_REFUSAL_COLUMNS: Final[Columns] = {
+    "what": lambda one: one["subject"] or "(the round)",
+    "reason": "{reason}",
+    "numbers": "{detail}",
+    "meaning": "{meaning}",
+}
+_BROKER_COLUMNS: Final = ("broker", "before>", "after>", "bundles>", "after>", "msgs/s>", "after>")
+
+
+def _print_round(found: Mapping[str, Any]) -> None:
+    moves, before, after = found["moves"], found["before"], found["after"]
+    observed = any(move["onlyObserved"] for move in moves)
+    word = "observed" if observed else "move" if len(moves) == 1 else "moves"
+    print_records(f"{len(moves)} {word}", _MOVE_COLUMNS, moves)
+    if not moves:
         click.echo("\nNothing moves.")
-    print_table(
-        f"Brokers, by {_scored_by(one.before, planner)}",
-        ("broker", "before>", "after>", "bundles>", "after>", "msgs/s>", "after>"),
-        [_broker_row(*row) for row in _brokers(one, planner)],
-    )
-    before, after = _extremes(one.before, planner), _extremes(one.after, planner)
+    rows = [_broker_row(**broker) for broker in found["brokers"]]
+    print_table(f"Brokers, by {found['scoredBy']}", _BROKER_COLUMNS, rows)
     click.echo(
         f"\nmax {before['max']:.3f} -> {after['max']:.3f}, "
         f"mean {before['mean']:.3f} -> {after['mean']:.3f}, "
         f"max/mean {before['maxOverMean']:.3f} -> {after['maxOverMean']:.3f}"
     )
-    print_table(
-        "Left alone",
-        ("what", "reason", "numbers", "meaning"),
-        [_refusal_row(refusal) for refusal in one.plan.refusals],
-    )
+    print_records("Left alone", _REFUSAL_COLUMNS, found["leftAlone"])
 
 
-def _move_row(one: Round, move: Move) -> tuple[object, ...]:
-    msgs_per_s, bytes_per_s = _traffic(one, move)
-    source = move.source or "(no owner)"
-    rates = f"{msgs_per_s:.0f}", f"{bytes_per_s / 1000:.1f}"
-    return move.bundle, source, move.target, move.cause.value, *rates
-
-
-def _broker_row(name: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[object, ...]:
+def _broker_row(broker: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[object, ...]:
     return (
-        name,
+        broker,
         f"{before['score']:.3f}",
         f"{after['score']:.3f}",
         before["bundles"],
@@ -135,11 +135,6 @@ def _broker_row(name: str, before: dict[str, Any], after: dict[str, Any]) -> tup
         f"{before['msgsPerS']:.0f}",
         f"{after['msgsPerS']:.0f}",
     )
-
-
-def _refusal_row(refusal: Refusal) -> tuple[object, ...]:
-    subject = refusal.subject or "(the round)"
-    return subject, refusal.reason.value, refusal.detail, sentence(refusal.reason)
 
 
 def _brokers(one: Round, planner: Planner) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

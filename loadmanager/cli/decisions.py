@@ -7,8 +7,7 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.asking import Reach, reaching
-from loadmanager.cli.moments import moment_option
-from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.options import JSON_OPTION, moment_option, option, print_json
 from loadmanager.cli.text_tables import Columns, optimality_line, print_records
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")

@@ -2,11 +2,13 @@
 
 import gc
 import json
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from types import FrameType
@@ -42,6 +44,37 @@ def is_http_url(text: str, *, without_path: bool = False) -> bool:
 def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
     """Give a command several options, in their order."""
     return reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
+
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Return the time in UTC that ``text`` names; ``7d`` is seven days before ``now``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        expected = f"{text!r}; expected a time such as 2026-11-01 or 2026-11-01T06:00Z, or 12h, 7d"
+        raise ValueError(expected) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def moment_option(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> datetime | None:
+    """Return the time in UTC that an option names, None for none; a wrong one ends the command."""
+    try:
+        return None if text is None else parse_moment(text, datetime.now(UTC))
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def print_json(value: object) -> None:

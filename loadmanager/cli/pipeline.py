@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from loadmanager.cli.moments import moment_option
-from loadmanager.cli.options import interrupted, option
+from loadmanager.cli.options import interrupted, moment_option, option
 from loadmanager.pipeline.jobs import JOBS
 
 if TYPE_CHECKING:

@@ -12,9 +12,14 @@ import click
 
 from loadmanager.charts import MissingCharts, check_place
 from loadmanager.cli.options import ending, interrupted, print_json
-from loadmanager.cli.scenario_table import print_one_table
 from loadmanager.cli.simulated_history import SimulatedHistory
-from loadmanager.cli.simulating import document_of, print_list, print_notes, print_scenario
+from loadmanager.cli.simulating import (
+    document_of,
+    print_list,
+    print_notes,
+    print_one_table,
+    print_scenario,
+)
 from loadmanager.config import ConfigError
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.simulator.catalogue import shipped

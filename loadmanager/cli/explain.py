@@ -1,4 +1,4 @@
-"""The leader's explanation of a bundle or a broker, as text."""
+"""``loadmanager explain``: the leader's explanation of a bundle or a broker."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import click
 
+from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.decisions import task_of
+from loadmanager.cli.options import option, print_json
 from loadmanager.cli.tasks import age
 from loadmanager.cli.text_tables import (
     Columns,
@@ -68,7 +70,25 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def print_account(account: Mapping[str, Any]) -> None:
+@click.command("explain")
+@click.argument("subject", metavar="BUNDLE|BROKER")
+@option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
+@reaching()
+def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
+    """Explain why a bundle or a broker was moved or left alone, and what would change it.
+
+    Exits with 2 if there is no such bundle or broker, with 1 if no leader answers.
+
+    Example: loadmanager explain public/default/0x00000000_0x08000000
+    """
+    account = reach.json("/admin/v2/loadmanager/explain", subject=subject)
+    if as_json:
+        print_json(account)
+    else:
+        _print_account(account)
+
+
+def _print_account(account: Mapping[str, Any]) -> None:
     """Print an explanation, in the form of the admin REST."""
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
