@@ -4,6 +4,12 @@ import click
 
 from loadmanager.cli.agent import agent
 from loadmanager.cli.attach import attach_command
+from loadmanager.cli.balancing import (
+    drain_command,
+    observe_command,
+    pause_command,
+    resume_command,
+)
 from loadmanager.cli.broker import broker
 from loadmanager.cli.cluster import (
     brokers_command,
@@ -27,17 +33,11 @@ from loadmanager.cli.namespaces import (
     split_command,
 )
 from loadmanager.cli.pipeline import pipeline_command
-from loadmanager.cli.rating import rate_strategies_command
+from loadmanager.cli.rate_strategies import rate_strategies_command
 from loadmanager.cli.reference import completion_command, show_commands_command
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
-from loadmanager.cli.steering import (
-    drain_command,
-    observe_command,
-    pause_command,
-    resume_command,
-)
 from loadmanager.cli.tasks import tasks_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.options import ending, option, spare_what_stays
+from loadmanager.cli.options import ending, freeze_imported_objects, option
 
 DISPLACED: Final = 3
 """Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
@@ -50,5 +50,5 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     ):
         config = load_config(config_file, os.environ, overrides)
         configure_logging(config.log.format, config.log.level, sys.stderr)
-        spare_what_stays()
+        freeze_imported_objects()
         run_sidecar(config)

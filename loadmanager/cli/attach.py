@@ -219,10 +219,10 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
     import asyncio
 
-    from loadmanager.cli.attached import Attached
+    from loadmanager.cli.attach_actions import AttachActions
 
     _check_options(options)
-    attached = Attached(options["access_files"].access(), options)
+    attached = AttachActions(options["access_files"].access(), options)
     try:
         code = asyncio.run(attached.run())
     except LoadManagerError as error:

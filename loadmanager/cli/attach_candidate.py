@@ -19,7 +19,7 @@ from loadmanager.attach.mandate import Elected
 from loadmanager.attach.prior_settings import StateUnusable
 from loadmanager.attach.shared_state import SharedState
 from loadmanager.cli.attach_log import host_name
-from loadmanager.cli.simulated_history import warnings_alone
+from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import agree
 from loadmanager.common.cluster_state import ClusterState

@@ -24,7 +24,7 @@ from loadmanager.attach.strategy import Strategy
 from loadmanager.attach.tallied import Reports, Tallied
 from loadmanager.cli.attach_metrics import show_window
 from loadmanager.cli.attach_page import AttachOverviews
-from loadmanager.cli.simulated_history import warnings_alone
+from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.bundle_task import BundleTask

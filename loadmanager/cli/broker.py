@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.options import option, spare_what_stays
+from loadmanager.cli.options import freeze_imported_objects, option
 from loadmanager.core.hashing import DEFAULT_HASH
 
 _MAX_PORT: Final = 65_535
@@ -147,7 +147,7 @@ def broker(
         raise click.ClickException(str(error)) from None
     host, port = listen
     made = BrokerSettings(host=host, port=port, control_secret=secret, pulsar=pulsar, **settings)
-    spare_what_stays()
+    freeze_imported_objects()
     try:
         asyncio.run(run_broker(made, lambda url: click.echo(f"broker listening on {url}")))
     except OSError as error:

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
 from loadmanager.cli.options import JSON_OPTION, ending, option, print_json
+from loadmanager.cli.sidecar_client import (
+    RequestFailed,
+    SidecarClient,
+    client_options,
+    name_of,
+    whole_segment,
+)
 from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
@@ -20,14 +26,14 @@ _WIDE = 140
 
 @click.command("brokers")
 @JSON_OPTION
-@reaching()
-def brokers_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def brokers_command(*, as_json: bool, client: SidecarClient) -> None:
     """List the brokers with their load, as the leader sees it.
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    snapshot = snapshot_of(reach)
-    leader = leader_of(reach)
+    snapshot = snapshot_of(client)
+    leader = leader_of(client)
     rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
     if as_json:
         print_json(rows)
@@ -38,15 +44,15 @@ def brokers_command(*, as_json: bool, reach: Reach) -> None:
 
 @click.command("leader")
 @JSON_OPTION
-@reaching()
-def leader_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def leader_command(*, as_json: bool, client: SidecarClient) -> None:
     """Print the broker whose sidecar is the leader.
 
     Exits with 2 if there is no leader now.
 
     Example: loadmanager leader
     """
-    leader = leader_of(reach)
+    leader = leader_of(client)
     if as_json:
         print_json(leader)
     else:
@@ -56,8 +62,8 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 @click.command("lookup")
 @click.argument("topic", metavar="TOPIC")
 @JSON_OPTION
-@reaching()
-def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
+@client_options()
+def lookup_command(*, topic: str, as_json: bool, client: SidecarClient) -> None:
     """Print the bundle of a topic, and the broker that serves it.
 
     A short name stands for persistent://public/default/NAME. Exits with 2 if the
@@ -73,8 +79,8 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     except InvalidName as error:
         raise click.BadParameter(str(error)) from None
     path = f"{name.domain}/{name_of(name.namespace)}/{whole_segment(name.local)}"
-    owner: dict[str, Any] = reach.json(f"/lookup/v2/topic/{path}")
-    owner["bundle"] = reach.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
+    owner: dict[str, Any] = client.json(f"/lookup/v2/topic/{path}")
+    owner["bundle"] = client.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
     if as_json:
         print_json(owner)
         return
@@ -97,8 +103,8 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Where to write it; - for stdout.",
 )
-@reaching()
-def snapshot_command(*, file: Path, reach: Reach) -> None:
+@client_options()
+def snapshot_command(*, file: Path, client: SidecarClient) -> None:
     """Write a snapshot of the cluster as its leader sees it now.
 
     It contains load reports, averages, owners, orders, constraints, the memory of the strategies,
@@ -106,7 +112,7 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
 
     Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
     """
-    content = reach.ask("/admin/v2/loadmanager/snapshot")
+    content = client.ask("/admin/v2/loadmanager/snapshot")
     if str(file) == "-":
         click.echo(content, nl=False)
         return
@@ -114,21 +120,21 @@ def snapshot_command(*, file: Path, reach: Reach) -> None:
         file.write_bytes(content)
 
 
-def snapshot_of(reach: Reach) -> "Snapshot":
+def snapshot_of(client: SidecarClient) -> "Snapshot":
     """Return the cluster as its leader sees it."""
     from loadmanager.core.errors import MalformedContent
     from loadmanager.core.snapshot import decode_snapshot
 
-    content = reach.ask("/admin/v2/loadmanager/snapshot")
+    content = client.ask("/admin/v2/loadmanager/snapshot")
     try:
-        return decode_snapshot(reach.url, content, lenient=True)
+        return decode_snapshot(client.url, content, lenient=True)
     except MalformedContent as error:
-        raise NotAnswered(str(error)) from None
+        raise RequestFailed(str(error)) from None
 
 
-def leader_of(reach: Reach) -> dict[str, Any]:
+def leader_of(client: SidecarClient) -> dict[str, Any]:
     """Return the leader: ``brokerId`` and ``serviceUrl``."""
-    found: dict[str, Any] = reach.json("/admin/v2/brokers/leaderBroker")
+    found: dict[str, Any] = client.json("/admin/v2/brokers/leaderBroker")
     return found
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching, whole_segment
 from loadmanager.cli.options import JSON_OPTION, ending, option, print_json, write_output
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_segment
 
 _DYNAMIC_PATH = "/admin/v2/brokers/configuration"
 
@@ -172,15 +172,15 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 @config_commands.command("get")
 @click.argument("name", metavar="[NAME]", required=False)
 @JSON_OPTION
-@reaching()
-def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def get_command(*, name: str | None, as_json: bool, client: SidecarClient) -> None:
     """Print the settings made for the whole cluster: all, or one.
 
     Exits with 2 if NAME is not set.
 
     Example: loadmanager config get leader.round_interval_s
     """
-    values = reach.json(f"{_DYNAMIC_PATH}/values")
+    values = client.json(f"{_DYNAMIC_PATH}/values")
     if name is not None:
         if name not in values:
             click.echo(f"{name} is not set; every sidecar uses its own value", err=True)
@@ -198,8 +198,8 @@ def get_command(*, name: str | None, as_json: bool, reach: Reach) -> None:
 @config_commands.command("set")
 @click.argument("name", metavar="NAME")
 @click.argument("value", metavar="VALUE")
-@reaching()
-def set_command(*, name: str, value: str, reach: Reach) -> None:
+@client_options()
+def set_command(*, name: str, value: str, client: SidecarClient) -> None:
     """Change a dynamic setting of the whole cluster; sidecars apply it within seconds.
 
     NAME is section.key as in docs/configuration.md, or Pulsar's name, and then VALUE is in
@@ -207,19 +207,19 @@ def set_command(*, name: str, value: str, reach: Reach) -> None:
 
     Example: loadmanager config set leader.round_interval_s 120
     """
-    reach.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}/{whole_segment(value)}", method="POST")
+    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}/{whole_segment(value)}", method="POST")
     click.echo(f"{name} is set to {value}")
 
 
 @config_commands.command("unset")
 @click.argument("name", metavar="NAME")
-@reaching()
-def unset_command(*, name: str, reach: Reach) -> None:
+@client_options()
+def unset_command(*, name: str, client: SidecarClient) -> None:
     """Remove a setting of the whole cluster: each sidecar uses its own configuration again.
 
     Example: loadmanager config unset leader.round_interval_s
     """
-    reach.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}", method="DELETE")
+    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}", method="DELETE")
     click.echo(f"{name} is not set any more")
 
 
@@ -231,13 +231,13 @@ def unset_command(*, name: str, reach: Reach) -> None:
     help="Print the settings of this file and the environment; no sidecar is asked.",
 )
 @JSON_OPTION
-@reaching()
-def show_command(*, path: Path | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> None:
     """Print all settings in force on one sidecar, with secrets hidden.
 
     Example: loadmanager config show --url http://broker-1.example.org:7750
     """
-    values = reach.json(f"{_DYNAMIC_PATH}/runtime") if path is None else _of_file(path)
+    values = client.json(f"{_DYNAMIC_PATH}/runtime") if path is None else _of_file(path)
     if as_json:
         print_json(values)
         return

@@ -73,7 +73,7 @@ def decide(
     """
     import numpy as np
 
-    from loadmanager.cli.deciding import costs_for, print_decision
+    from loadmanager.cli.decide_output import costs_for, print_decision
     from loadmanager.config import ConfigError
     from loadmanager.config.offline import Wanted, planner_for
     from loadmanager.core.errors import MalformedContent

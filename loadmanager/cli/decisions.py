@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.options import JSON_OPTION, moment_option, option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
 from loadmanager.cli.text_tables import Columns, optimality_line, print_records
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
@@ -42,7 +42,7 @@ _INDENT: Final = " " * 12
     help="Maximum number to list, newest first.",
 )
 @JSON_OPTION
-@reaching()
+@client_options()
 def decisions_command(
     *,
     kinds: tuple[str, ...],
@@ -52,7 +52,7 @@ def decisions_command(
     since: datetime | None,
     limit: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """List the leader's last decisions: what moved, what was left alone, and why.
 
@@ -61,7 +61,7 @@ def decisions_command(
 
     Example: loadmanager decisions --kind move --kind drain --since 30m
     """
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/decisions",
         limit=limit,
         kind=[one.replace("-", "_") for one in kinds],
@@ -159,7 +159,7 @@ def _hanging(text: str) -> Iterator[str]:
     help="Seed of random choices.",
 )
 @JSON_OPTION
-@reaching()
+@client_options()
 def plan_command(
     *,
     shedder: str,
@@ -168,7 +168,7 @@ def plan_command(
     settings: tuple[str, ...],
     seed: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """Print what a round would do now, also with other settings; nothing is changed.
 
@@ -176,7 +176,7 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/plan",
         shedder=shedder,
         placement=placement,
@@ -231,8 +231,8 @@ _COLUMNS: Final = {
 
 @click.command("shadows")
 @JSON_OPTION
-@reaching()
-def shadows_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def shadows_command(*, as_json: bool, client: SidecarClient) -> None:
     """Compare the strategies of `[shedding] shadows` with the active one.
 
     Each decides on what the leader sees, as if it had decided since the leader's term began,
@@ -242,7 +242,7 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
-    answer = reach.json("/admin/v2/loadmanager/shadows")
+    answer = client.json("/admin/v2/loadmanager/shadows")
     if as_json:
         print_json(answer)
         return

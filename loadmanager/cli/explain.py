@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.decisions import task_of
 from loadmanager.cli.options import option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
 from loadmanager.cli.tasks import age
 from loadmanager.cli.text_tables import (
     Columns,
@@ -73,15 +73,15 @@ _KINDS: Final[Mapping[str, str]] = {
 @click.command("explain")
 @click.argument("subject", metavar="BUNDLE|BROKER")
 @option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
-@reaching()
-def explain_command(*, subject: str, as_json: bool, reach: Reach) -> None:
+@client_options()
+def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> None:
     """Explain why a bundle or a broker was moved or left alone, and what would change it.
 
     Exits with 2 if there is no such bundle or broker, with 1 if no leader answers.
 
     Example: loadmanager explain public/default/0x00000000_0x08000000
     """
-    account = reach.json("/admin/v2/loadmanager/explain", subject=subject)
+    account = client.json("/admin/v2/loadmanager/explain", subject=subject)
     if as_json:
         print_json(account)
     else:

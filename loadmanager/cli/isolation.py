@@ -2,9 +2,9 @@
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching, segment
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.sidecar_client import SidecarClient, client_options, segment
 from loadmanager.cli.text_tables import Columns, print_records
 
 _CLUSTER = option(
@@ -25,13 +25,13 @@ def isolation_commands() -> None:
 @isolation_commands.command("list")
 @_CLUSTER
 @JSON_OPTION
-@reaching()
-def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def list_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
     """List the isolation policies.
 
     Example: loadmanager isolation list --cluster production
     """
-    found = reach.json(_path(cluster, reach))
+    found = client.json(_path(cluster, client))
     if as_json:
         print_json(found)
         return
@@ -82,7 +82,7 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     help="Percent of usage from which a primary broker counts as not available.",
 )
 @_CLUSTER
-@reaching()
+@client_options()
 def set_command(
     *,
     name: str,
@@ -92,7 +92,7 @@ def set_command(
     min_brokers: int,
     usage_threshold: int,
     cluster: str | None,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """Create an isolation policy, or replace the one of that name.
 
@@ -110,33 +110,33 @@ def set_command(
             },
         },
     }
-    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="POST", body=policy)
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="POST", body=policy)
     click.echo(f"{name} is set")
 
 
 @isolation_commands.command("delete")
 @click.argument("name", metavar="POLICY")
 @_CLUSTER
-@reaching()
-def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
+@client_options()
+def delete_command(*, name: str, cluster: str | None, client: SidecarClient) -> None:
     """Delete an isolation policy. Exits with 2 if there is none of that name.
 
     Example: loadmanager isolation delete gold
     """
-    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="DELETE")
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="DELETE")
     click.echo(f"{name} is deleted")
 
 
 @isolation_commands.command("brokers")
 @_CLUSTER
 @JSON_OPTION
-@reaching()
-def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def brokers_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
     """List the brokers with the isolation policies that name each.
 
     Example: loadmanager isolation brokers
     """
-    found = reach.json(f"{_path(cluster, reach)}/brokers")
+    found = client.json(f"{_path(cluster, client)}/brokers")
     if as_json:
         print_json(found)
         return
@@ -149,7 +149,7 @@ def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None
     print_records(f"{len(found)} brokers", columns, found)
 
 
-def _path(cluster: str | None, reach: Reach) -> str:
+def _path(cluster: str | None, client: SidecarClient) -> str:
     if cluster is None:
-        cluster = str(reach.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
+        cluster = str(client.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
     return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"

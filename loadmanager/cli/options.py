@@ -105,7 +105,7 @@ def ending(*errors: type[Exception], code: int = 1, prefix: str = "") -> Iterato
         raise click.exceptions.Exit(code) from None
 
 
-def spare_what_stays() -> None:
+def freeze_imported_objects() -> None:
     """Exclude all existing objects from later garbage collections.
 
     To be called when everything is imported and nothing runs yet. The objects of imports,

@@ -152,7 +152,7 @@ def simulate_command(
     lose: tuple[str, ...],
     times: "dict[Namespace, float]",
     access_files: AccessFiles,
-    **wish: Any,
+    **runs: Any,
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
@@ -190,10 +190,10 @@ def simulate_command(
             raise click.UsageError("expected one or more scenarios, or --all; see --list")
         if table and (html is not None or history is not None):
             raise click.UsageError("--table is not given with --html or --history")
-    from loadmanager.cli.simulation_runs import Wish, print_what_exists, simulate
+    from loadmanager.cli.simulate_runs import SimulationRequest, print_what_exists, simulate
 
     if listed:
         print_what_exists()
     else:
-        request = Wish(scenarios=asked, **wish)
+        request = SimulationRequest(scenarios=asked, **runs)
         simulate(request, html=html, history=history, as_json=as_json, table=table)

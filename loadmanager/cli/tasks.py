@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
 from loadmanager.cli.text_tables import Columns, print_records, utc
 
 _KINDS: Final = ("place", "move", "split", "merge")
@@ -60,7 +60,7 @@ _HOUR_S: Final = 3600
     help="Maximum number of tasks to list: live ones first, oldest first.",
 )
 @JSON_OPTION
-@reaching()
+@client_options()
 def tasks_command(
     *,
     ended_too: bool,
@@ -71,7 +71,7 @@ def tasks_command(
     broker: str,
     limit: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """List the moves, placements, splits and merges that are under way, with their ages.
 
@@ -81,7 +81,7 @@ def tasks_command(
     Example: loadmanager tasks --all --broker broker-1:8080
     """
     live = not ended_too and not set(states) & set(_STATES[3:])
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/tasks",
         limit=limit,
         live="true" if live else "",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from loadmanager.cli.asking import NotAnswered, Reach, reaching
 from loadmanager.cli.options import option
+from loadmanager.cli.sidecar_client import RequestFailed, SidecarClient, client_options
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -106,8 +106,10 @@ def _ended_by_signals() -> Iterator[None]:
     type=click.IntRange(0, 1000),
     help="Number of busiest bundles to show.",
 )
-@reaching()
-def top_command(*, interval_s: float, times: int | None, most_bundles: int, reach: Reach) -> None:
+@client_options()
+def top_command(
+    *, interval_s: float, times: int | None, most_bundles: int, client: SidecarClient
+) -> None:
     """Show brokers, the last moves and the busiest bundles, and keep them up to date.
 
     On a terminal the picture is redrawn in place, and q or Ctrl-C ends it; elsewhere each
@@ -120,7 +122,7 @@ def top_command(*, interval_s: float, times: int | None, most_bundles: int, reac
 
     on_terminal = sys.stdout.isatty()
     console = Console(width=None if on_terminal else _WIDTH)
-    top = _Top(reach, interval_s, times, most_bundles, console)
+    top = _Top(client, interval_s, times, most_bundles, console)
     try:
         with _ended_by_signals():
             if on_terminal:
@@ -135,7 +137,7 @@ def top_command(*, interval_s: float, times: int | None, most_bundles: int, reac
 class _Top:
     """Observes the cluster ``times`` times, None for ever, and shows it."""
 
-    reach: Reach
+    client: SidecarClient
     interval_s: float
     times: int | None
     most_bundles: int
@@ -146,7 +148,7 @@ class _Top:
         for number in self._rounds():
             try:
                 self.console.print(self._draw(self._look()))
-            except NotAnswered as error:
+            except RequestFailed as error:
                 if number == 1:
                     raise
                 error.show()
@@ -170,7 +172,7 @@ class _Top:
                             return
                     try:
                         last = answer.result()
-                    except NotAnswered as error:
+                    except RequestFailed as error:
                         text = f"no news: {error.message}"
                         trouble = [Text(text, style="bold red", no_wrap=True)]
                 height = self.console.height if whole_screen else None
@@ -192,7 +194,7 @@ class _Top:
     def _look(self) -> "Look":
         from loadmanager.cli.top_screen import look_at
 
-        return look_at(self.reach)
+        return look_at(self.client)
 
     def _look_in_background(self) -> "Future[Look]":
         """Return the observation that will come; keys work while a sidecar is slow."""

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.cli.asking import Reach
 from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
+from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import optimality_line
 from loadmanager.core.snapshot import Snapshot
 
@@ -51,16 +51,16 @@ class Look:
     optimality: Mapping[str, Any] | None
 
 
-def look_at(reach: Reach) -> Look:
-    """Return the cluster as it is now; raises as `Reach.ask`."""
-    snapshot, leader = snapshot_of(reach), leader_of(reach).get("brokerId", "")
-    answer = reach.json("/admin/v2/loadmanager/decisions", limit=_MOVES, kind=_KINDS)
+def look_at(client: SidecarClient) -> Look:
+    """Return the cluster as it is now; raises as `SidecarClient.ask`."""
+    snapshot, leader = snapshot_of(client), leader_of(client).get("brokerId", "")
+    answer = client.json("/admin/v2/loadmanager/decisions", limit=_MOVES, kind=_KINDS)
     return Look(
         snapshot=snapshot,
         leader=leader,
         brokers=list(broker_rows(snapshot, leader)),
         moves=answer["decisions"],
-        optimality=reach.json("/admin/v2/loadmanager/optimality")["optimality"],
+        optimality=client.json("/admin/v2/loadmanager/optimality")["optimality"],
     )
 
 

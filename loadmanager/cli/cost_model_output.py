@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.asking import Reach
 from loadmanager.cli.options import ending, read_input
+from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.bounds import HOUR_MS
 from loadmanager.core.cost.document import (
@@ -42,11 +42,11 @@ def read_costs(file: Path) -> CostDocument:
         return decode_costs(str(file), read_input(file))
 
 
-def asked_costs(reach: Reach, path: str) -> CostDocument:
+def asked_costs(client: SidecarClient, path: str) -> CostDocument:
     """Return the cost model that a sidecar answers; a wrong one ends the command."""
-    found = reach.json(path)
+    found = client.json(path)
     with ending(MalformedContent):
-        return costs_of(Fields(f"{reach.url}{path}", found if isinstance(found, dict) else {}))
+        return costs_of(Fields(f"{client.url}{path}", found if isinstance(found, dict) else {}))
 
 
 def print_costs(document: CostDocument) -> None:

@@ -12,8 +12,8 @@ import click
 
 from loadmanager.charts import MissingCharts, check_place
 from loadmanager.cli.options import ending, interrupted, print_json
-from loadmanager.cli.simulated_history import SimulatedHistory
-from loadmanager.cli.simulating import (
+from loadmanager.cli.simulate_history import SimulatedHistory
+from loadmanager.cli.simulate_output import (
     document_of,
     print_list,
     print_notes,
@@ -30,7 +30,7 @@ from loadmanager.simulator.strategies import MODES, parse_strategies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SimulationRequest:
     """What is to be simulated, as options have it; no ``scenarios`` are all shipped ones."""
 
     scenarios: tuple[str, ...]
@@ -53,7 +53,7 @@ class Wish:
         }
         return {option: value for option, value in given.items() if value}
 
-    def by_both_models(self) -> list["Wish"]:
+    def by_both_models(self) -> list["SimulationRequest"]:
         """Return it by each model; by the one that is named, if any."""
         return [self] if self.model else [replace(self, model=2), replace(self, model=1)]
 
@@ -65,26 +65,31 @@ def print_what_exists() -> None:
 
 
 def simulate(
-    wish: Wish, *, html: Path | None, history: Path | None, as_json: bool, table: bool
+    request: SimulationRequest,
+    *,
+    html: Path | None,
+    history: Path | None,
+    as_json: bool,
+    table: bool,
 ) -> None:
     """Run what is asked for and print it; all faults of a request are reported before any run.
 
     Ends with 1 if an expectation did not hold, with 2 on bad input.
     """
-    wishes = wish.by_both_models() if table else [wish]
+    requests = request.by_both_models() if table else [request]
     with _bad_input():
-        comparisons = [_kept(_comparison(one), html, history) for one in wishes]
-    processes = wish.jobs or len(os.sched_getaffinity(0))
+        comparisons = [_kept(_comparison(one), html, history) for one in requests]
+    processes = request.jobs or len(os.sched_getaffinity(0))
     printing = not (as_json or table)
     findings = [
         finding for one in comparisons for finding in _found(one, processes, printing=printing)
     ]
     if as_json:
-        print_json(document_of(findings, wish.changes))
+        print_json(document_of(findings, request.changes))
     elif table:
         print_one_table(findings)
     if html is not None:
-        _write_page(html, findings, wish)
+        _write_page(html, findings, request)
     failed = [one for finding in findings for one in finding.judged if not one.holds]
     for one in failed if as_json else ():
         click.echo(str(one), err=True)
@@ -92,20 +97,20 @@ def simulate(
         raise click.exceptions.Exit(1)
 
 
-def _comparison(wish: Wish) -> Comparison:
+def _comparison(request: SimulationRequest) -> Comparison:
     """Return the comparison; all of its faults are reported now."""
-    modes = [one for one in MODES if wish.mode in {one, "both"}]
-    pairs = parse_strategies(",".join(wish.strategies) or "*", modes, wish.settings)
-    scenarios = load_scenarios(wish.scenarios or shipped(), wish.trace, wish.model)
+    modes = [one for one in MODES if request.mode in {one, "both"}]
+    pairs = parse_strategies(",".join(request.strategies) or "*", modes, request.settings)
+    scenarios = load_scenarios(request.scenarios or shipped(), request.trace, request.model)
     check_settings(scenarios.values(), pairs)
-    judging = not wish.changes
+    judging = not request.changes
     if not judging and any(scenario.expect for scenario in scenarios.values()):
         click.echo("expectations are not judged: they are of scenarios as they are", err=True)
     return Comparison(
         scenarios=scenarios,
         strategies=pairs,
-        seeds=wish.seeds,
-        first_seed=wish.first_seed,
+        seeds=request.seeds,
+        first_seed=request.first_seed,
         judging=judging,
     )
 
@@ -162,7 +167,7 @@ def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Fi
     return findings
 
 
-def _write_page(html: Path, findings: Sequence[Finding], wish: Wish) -> None:
+def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequest) -> None:
     from loadmanager.simulator.report_page import write_report
 
     with _bad_input():
@@ -172,7 +177,7 @@ def _write_page(html: Path, findings: Sequence[Finding], wish: Wish) -> None:
             found=[compared for one in findings for compared in one.found],
             judged=[judged for one in findings for judged in one.judged],
             pictures={key: picture for one in findings for key, picture in one.pictures.items()},
-            settings=wish.changes,
+            settings=request.changes,
         )
     click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
 

@@ -40,7 +40,7 @@ _LAST_LOOK_S: Final = 120.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Attached:
+class AttachActions:
     """One cluster: observed, examined, balanced, or restored."""
 
     _admin: PulsarAdmin
