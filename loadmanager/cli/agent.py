@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.options import ending, freeze_imported_objects, option
+from loadmanager.cli.options import SET_OPTION, ending, freeze_imported_objects, option
 
 DISPLACED: Final = 3
 """Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
@@ -20,13 +20,7 @@ DISPLACED: Final = 3
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file; see deploy/loadmanager.toml. The environment may be used instead.",
 )
-@option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Set one key; overrides file and environment. May be given again.",
-)
+@SET_OPTION
 def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Run the sidecar of a broker until SIGTERM or SIGINT.
 

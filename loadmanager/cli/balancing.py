@@ -1,5 +1,8 @@
 """``loadmanager drain``, ``pause``, ``observe`` and ``resume``."""
 
+import getpass
+import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -45,8 +48,6 @@ def drain_command(
 
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
     """
-    import json
-
     here = f"/admin/v2/loadmanager/brokers/{segment(broker)}"
     path = f"{here}/drain"
 
@@ -57,7 +58,10 @@ def drain_command(
     if undo:
         client.ask(path, method="DELETE")
         after = _undone(broker, state)
-        click.echo(json.dumps(after, indent=2) if as_json else _what_next(after, client))
+        if as_json:
+            print_json(after)
+        else:
+            click.echo(_what_next(after, client))
         return
     client.ask(path, method="PUT", by=user_name(), reason=reason)
     last = _follow(broker, state, timeout_s)
@@ -121,8 +125,6 @@ def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:
     """Return the state when the broker is empty, no longer drained, or the time is up."""
-    import time
-
     deadline_s = time.monotonic() + timeout_s
     left: int | None = None
     while True:
@@ -137,8 +139,6 @@ def _follow(
 
 def _undone(broker: str, state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the state when the broker's sidecar has seen the end of the drain, or soon."""
-    import time
-
     deadline_s = time.monotonic() + _SEEN_WITHIN_S
     try:
         while (now := state())["draining"] and time.monotonic() < deadline_s:
@@ -189,9 +189,6 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
 
 def user_name() -> str:
     """Return the user's name, if the system has one."""
-    import getpass
-    import socket
-
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -1,10 +1,19 @@
 """``loadmanager config``: settings of a file, and of a cluster that runs."""
 
+import os
+import socket
 from pathlib import Path
 
 import click
 
-from loadmanager.cli.options import JSON_OPTION, ending, option, print_json, write_output
+from loadmanager.cli.options import (
+    JSON_OPTION,
+    SET_OPTION,
+    ending,
+    option,
+    print_json,
+    write_output,
+)
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_segment
 
@@ -26,20 +35,12 @@ def config_commands() -> None:
     type=click.Path(path_type=Path),
     help="The TOML file; without it, only the environment and --set are read.",
 )
-@option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Set one key; overrides file and environment. May be given again.",
-)
+@SET_OPTION
 def check(path: Path | None, overrides: tuple[str, ...]) -> None:
     """Check a configuration and report all errors; exits with 1 if there is one.
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
-    import os
-
     from loadmanager.config import ConfigError
     from loadmanager.config.load import check_config
     from loadmanager.config.model import lease_warning
@@ -149,8 +150,6 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
     Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
     """
-    import socket
-
     from loadmanager.config import ConfigError
     from loadmanager.config.load import checked
     from loadmanager.config.pulsar_import import (
@@ -251,8 +250,6 @@ def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> 
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    import os
-
     from loadmanager.config import ConfigError, load_config
     from loadmanager.config.describe import shown
 

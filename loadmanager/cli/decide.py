@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from loadmanager.cli.options import ending, option, read_input
+from loadmanager.cli.options import SEED_OPTION, ending, option, read_input
 
 
 @click.command()
@@ -37,12 +37,7 @@ from loadmanager.cli.options import ending, option, read_input
     metavar="FILE|none",
     help="Use this cost model; none: shares of the traffic.",
 )
-@option(
-    "--seed",
-    default=0,
-    type=click.IntRange(min=0),
-    help="Seed of random choices.",
-)
+@SEED_OPTION
 @option(
     "--rounds",
     default=1,

@@ -1,12 +1,13 @@
 """``loadmanager decisions``, ``plan`` and ``shadows``: decisions made, planned, and of others."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from loadmanager.cli.options import JSON_OPTION, moment_option, option, print_json
+from loadmanager.cli.options import JSON_OPTION, SEED_OPTION, moment_option, option, print_json
 from loadmanager.cli.sidecar_client import SidecarClient, client_options
 from loadmanager.cli.text_tables import Columns, optimality_line, print_records
 
@@ -116,8 +117,6 @@ def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _below(text: str) -> Iterator[str]:
-    import textwrap
-
     yield from textwrap.wrap(
         text,
         _WIDTH,
@@ -136,8 +135,6 @@ def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _hanging(text: str) -> Iterator[str]:
-    import textwrap
-
     yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -152,12 +149,7 @@ def _hanging(text: str) -> Iterator[str]:
     metavar="[PART.]KEY=VALUE",
     help="Try a setting, as with `loadmanager decide`. May be given again.",
 )
-@option(
-    "--seed",
-    default=0,
-    type=click.IntRange(min=0),
-    help="Seed of random choices.",
-)
+@SEED_OPTION
 @JSON_OPTION
 @client_options()
 def plan_command(

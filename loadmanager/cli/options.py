@@ -26,6 +26,21 @@ def option(*names: str, **settings: Any) -> Decorator:
     return click.option(*names, **settings)
 
 
+SET_OPTION: Final = option(
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Set one key; overrides file and environment. May be given again.",
+)
+JOBS_OPTION: Final = option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes to run them in. Without it, one for each core.",
+)
+SEED_OPTION: Final = option(
+    "--seed", default=0, type=click.IntRange(min=0), help="Seed of random choices."
+)
 JSON_OPTION: Final = option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
 )

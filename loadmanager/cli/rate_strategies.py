@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option, write_output
+from loadmanager.cli.options import JOBS_OPTION, option, write_output
 
 if TYPE_CHECKING:
     from loadmanager.simulator.pip_364 import Cell, Figures
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     help="Number of runs for each median. Without it, as many as of the package's own figures: "
     "1, and 20 of model 1.",
 )
-@option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Processes to run them in. Without it, one for each core.",
-)
+@JOBS_OPTION
 @option(
     "--model",
     default=2,

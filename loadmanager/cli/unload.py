@@ -31,15 +31,16 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, client: Side
 
     Example: loadmanager unload public/default/0x00000000_0x08000000
     """
-    import json
-
     parts = bundle.split("/")
     if len(parts) not in {2, 3} or not all(parts):
         expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
         raise click.BadParameter(f"{bundle!r}; expected {expected}")
     if len(parts) == 3:  # noqa: PLR2004 - tenant, namespace, range
         answer = _unload(client, bundle, destination)
-        click.echo(json.dumps(answer, indent=2) if as_json else _where(answer))
+        if as_json:
+            print_json(answer)
+        else:
+            click.echo(_where(answer))
         return
     if destination:
         raise click.BadParameter("--to is for one bundle, not for a namespace")

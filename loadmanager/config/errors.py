@@ -1,7 +1,7 @@
 """What is wrong with a configuration."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from loadmanager.core.errors import LoadManagerError
 
@@ -29,3 +29,12 @@ class Contradiction(NamedTuple):
     key: str
     expected: str
     because: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, expected: str, *because: str) -> Self:
+        """Return the contradiction of a key named ``section.key`` with others named so."""
+        section, _, key = name.partition(".")
+        others = tuple(
+            (other, its_key) for other, _, its_key in (o.partition(".") for o in because)
+        )
+        return cls(section, key, expected, others)

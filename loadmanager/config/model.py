@@ -142,78 +142,58 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
 def timing_contradictions(
     report: ReportSettings, leader: LeaderSettings
 ) -> Iterator[Contradiction]:
-    """Yield what does not go together in when load is reported, and when it is looked at."""
+    """Yield what conflicts in the intervals of load reports and of the leader's decisions."""
+    most = f"at most [report] max_interval_s ({report.max_interval_s:g})"
     if report.min_interval_s > report.max_interval_s:
-        yield Contradiction(
-            "report",
-            "min_interval_s",
-            f"at most [report] max_interval_s ({report.max_interval_s:g})",
-            (("report", "max_interval_s"),),
-        )
+        yield Contradiction.of("report.min_interval_s", most, "report.max_interval_s")
     if report.sample_interval_s > report.max_interval_s:
-        yield Contradiction(
-            "report",
-            "sample_interval_s",
-            f"at most [report] max_interval_s ({report.max_interval_s:g}): a report needs a sample",
-            (("report", "max_interval_s"),),
-        )
+        expected = f"{most}: a report needs a sample"
+        yield Contradiction.of("report.sample_interval_s", expected, "report.max_interval_s")
     longest_s = report.max_interval_s * (1 + report.jitter_fraction)
     if longest_s >= leader.report_stale_s:
-        yield Contradiction(
-            "report",
-            "max_interval_s",
+        expected = (
             f"so much below [leader] report_stale_s ({leader.report_stale_s:g}) that with jitter "
-            f"({longest_s:g}) an idle broker's report is renewed before it counts as stale",
-            (("leader", "report_stale_s"), ("report", "jitter_fraction")),
+            f"({longest_s:g}) an idle broker's report is renewed before it counts as stale"
         )
+        because = ("leader.report_stale_s", "report.jitter_fraction")
+        yield Contradiction.of("report.max_interval_s", expected, *because)
     if leader.tick_interval_s > leader.round_interval_s:
-        yield Contradiction(
-            "leader",
-            "tick_interval_s",
+        expected = (
             f"at most [leader] round_interval_s ({leader.round_interval_s:g}): "
-            "a round decides on averages",
-            (("leader", "round_interval_s"),),
+            "a round decides on averages"
         )
+        yield Contradiction.of("leader.tick_interval_s", expected, "leader.round_interval_s")
 
 
 def _fencing(ownership: OwnershipSettings) -> Iterator[Contradiction]:
     if 2 * ownership.heartbeat_fraction > ownership.self_fence_fraction:
-        yield Contradiction(
-            "ownership",
-            "heartbeat_fraction",
+        expected = (
             f"at most half of [ownership] self_fence_fraction ({ownership.self_fence_fraction:g}): "
-            "one lost renewal must not stop a broker",
-            (("ownership", "self_fence_fraction"),),
+            "one lost renewal must not stop a broker"
         )
+        because = "ownership.self_fence_fraction"
+        yield Contradiction.of("ownership.heartbeat_fraction", expected, because)
 
 
 def _addresses(config: Config) -> Iterator[Contradiction]:
     sidecar, host = config.sidecar, config.host
     keyed = uses_cluster_key(config.security, config.tls)
     if sidecar.listen_host in EVERY_ADDRESS and not keyed and not sidecar.advertised_url:
-        yield Contradiction(
-            "sidecar",
-            "advertised_url",
+        expected = (
             f"http://host:port that others can reach, because [sidecar] listen_host "
-            f"({sidecar.listen_host}) names no single address",
-            (("sidecar", "listen_host"),),
+            f"({sidecar.listen_host}) names no single address"
         )
+        yield Contradiction.of("sidecar.advertised_url", expected, "sidecar.listen_host")
     port = health_port(sidecar)
     if port > HIGHEST_PORT or (port and port == sidecar.listen_port):
-        yield Contradiction(
-            "sidecar",
-            "health_port",
+        expected = (
             f"a port up to {HIGHEST_PORT} beside [sidecar] listen_port ({sidecar.listen_port}), "
-            f"not {port}",
-            (("sidecar", "listen_port"),),
+            f"not {port}"
         )
+        yield Contradiction.of("sidecar.health_port", expected, "sidecar.listen_port")
     if host.scope == "process" and host.cores is None:
-        yield Contradiction(
-            "host",
-            "cores",
-            "the number of cores the broker may use, because [host] scope is process",
-            (("host", "scope"),),
-        )
+        expected = "the number of cores the broker may use, because [host] scope is process"
+        yield Contradiction.of("host.cores", expected, "host.scope")
 
 
 _NEEDED: Final = (
@@ -236,10 +216,10 @@ def _missing(config: Config) -> Iterator[Contradiction]:
         if getattr(section, cause) and not getattr(section, key):
             what = "a file" if name == "tls" else "a value"
             expected = f"{what}, because [{name}] {cause} is set"
-            yield Contradiction(name, key, expected, ((name, cause),))
+            yield Contradiction.of(f"{name}.{key}", expected, f"{name}.{cause}")
     if config.history.is_remote and not config.history.spool_dir:
         expected = "a folder on this host, because [history] dir is a URL"
-        yield Contradiction("history", "spool_dir", expected, (("history", "dir"),))
+        yield Contradiction.of("history.spool_dir", expected, "history.dir")
 
 
 def _zookeeper_login(zookeeper: ZookeeperSettings) -> Iterator[Contradiction]:
@@ -247,12 +227,8 @@ def _zookeeper_login(zookeeper: ZookeeperSettings) -> Iterator[Contradiction]:
         for key in ("sasl_username", "sasl_password"):
             if not getattr(zookeeper, key):
                 expected = "a value, because [zookeeper] sasl_mechanism is set"
-                because = (("zookeeper", "sasl_mechanism"),)
-                yield Contradiction("zookeeper", key, expected, because)
+                yield Contradiction.of(f"zookeeper.{key}", expected, "zookeeper.sasl_mechanism")
     if zookeeper.creator_only and not (zookeeper.digest_user or zookeeper.sasl_mechanism):
-        yield Contradiction(
-            "zookeeper",
-            "creator_only",
-            "a digest or SASL login with it, because without one a node has no maker to name",
-            (("zookeeper", "digest_user"), ("zookeeper", "sasl_mechanism")),
-        )
+        expected = "a digest or SASL login with it, because without one a node has no maker to name"
+        because = ("zookeeper.digest_user", "zookeeper.sasl_mechanism")
+        yield Contradiction.of("zookeeper.creator_only", expected, *because)

@@ -89,12 +89,9 @@ def security_contradictions(
 ) -> Iterator[Contradiction]:
     """Yield what conflicts in the rights of callers and the addresses that they can reach."""
     if security.token_secret_key_file and security.token_public_key_file:
-        yield Contradiction(
-            "security",
-            "token_public_key_file",
-            "empty, because [security] token_secret_key_file is set: tokens have one key",
-            (("security", "token_secret_key_file"),),
-        )
+        expected = "empty, because [security] token_secret_key_file is set: tokens have one key"
+        because = "security.token_secret_key_file"
+        yield Contradiction.of("security.token_public_key_file", expected, because)
     if uses_cluster_key(security, tls):
         return
     unproven = not security.has_tokens and not tls.client_authorities_file
@@ -103,4 +100,4 @@ def security_contradictions(
             f"admin, read, lookup or none, because [sidecar] listen_host ({listen_host}) can be "
             "reached by others and neither tokens nor client certificates say who is asking"
         )
-        yield Contradiction("security", "anonymous", expected, (("sidecar", "listen_host"),))
+        yield Contradiction.of("security.anonymous", expected, "sidecar.listen_host")

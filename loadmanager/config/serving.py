@@ -67,20 +67,21 @@ def pulsar_contradictions(
     broker: BrokerSettings, pulsar: PulsarSettings, cluster: ClusterSettings
 ) -> Iterator[Contradiction]:
     """Yield what conflicts with the kind of the broker."""
-    kind = (("broker", "kind"),)
+    kind = "broker.kind"
     if broker.kind == "contract":
         for key in PulsarSettings.model_fields:
             if getattr(pulsar, key):
                 expected = f'no value, because [broker] kind is "{broker.kind}" and not "pulsar"'
-                yield Contradiction("pulsar", key, expected, kind)
+                yield Contradiction.of(f"pulsar.{key}", expected, kind)
         return
     for key in ("control_url", "control_secret_file"):
         if getattr(broker, key):
             expected = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
-            yield Contradiction("broker", key, expected, kind)
+            yield Contradiction.of(f"broker.{key}", expected, kind)
     if bool(pulsar.certificate_file) != bool(pulsar.key_file):
         key = "key_file" if pulsar.certificate_file else "certificate_file"
-        yield Contradiction("pulsar", key, "a value: certificate_file and key_file belong together")
+        expected = "a value: certificate_file and key_file belong together"
+        yield Contradiction.of(f"pulsar.{key}", expected)
     if cluster.hash not in {None, "crc32"}:
         expected = '"crc32", or no value: Pulsar\'s brokers place topics by it'
-        yield Contradiction("cluster", "hash", expected, kind)
+        yield Contradiction.of("cluster.hash", expected, kind)
