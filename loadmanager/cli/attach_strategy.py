@@ -85,5 +85,5 @@ def _of_attach(planner: Planner) -> Planner:
 
 
 def _hosts(planner: Planner, cores: float | None) -> Hosts | None:
-    """Return how hosts are read; `UniformLoadShedder` alone looks at traffic only."""
+    """Return how hosts are measured; `UniformLoadShedder` alone uses only traffic."""
     return None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(cores)

@@ -63,7 +63,7 @@ def print_scenario(finding: Finding) -> None:
 
 
 def print_notes(findings: Iterable[Finding]) -> None:
-    """Print what holds for all tables: their order, and what is to be known of pairs."""
+    """Print the notes to all tables: their order, and remarks on pairs."""
     click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
     strategies = {one.strategy for finding in findings for one in finding.found}
     for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):

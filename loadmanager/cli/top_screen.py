@@ -30,7 +30,7 @@ _BALANCED: Final = (
     ("net in", "bandwidthInFraction"),
     ("net out", "bandwidthOutFraction"),
 )
-"""What the load of a broker is made of: memory fills and empties as the collector likes."""
+"""The resources of a broker's load; memory depends on when the garbage collector runs."""
 
 _RESOURCES: Final = (*_BALANCED, ("memory", "memoryFraction"))
 _MARKS: Final = (("leads", "★"), ("draining", "↓"), ("unhealthy", "!"))

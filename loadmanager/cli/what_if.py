@@ -19,7 +19,7 @@ from loadmanager.cli.text_tables import print_table
 from loadmanager.core.errors import LoadManagerError
 
 INTERVAL_S = 10.0
-"""How long a cluster is looked at."""
+"""How long a cluster is observed."""
 
 _MOST_NAMED = 3
 

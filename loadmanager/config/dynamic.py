@@ -26,7 +26,7 @@ class NotDynamic(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A configuration with overrides, and by name what is wrong with those left out."""
+    """A configuration with overrides; ``faults`` has the reason for each one that is left out."""
 
     config: Config
     faults: Mapping[str, str]

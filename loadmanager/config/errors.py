@@ -1,4 +1,4 @@
-"""What is wrong with a configuration."""
+"""Errors of a configuration."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self

@@ -1,4 +1,4 @@
-"""What the sections of the configuration are made of: strictness, and texts with a form."""
+"""The base of all sections of the configuration, and the types of their fields."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The section that says where load reports and decisions are kept, and for how long."""
+"""The section for the history of load reports and decisions."""
 
 from typing import Literal
 

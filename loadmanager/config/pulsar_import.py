@@ -1,4 +1,4 @@
-"""Pulsar's ``broker.conf`` in our words: what carries over, and what does not and why."""
+"""Translates Pulsar's ``broker.conf``: the settings taken over, and the reasons for the others."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ _CLOSE: Final = 0.9
 
 
 class Taken(NamedTuple):
-    """One value of ours, and Pulsar's key that it comes from."""
+    """A value of our configuration, and Pulsar's key that it comes from."""
 
     value: object
     source: str
@@ -48,13 +48,13 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class Imported:
-    """What a ``broker.conf`` came to.
+    """The settings of a ``broker.conf``.
 
     ``taken`` has the values by section, key and, of a key that is a table, its entry.
     ``ignored`` gives a reason for each load-balancer key that means nothing here;
     ``foreign`` are the keys that are not about balancing or ownership at all, among them
     ``security``; ``misspelt`` gives the key that each unknown one probably stands for.
-    ``faults`` are values that no value of ours stands for, one text each.
+    ``faults`` are values that are not valid, one text each.
     """
 
     taken: dict[tuple[str, str, str], Taken] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def read_broker_conf(path: Path) -> dict[str, str]:
 
 
 def import_settings(found: Mapping[str, str], host: str) -> Imported:
-    """Return what Pulsar's keys come to.
+    """Return the settings that Pulsar's keys stand for.
 
     Args:
         found: the keys of ``broker.conf`` with their texts.

@@ -1,4 +1,4 @@
-"""Sections for the broker, for ownership, and for HTTP."""
+"""Sections for ownership, lookups, and access to a real Pulsar broker."""
 
 from collections.abc import Iterator
 from typing import Literal

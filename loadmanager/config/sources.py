@@ -144,7 +144,7 @@ def _take(
 
 
 def _from_text(known: KeyDescription, text: str) -> object:
-    """Return the value a text stands for; a text that stands for none stays one, and is refused."""
+    """Return the value of a text; a text that has none is returned, and refused later."""
     if known.kind == "text":
         return text
     return plain_value(text.lower() if known.kind == "switch" else text)
