@@ -98,7 +98,7 @@ def _put(given: Given, name: str, text: str) -> None:
     if known is not None and known.dynamic:
         names = [known.section, known.key, *([subkey] if subkey else [])]
         _begin_anew(given, known, text)
-        put_text(given, names, text, f"{name}=", text)
+        put_text(given, names, text, f"{name}=")
     elif name in TRANSLATED and name in _names_of_pulsar():
         for ours in TRANSLATED[name]:
             target = keys_of(ours.section)[ours.key]

@@ -56,23 +56,21 @@ def check_config(
     Raises:
         ConfigError: as `load_config`.
     """
-    given = gather(path, environ, overrides)
-    config, faults = _check(given.settings)
-    faults = [*given.faults, *faults, *_unreachable(given.settings)]
-    if faults:
-        raise ConfigError(faults)
-    return config
+    return checked(gather(path, environ, overrides), reachable=True)
 
 
-def checked(given: Given) -> Config:
+def checked(given: Given, *, reachable: bool = False) -> Config:
     """Return the configuration that was given.
+
+    ``reachable`` refuses an advertised URL that other hosts cannot reach.
 
     Raises:
         ConfigError: it has a fault, or was not to be read; it reports all faults.
     """
-    config, faults = _check(given.settings)
-    if given.faults or faults:
-        raise ConfigError([*given.faults, *faults])
+    config, found = _check(given.settings)
+    faults = [*given.faults, *found, *(_unreachable(given.settings) if reachable else ())]
+    if faults:
+        raise ConfigError(faults)
     return config
 
 

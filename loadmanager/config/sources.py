@@ -90,7 +90,7 @@ def _take_environment(given: Given, environ: Mapping[str, str]) -> None:
         if len(names) == 1:
             _report_single_underscore(given, variable)
         else:
-            put_text(given, names, text, f"environment {variable}=", text)
+            put_text(given, names, text, f"environment {variable}=")
 
 
 def _report_single_underscore(given: Given, variable: str) -> None:
@@ -112,14 +112,14 @@ def _take_override(given: Given, text: str) -> None:
     if not equals or len(names) == 1:
         given.faults.append(f"--set {name}; expected section.key=value")
     else:
-        put_text(given, names, value, f"--set {name}=", value)
+        put_text(given, names, value, f"--set {name}=")
 
 
-def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: str) -> None:
+def put_text(given: Given, names: Sequence[str], text: str, place: str) -> None:
     """Set the key called ``names`` to what ``text`` stands for; faults are added to ``given``.
 
     ``names`` are section and key, and the entry where the key is a table. A message
-    names the setting by ``place``, and shows its value as ``shown`` unless it is a secret.
+    names the setting by ``place``, followed by the text unless it is a secret.
     """
     section, key, *subkey = names
     known = keys_of(section).get(key)
@@ -127,7 +127,7 @@ def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: s
         given.faults.append(f"{place}{HIDDEN}; expected a section and a key only")
         return
     value = _from_text(known, text) if known and not subkey else plain_value(text)
-    _take(given, (section, key), value, place=place, shown=shown, subkey="".join(subkey))
+    _take(given, (section, key), value, place=place, shown=text, subkey="".join(subkey))
 
 
 def _take(
