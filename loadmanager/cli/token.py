@@ -112,11 +112,11 @@ def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
         ConfigError: they have a fault.
     """
     from loadmanager.config.load import checked
-    from loadmanager.config.sources import Setting, gather
+    from loadmanager.config.sources import GivenValue, gather
 
     given = gather(path, os.environ, overrides)
     kept = {at: one for at, one in given.settings.items() if at[0] in _SECTIONS}
-    kept["broker", "id"] = Setting("localhost:8080", "of no importance here")
+    kept["broker", "id"] = GivenValue("localhost:8080", "of no importance here")
     return checked(replace(given, settings=kept))
 
 

@@ -16,7 +16,7 @@ from loadmanager.config.load import checked
 from loadmanager.config.model import Config
 from loadmanager.config.pulsar_import import STRATEGIES, sections_with
 from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
-from loadmanager.config.sources import Given, put_text
+from loadmanager.config.sources import GivenSettings, put_text
 from loadmanager.config.strategies import fields_of
 
 
@@ -77,9 +77,9 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
     return checked(given)
 
 
-def _given_by(config: Config) -> Given:
+def _given_by(config: Config) -> GivenSettings:
     """Return the values that a configuration sets, without defaults."""
-    given = Given()
+    given = GivenSettings()
     for known in describe():
         section = getattr(config, known.section)
         value = getattr(section, known.key)
@@ -92,7 +92,7 @@ def _is_setting(name: str) -> bool:
     return name not in TRANSLATED and not name.endswith(".strategy")
 
 
-def _put(given: Given, name: str, text: str) -> None:
+def _put(given: GivenSettings, name: str, text: str) -> None:
     known, subkey = _named(name)
     place = f"{name}={text}"
     if known is not None and known.dynamic:
@@ -123,13 +123,13 @@ def _why_not(name: str, known: KeyDescription | None) -> str:
     return "it is read when a sidecar starts" if at_the_start else "there is no such key"
 
 
-def _begin_anew(given: Given, known: KeyDescription, text: str) -> None:
+def _begin_anew(given: GivenSettings, known: KeyDescription, text: str) -> None:
     """Drop the settings of a strategy that another one replaces."""
     if known.key == "strategy" and _value(given, known) != text.strip():
         given.put(keys_of(known.section)["settings"], {}, f"{known.section} = {text}")
 
 
-def _value(given: Given, known: KeyDescription) -> str:
+def _value(given: GivenSettings, known: KeyDescription) -> str:
     """Return what is set, or the default."""
     found = given.settings.get((known.section, known.key))
     return str(known.default if found is None else found.value)

@@ -12,7 +12,7 @@ from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_
 from loadmanager.config.errors import ConfigError, Contradiction
 from loadmanager.config.forms import ShadowSettings
 from loadmanager.config.model import CONTRADICTIONS_ALLOWED, Config, contradictions
-from loadmanager.config.sources import Given, Setting, gather
+from loadmanager.config.sources import GivenSettings, GivenValue, gather
 from loadmanager.config.strategies import (
     go_together,
     make_placement,
@@ -26,7 +26,7 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, JointShedder
 
 _Key = tuple[str, str]
-_Settings = Mapping[_Key, Setting]
+_Settings = Mapping[_Key, GivenValue]
 
 
 def load_config(
@@ -59,7 +59,7 @@ def check_config(
     return checked(gather(path, environ, overrides), reachable=True)
 
 
-def checked(given: Given, *, reachable: bool = False) -> Config:
+def checked(given: GivenSettings, *, reachable: bool = False) -> Config:
     """Return the configuration that was given.
 
     ``reachable`` refuses an advertised URL that other hosts cannot reach.
@@ -97,9 +97,9 @@ def _check(settings: _Settings) -> tuple[Config, list[str]]:
 
 
 def _built(settings: _Settings) -> tuple[Config, dict[_Key, str]]:
-    """Return the configuration without the keys that are faulty themselves, and their faults.
+    """Return the configuration, and the fault of each key that is wrong in itself.
 
-    They have their defaults; a required one has an example. Keys together are not checked.
+    Such keys have their defaults, required ones an example. Contradictions are not checked.
     """
     try:
         return Config.model_validate(_nested(settings), context=CONTRADICTIONS_ALLOWED), {}
@@ -109,7 +109,7 @@ def _built(settings: _Settings) -> tuple[Config, dict[_Key, str]]:
     sound = {at: setting for at, setting in settings.items() if at not in faulty}
     for known in describe():
         if known.required:
-            sound.setdefault((known.section, known.key), Setting(known.example, "an example"))
+            sound.setdefault((known.section, known.key), GivenValue(known.example, "an example"))
     return Config.model_validate(_nested(sound), context=CONTRADICTIONS_ALLOWED), faulty
 
 
@@ -153,7 +153,7 @@ def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:
     return nested
 
 
-def _fault(setting: Setting | None, known: KeyDescription) -> str:
+def _fault(setting: GivenValue | None, known: KeyDescription) -> str:
     if setting is None:
         where = f"[{known.section}] {known.key} is not set (in a file, or as {known.variable})"
         return f"{where}; expected {known.expected}"

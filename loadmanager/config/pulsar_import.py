@@ -19,7 +19,7 @@ from loadmanager.config.pulsar_keys import (
     UNUSED,
     times,
 )
-from loadmanager.config.sources import Given
+from loadmanager.config.sources import GivenSettings
 from loadmanager.config.strategies import fields_of, own_placement
 from loadmanager.core.hosts import is_loopback
 from loadmanager.core.placement import PLACEMENTS
@@ -70,9 +70,9 @@ class Imported:
         if at not in self.taken or self.taken[at].value is not False:
             self.taken[at] = Taken(value, source)
 
-    def given(self, path: Path) -> Given:
+    def given(self, path: Path) -> GivenSettings:
         """Return the values as a source of settings, each placed by Pulsar's key."""
-        given = Given(faults=[f"{path}: {fault}" for fault in self.faults])
+        given = GivenSettings(faults=[f"{path}: {fault}" for fault in self.faults])
         for (section, key, subkey), (value, source) in self.taken.items():
             known = keys_of(section)[key]
             given.put(known, value, f"{path}: {source} -> {value}", subkey)
