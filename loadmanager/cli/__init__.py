@@ -4,18 +4,28 @@ import click
 
 from loadmanager.cli.agent import agent
 from loadmanager.cli.attach import attach_command
+from loadmanager.cli.balancing import (
+    drain_command,
+    observe_command,
+    pause_command,
+    resume_command,
+)
 from loadmanager.cli.broker import broker
-from loadmanager.cli.cluster import brokers_command, leader_command, lookup_command
+from loadmanager.cli.cluster import (
+    brokers_command,
+    leader_command,
+    lookup_command,
+    snapshot_command,
+)
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.cost_model import cost_model_group
 from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
 from loadmanager.cli.demo import demo_command
-from loadmanager.cli.dynamic import get_command, set_command, show_command, unset_command
+from loadmanager.cli.explain import explain_command
 from loadmanager.cli.faults import faults_command
 from loadmanager.cli.history import history_group
 from loadmanager.cli.isolation import isolation_commands
-from loadmanager.cli.leader import explain_command, snapshot_command
 from loadmanager.cli.namespaces import (
     bundles_command,
     merge_command,
@@ -23,17 +33,11 @@ from loadmanager.cli.namespaces import (
     split_command,
 )
 from loadmanager.cli.pipeline import pipeline_command
-from loadmanager.cli.rating import rate_strategies_command
+from loadmanager.cli.rate_strategies import rate_strategies_command
 from loadmanager.cli.reference import completion_command, show_commands_command
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
-from loadmanager.cli.steering import (
-    drain_command,
-    observe_command,
-    pause_command,
-    resume_command,
-)
 from loadmanager.cli.tasks import tasks_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
@@ -51,8 +55,6 @@ def main() -> None:
     """
 
 
-for command in (get_command, set_command, show_command, unset_command):
-    config_commands.add_command(command)
 main.add_section(
     "Cluster",
     attach_command,

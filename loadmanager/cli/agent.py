@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import SET_OPTION, ending, freeze_imported_objects, option
 
 DISPLACED: Final = 3
 """Exit code of a sidecar whose broker another one has; see the unit in ``deploy/systemd``."""
@@ -20,13 +20,7 @@ DISPLACED: Final = 3
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file; see deploy/loadmanager.toml. The environment may be used instead.",
 )
-@option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Set one key; overrides file and environment. May be given again.",
-)
+@SET_OPTION
 def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     """Run the sidecar of a broker until SIGTERM or SIGINT.
 
@@ -37,24 +31,18 @@ def agent(*, config_file: Path | None, overrides: tuple[str, ...]) -> None:
     Example: loadmanager agent --config /etc/loadmanager.toml
     """
     from loadmanager.agent.lease_terms import Displaced
-    from loadmanager.cli.options import spare_what_stays
     from loadmanager.config import ConfigError, load_config
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging
     from loadmanager.wiring.sidecar import run_sidecar
 
-    try:
+    name = "loadmanager agent: "
+    with (
+        ending(LoadManagerError, OSError, prefix=name),
+        ending(Displaced, code=DISPLACED, prefix=name),
+        ending(ConfigError, code=2),
+    ):
         config = load_config(config_file, os.environ, overrides)
         configure_logging(config.log.format, config.log.level, sys.stderr)
-        spare_what_stays()
+        freeze_imported_objects()
         run_sidecar(config)
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        sys.exit(2)
-    except Displaced as error:
-        click.echo(f"loadmanager agent: {error}", err=True)
-        sys.exit(DISPLACED)
-    except (LoadManagerError, OSError) as error:
-        click.echo(f"loadmanager agent: {error}", err=True)
-        sys.exit(1)

@@ -3,11 +3,10 @@
 import os
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import is_http_url, option
 from loadmanager.cli.pulsar_access import access_options
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.move_limits import MoveLimits
@@ -35,13 +34,7 @@ def _parse_windows(
 
 
 def _check_url(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        sound = sound and not parts.path.strip("/") and not parts.query
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_http_url(value, without_path=True):
         raise click.BadParameter(f"{value!r}; expected http://host:port of any broker")
     return value.rstrip("/")
 
@@ -226,10 +219,10 @@ def attach_command(context: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
     import asyncio
 
-    from loadmanager.cli.attached import Attached
+    from loadmanager.cli.attach_actions import AttachActions
 
     _check_options(options)
-    attached = Attached(options["access_files"].access(), options)
+    attached = AttachActions(options["access_files"].access(), options)
     try:
         code = asyncio.run(attached.run())
     except LoadManagerError as error:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +17,8 @@ from loadmanager.adapters.pulsar_admin import PulsarAdminError
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
 from loadmanager.attach.mandate import Elected
 from loadmanager.attach.state import SharedState, StateUnusable
-from loadmanager.cli.simulated_history import warnings_alone
+from loadmanager.cli.attach_log import host_name
+from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import agree
 from loadmanager.common.cluster_state import ClusterState
@@ -39,8 +39,6 @@ _REGISTER_S: Final = 2.0
 _RETRY_S: Final = 0.2
 _TICKS_LATE: Final = 2.0
 """The most ticks until ZooKeeper ends a session that has timed out."""
-
-_NO_HOST: Final = re.compile(r"[^-.\w]", re.ASCII)
 
 Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
@@ -156,8 +154,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
         ConfigError: the configuration has a fault.
         LoadManagerError: the chroot belongs to something else.
     """
-    host = _NO_HOST.sub("_", socket.gethostname()) or "localhost"
-    name = BrokerId(f"attach-{host}-{secrets.token_hex(4)}:1")
+    name = BrokerId(f"attach-{host_name()}-{secrets.token_hex(4)}:1")
     # A candidate has no broker, and a name of its own in each life.
     config = load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": name})
     clock, metrics = SystemClock(), Metrics(CollectorRegistry(), config.cluster.name)

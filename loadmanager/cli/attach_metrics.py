@@ -1,23 +1,42 @@
-"""What ``loadmanager attach --metrics-port`` serves to Prometheus."""
+"""What ``loadmanager attach --metrics-port`` serves to Prometheus, and how it listens."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from math import nan
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
 from loadmanager.attach.pulsar_balancer import SHEDDING
-from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.telemetry.attaching import AttachMetrics
 
 
 class PortUnusable(LoadManagerError):
-    """Metrics cannot be served on the given port."""
+    """A port cannot be listened on."""
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application, option: str, port: int, host: str | None = None
+) -> AsyncIterator[None]:
+    """Serve an application while the context lasts, on all addresses or those of ``host``.
+
+    Raises:
+        PortUnusable: the port cannot be listened on; ``option`` is what names it.
+    """
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise PortUnusable(f"{option} {port}: {why}; expected a free port") from None
+        yield
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -40,21 +59,12 @@ async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
 
     app = web.Application()
     app.router.add_get("/metrics", show)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, port=port).start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise PortUnusable(f"--metrics-port {port}: {why}; expected a free port") from None
+    async with listening(app, "--metrics-port", port):
         yield metrics
-    finally:
-        await runner.cleanup()
 
 
 def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
-    """Show one look at a cluster."""
+    """Show one observation of a cluster."""
     differing = seen.cluster.differing(SHEDDING)
     metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
     metrics.held.set(bool(held))
@@ -62,26 +72,3 @@ def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
     metrics.least_max_over_mean.set(nan if seen.plan is None else seen.plan.least_max_over_mean)
     metrics.brokers.set(len(seen.cluster.brokers))
     metrics.brokers_missing.set(len(seen.missing))
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredLog:
-    """Prints what a balancer sees, decides and does, and counts it."""
-
-    log: Log
-    metrics: AttachMetrics
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Report one look at the cluster."""
-        show_window(self.metrics, seen, held)
-        self.log.round(seen, held)
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-        if task.state.ended:
-            self.metrics.tasks.labels(task.state.value).inc()
-        self.log.task(task, why)
-
-    def event(self, what: str) -> None:
-        """Report anything else."""
-        self.log.event(what)

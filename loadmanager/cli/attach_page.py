@@ -1,9 +1,10 @@
 """What ``loadmanager attach --page`` serves: the live page, to this host alone."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from aiohttp import web
@@ -11,14 +12,28 @@ from aiohttp import web
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.page import LivePage
-from loadmanager.adapters.http.replies import Refused, refusal_reply
-from loadmanager.adapters.http.routes import Route, target_of
-from loadmanager.adapters.http.security.origin import OwnNames, asked_hosts, refuse_foreign_hosts
+from loadmanager.adapters.http.replies import (
+    Refused,
+    empty_reply,
+    json_reply,
+    refusal_reply,
+    unavailable,
+)
+from loadmanager.adapters.http.routes import Role, Route, Target, target_of
+from loadmanager.adapters.http.security.origin import (
+    OwnNames,
+    asked_hosts,
+    is_forwarded,
+    refuse_foreign_hosts,
+    refuse_foreign_page,
+)
+from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.overview import overview_document
-from loadmanager.attach.balancing import Log
 from loadmanager.attach.observation import Observation
+from loadmanager.attach.state import State, StateUnusable
 from loadmanager.attach.stored_course import Course
-from loadmanager.cli.attach_steering import PageSteering
+from loadmanager.attach.tasks import Proposal
+from loadmanager.cli.attach_metrics import listening
 from loadmanager.common.overview import (
     MOST_BROKERS,
     MOST_DECISIONS,
@@ -26,8 +41,8 @@ from loadmanager.common.overview import (
     most_refused,
     scarcest_first,
 )
+from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.ports import (
     BrokerUse,
@@ -38,23 +53,119 @@ from loadmanager.ports import (
 )
 
 _NAME: Final = "attach"
+_ADMIN: Final = "/admin/v2/loadmanager"
+_BY: Final = "paused by "
+_LONGEST: Final = 200
+_RETRY_AFTER_S: Final = 10.0
 
 
-class PagePortUnusable(LoadManagerError):
-    """The page cannot be served on the given port."""
+@dataclass(slots=True)
+class PageSteering:
+    """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do.
+
+    Attributes:
+        balances: whether moves are made at all.
+        proposals: what the last observation of the cluster would move.
+    """
+
+    balances: bool
+    proposals: Sequence[Proposal] = ()
+    _state: State | None = None
+    _report: Callable[[str], None] = lambda _: None
+    _paused: str = ""
+
+    @contextmanager
+    def open(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
+        """Allow pausing the balancer of this state while the context lasts.
+
+        ``report`` is called with what was changed.
+        """
+        self._state, self._report = state, report
+        try:
+            yield
+        finally:
+            self._state = None
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The actions that are available now."""
+        return () if self._state is None else ("pause", "resume")
+
+    @property
+    def balancing(self) -> Balancing:
+        """Whether moves are made."""
+        if self._paused:
+            return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
+        return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
+
+    def held(self, why: str) -> str:
+        """Keep the reason why a round moves nothing; return it, "" for a pause."""
+        self._paused = why if why.startswith(_BY) else ""
+        return "" if self._paused else why
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the page's buttons."""
+        path = f"{_ADMIN}/balancing"
+        return [
+            Route("GET", path, self._get, Role.READ),
+            Route("PUT", f"{path}/pause", self._pause, Role.ADMIN),
+            Route("PUT", f"{path}/resume", self._resume, Role.ADMIN),
+            Route("GET", f"{_ADMIN}/plan", self._plan, Role.READ),
+        ]
+
+    async def _get(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        return json_reply(BalancingState.model_validate(self.balancing))
+
+    async def _plan(self, _request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        moves = [
+            {"bundle": m.bundle, "source": m.source, "target": m.target, "meaning": m.reason}
+            for m in self.proposals
+        ]
+        return json_reply({"moves": moves, "optimality": None, "withMoves": None})
+
+    async def _pause(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        state = self._open_to(request)
+        at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+        reason = " ".join(target.query("reason").split())[:_LONGEST]
+        why = f"{_BY}the live page at {at}{f': {reason}' if reason else ''}"
+        try:
+            await state.pause(why)
+        except StateUnusable as error:
+            raise unavailable(str(error), _RETRY_AFTER_S) from None
+        self._paused = why
+        self._report(f"{why}: nothing moves until it is resumed")
+        return empty_reply(204)
+
+    async def _resume(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
+        state = self._open_to(request)
+        try:
+            await state.resume()
+        except StateUnusable as error:
+            raise unavailable(str(error), _RETRY_AFTER_S) from None
+        self._paused = ""
+        self._report("not paused any more: resumed by the live page")
+        return empty_reply(204)
+
+    def _open_to(self, request: web.BaseRequest) -> State:
+        """Return the state to change; raises `Refused` for requests without that right."""
+        refuse_foreign_page(request, OwnNames())
+        if is_forwarded(request):
+            raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
+        if self._state is None:
+            raise unavailable("this process makes no moves now; expected --balance", _RETRY_AFTER_S)
+        return self._state
 
 
 @dataclass(slots=True)
 class AttachOverviews:
-    """Keeps what the page shows.
+    """Keeps what the page shows; ``waits`` names what makes moves instead of this process, or "".
 
-    ``balances`` is True if moves are made; ``waits`` names the one that makes them instead, or "".
+    It is shown until the first observation is over, and once another controller goes on.
     """
 
-    balances: bool
+    steering: PageSteering
     waits: Callable[[], str] = lambda: ""
     course: Course = field(default_factory=Course)
-    steering: PageSteering = field(init=False)
     _clock: SystemClock = field(default_factory=SystemClock)
     _began_ms: int = 0
     _seen: Observation | None = None
@@ -64,21 +175,15 @@ class AttachOverviews:
     _decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=MOST_DECISIONS))
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """The proposed moves of the last observation, for the page's pause button."""
-        self.steering = PageSteering(
-            balances=self.balances,
-            proposals=lambda: () if self._seen is None else self._seen.proposals,
-        )
-
     def round(self, seen: Observation, held: str) -> None:
         """Keep one observation of the cluster."""
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
         self._seen, self._held = seen, self.steering.held(held)
+        self.steering.proposals = seen.proposals
         self._rounds += 1
         self.course.note(seen, at_ms)
-        moves = self.balances and not held
+        moves = self.steering.balances and not held
         for one in seen.proposals:
             self._decisions.appendleft(
                 Decision(
@@ -104,7 +209,7 @@ class AttachOverviews:
 
     def end(self) -> None:
         """Show nothing but the course any more: another controller goes on."""
-        self._seen = None
+        self._seen, self.steering.proposals = None, ()
         self._decisions.clear()
         self._tasks.clear()
 
@@ -158,36 +263,14 @@ def _brokers(seen: Observation) -> list[BrokerUse]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLog:
-    """Reports what a balancer sees, decides and does, and shows it on the page."""
-
-    log: Log
-    overviews: AttachOverviews
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Report one look at the cluster."""
-        self.overviews.round(seen, held)
-        self.log.round(seen, held)
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-        self.overviews.task(task)
-        self.log.task(task, why)
-
-    def event(self, what: str) -> None:
-        """Report anything else."""
-        self.log.event(what)
-
-
 @asynccontextmanager
 async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
     """Yield the page's content, served on loopback; None does not serve it.
 
     Raises:
-        PagePortUnusable: the port cannot be listened on.
+        PortUnusable: the port cannot be listened on.
     """
-    overviews = AttachOverviews(balances)
+    overviews = AttachOverviews(PageSteering(balances=balances))
     if port is None:
         yield overviews
         return
@@ -195,18 +278,11 @@ async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[Atta
     app = web.Application()
     for route in (*LivePage(feed).routes(), *overviews.steering.routes()):
         app.router.add_route(route.method, route.pattern, _handler(route))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
+    async with listening(app, "--page", port, "127.0.0.1"):
         try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise PagePortUnusable(f"--page {port}: {why}; expected a free port") from None
-        yield overviews
-    finally:
-        await feed.close()
-        await runner.cleanup()
+            yield overviews
+        finally:
+            await feed.close()
 
 
 def _handler(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

@@ -2,30 +2,20 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from loadmanager.attach.balancing import Log
 from loadmanager.attach.discovery import addresses
 from loadmanager.attach.host_figures import Hosts
-from loadmanager.attach.observation import Observation
 from loadmanager.attach.planner_strategy import PlannerStrategy
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import GreedyRate, Strategy
-from loadmanager.config import (
-    Config,
-    LeaderSettings,
-    PlacementSettings,
-    PlannerSettings,
-    SheddingSettings,
-    load_config,
-)
+from loadmanager.config import Config, PlacementSettings, SheddingSettings, load_config
 from loadmanager.config.planning import planner_of
 from loadmanager.config.strategies import go_together, not_together
-from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
@@ -41,9 +31,8 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
         UsageError: there is none of that name, or it does not go with the placement.
         ConfigError: the configuration has a fault.
     """
-    config = None if options["config"] is None else _config(options["config"])
-    shedding = SheddingSettings() if config is None else config.shedding
-    placement = PlacementSettings() if config is None else config.placement
+    config = _config(options["config"])
+    shedding, placement = config.shedding, config.placement
     name = options["strategy"]
     if name is None:
         name = shedding.strategy if "strategy" in shedding.model_fields_set else GREEDY_RATE
@@ -55,12 +44,7 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     if options["placement"] is not None:
         placement = _named(placement, options["placement"], PLACEMENTS, "placement")
     _check_together(shedding, placement)
-    planner = planner_of(
-        shedding,
-        placement,
-        PlannerSettings() if config is None else config.planner,
-        LeaderSettings() if config is None else config.leader,
-    )
+    planner = planner_of(shedding, placement, config.planner, config.leader)
     return PlannerStrategy(
         name=name,
         planner=_of_attach(planner),
@@ -70,8 +54,10 @@ def strategy_of(options: Mapping[str, Any]) -> Strategy:
     )
 
 
-def _config(path: Path) -> Config:
+def _config(path: Path | None) -> Config:
     # A candidate has no broker; what it is called here is never seen.
+    if path is None:
+        return Config.model_validate({"broker": {"id": _NO_BROKER}})
     return load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER})
 
 
@@ -99,26 +85,5 @@ def _of_attach(planner: Planner) -> Planner:
 
 
 def _hosts(planner: Planner, cores: float | None) -> Hosts | None:
-    """Return how hosts are read; `UniformLoadShedder` alone looks at traffic only."""
+    """Return how hosts are measured; `UniformLoadShedder` alone uses only traffic."""
     return None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(cores)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowedLog:
-    """Reports to a strategy what becomes of the moves that it chose."""
-
-    log: Log
-    strategy: Strategy
-
-    def round(self, seen: Observation, held: str) -> None:
-        """Report one look at the cluster."""
-        self.log.round(seen, held)
-
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
-        self.strategy.task(task)
-        self.log.task(task, why)
-
-    def event(self, what: str) -> None:
-        """Report anything else."""
-        self.log.event(what)

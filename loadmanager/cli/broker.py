@@ -1,26 +1,22 @@
 """``loadmanager broker``: the in-memory broker, for demonstrations and tests."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 import click
 
-from loadmanager.cli.options import option
-from loadmanager.core.hashing import DEFAULT_HASH, HashName
+from loadmanager.cli.options import freeze_imported_objects, option
+from loadmanager.core.hashing import DEFAULT_HASH
 
 _MAX_PORT: Final = 65_535
 
 
-def _optional_address(
-    context: click.Context, option: click.Parameter, value: str | None
+def _address(
+    _context: click.Context, _option: click.Parameter, value: str | None
 ) -> tuple[str, int] | None:
-    """Return host and port if there are any."""
-    return None if value is None else _address(context, option, value)
-
-
-def _address(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, int]:
-    """Return host and port; port 0 is any free one."""
+    """Return host and port, None for none; port 0 is any free one."""
+    if value is None:
+        return None
     host, _, port = value.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         raise click.BadParameter(f"{value!r}; expected HOST:PORT, as in 127.0.0.1:8080")
@@ -74,7 +70,7 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 @option(
     "--pulsar-listen",
     metavar="HOST:PORT",
-    callback=_optional_address,
+    callback=_address,
     help="Serve Pulsar's own clients here, over its binary protocol. Port 0 takes any free one.",
 )
 @option(
@@ -105,17 +101,14 @@ def _address(_context: click.Context, _option: click.Parameter, value: str) -> t
 def broker(
     *,
     listen: tuple[str, int],
-    cpu_ms_per_message: float,
-    record: Path | None,
-    window_s: float,
-    hash_name: str,
-    max_body_bytes: int,
     control_secret_file: Path | None,
     pulsar_listen: tuple[str, int] | None,
     pulsar_url: str,
     ledger: Path | None,
     sidecar_url: str,
     sidecar_token_file: Path | None,
+    cpu_ms_per_message: float,
+    **settings: Any,
 ) -> None:
     """Run an in-memory broker that implements the broker contract, for demonstrations and tests.
 
@@ -129,7 +122,6 @@ def broker(
     import sys
 
     from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.cli.options import spare_what_stays
     from loadmanager.telemetry.logging import configure_logging
     from loadmanager.testbed.broker.broker_process import (
         BrokerSettings,
@@ -154,40 +146,33 @@ def broker(
         secret = "" if control_secret_file is None else read_secret(control_secret_file)
     except SecretUnusable as error:
         raise click.ClickException(str(error)) from None
-    settings = BrokerSettings(
+    host, port = listen
+    made = BrokerSettings(
+        host=host,
+        port=port,
         control_secret=secret,
-        host=listen[0],
-        port=listen[1],
         cpu_s_per_message=cpu_ms_per_message / 1000,
-        record=record,
-        window_s=window_s,
-        hash_name=cast("HashName", hash_name),
-        max_body_bytes=max_body_bytes,
         pulsar=pulsar,
+        **settings,
     )
-    spare_what_stays()
+    freeze_imported_objects()
     try:
-        asyncio.run(run_broker(settings, _announce))
+        asyncio.run(run_broker(made, lambda url: click.echo(f"broker listening on {url}")))
     except OSError as error:
-        raise click.ClickException(f"broker on {listen[0]}:{listen[1]}: {error}") from None
+        raise click.ClickException(f"broker on {host}:{port}: {error}") from None
 
 
 def _require_protobuf() -> None:
     from importlib.util import find_spec
 
-    absent = [name for name in ("google.protobuf", "google_crc32c") if not _has(find_spec, name)]
+    def is_installed(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:
+            return False
+
+    absent = [name for name in ("google.protobuf", "google_crc32c") if not is_installed(name)]
     if absent:
         raise click.ClickException(
             f"--pulsar-listen needs {' and '.join(absent)}: pip install 'loadmanager[pulsar]'"
         )
-
-
-def _has(find_spec: Callable[[str], object], name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def _announce(url: str) -> None:
-    click.echo(f"broker listening on {url}")

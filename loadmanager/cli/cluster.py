@@ -1,12 +1,20 @@
-"""``loadmanager brokers``, ``leader`` and ``lookup``: what is there, and what owns what."""
+"""``loadmanager brokers``, ``leader``, ``lookup`` and ``snapshot``: the state of the cluster."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching, whole_segment
-from loadmanager.cli.options import JSON_OPTION, print_json
+from loadmanager.cli.options import JSON_OPTION, ending, option, print_json
+from loadmanager.cli.sidecar_client import (
+    RequestFailed,
+    SidecarClient,
+    client_options,
+    name_of,
+    whole_segment,
+)
+from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
@@ -18,43 +26,33 @@ _WIDE = 140
 
 @click.command("brokers")
 @JSON_OPTION
-@reaching()
-def brokers_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def brokers_command(*, as_json: bool, client: SidecarClient) -> None:
     """List the brokers with their load, as the leader sees it.
 
     Example: loadmanager brokers --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.text_tables import print_table, terminal_width
-
-    snapshot = snapshot_of(reach)
-    leader = leader_of(reach)
+    snapshot = snapshot_of(client)
+    leader = leader_of(client)
     rows = list(broker_rows(snapshot, leader.get("brokerId", "")))
     if as_json:
         print_json(rows)
         return
-    if (terminal_width() or _WIDE) < _WIDE:
-        names = ("broker", "bundles>", "topics>", "msg/s>", "MB/s>", "CPU>", "mem>", "net>")
-        columns = [*names, "age>", "state"]
-        print_table(f"{len(rows)} brokers", columns, [_short(row) for row in rows])
-        return
-    columns = [
-        *("broker", "state", "bundles>", "topics>", "msg/s in>", "msg/s out>", "MB/s in>"),
-        *("MB/s out>", "CPU>", "memory>", "net in>", "net out>", "report age>", "version"),
-    ]
-    print_table(f"{len(rows)} brokers", columns, [_shown(row) for row in rows])
+    narrow = (terminal_width() or _WIDE) < _WIDE
+    print_records(f"{len(rows)} brokers", _NARROW_COLUMNS if narrow else _COLUMNS, rows)
 
 
 @click.command("leader")
 @JSON_OPTION
-@reaching()
-def leader_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def leader_command(*, as_json: bool, client: SidecarClient) -> None:
     """Print the broker whose sidecar is the leader.
 
     Exits with 2 if there is no leader now.
 
     Example: loadmanager leader
     """
-    leader = leader_of(reach)
+    leader = leader_of(client)
     if as_json:
         print_json(leader)
     else:
@@ -64,8 +62,8 @@ def leader_command(*, as_json: bool, reach: Reach) -> None:
 @click.command("lookup")
 @click.argument("topic", metavar="TOPIC")
 @JSON_OPTION
-@reaching()
-def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
+@client_options()
+def lookup_command(*, topic: str, as_json: bool, client: SidecarClient) -> None:
     """Print the bundle of a topic, and the broker that serves it.
 
     A short name stands for persistent://public/default/NAME. Exits with 2 if the
@@ -81,8 +79,8 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
     except InvalidName as error:
         raise click.BadParameter(str(error)) from None
     path = f"{name.domain}/{name_of(name.namespace)}/{whole_segment(name.local)}"
-    owner: dict[str, Any] = reach.json(f"/lookup/v2/topic/{path}")
-    owner["bundle"] = reach.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
+    owner: dict[str, Any] = client.json(f"/lookup/v2/topic/{path}")
+    owner["bundle"] = client.ask(f"/lookup/v2/topic/{path}/bundle").decode().strip('" \n')
     if as_json:
         print_json(owner)
         return
@@ -97,21 +95,46 @@ def lookup_command(*, topic: str, as_json: bool, reach: Reach) -> None:
             click.echo(f"{label + ':':<16} {owner[key]}")
 
 
-def snapshot_of(reach: Reach) -> "Snapshot":
+@click.command("snapshot")
+@option(
+    "--out",
+    "file",
+    required=True,
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Where to write it; - for stdout.",
+)
+@client_options()
+def snapshot_command(*, file: Path, client: SidecarClient) -> None:
+    """Write a snapshot of the cluster as its leader sees it now.
+
+    It contains load reports, averages, owners, orders, constraints, the memory of the strategies,
+    and the settings in force. See docs/snapshot-format.md.
+
+    Example: loadmanager snapshot --url http://sidecar:7750 --out cluster.json
+    """
+    content = client.ask("/admin/v2/loadmanager/snapshot")
+    if str(file) == "-":
+        click.echo(content, nl=False)
+        return
+    with ending(OSError, code=2):
+        file.write_bytes(content)
+
+
+def snapshot_of(client: SidecarClient) -> "Snapshot":
     """Return the cluster as its leader sees it."""
     from loadmanager.core.errors import MalformedContent
     from loadmanager.core.snapshot import decode_snapshot
 
-    content = reach.ask("/admin/v2/loadmanager/snapshot")
+    content = client.ask("/admin/v2/loadmanager/snapshot")
     try:
-        return decode_snapshot(reach.url, content, lenient=True)
+        return decode_snapshot(client.url, content, lenient=True)
     except MalformedContent as error:
-        raise NotAnswered(str(error)) from None
+        raise RequestFailed(str(error)) from None
 
 
-def leader_of(reach: Reach) -> dict[str, Any]:
+def leader_of(client: SidecarClient) -> dict[str, Any]:
     """Return the leader: ``brokerId`` and ``serviceUrl``."""
-    found: dict[str, Any] = reach.json("/admin/v2/brokers/leaderBroker")
+    found: dict[str, Any] = client.json("/admin/v2/brokers/leaderBroker")
     return found
 
 
@@ -145,7 +168,7 @@ def _fraction(usage: "ResourceUsage | None") -> float | None:
     return None if usage is None else usage.fraction
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: Mapping[str, Any]) -> str:
     states = (
         ("leader", row["leads"]),
         ("draining", row["draining"]),
@@ -154,39 +177,43 @@ def _state(row: dict[str, Any]) -> str:
     return " ".join(word for word, holds in states if holds)
 
 
-def _percent(*fractions: float | None) -> str:
-    known = [fraction for fraction in fractions if fraction is not None]
-    return f"{max(known):.0%}" if known else "-"
+def _sum(row: Mapping[str, Any], kind: str) -> float:
+    return float(row[f"{kind}InPerS"] + row[f"{kind}OutPerS"])
 
 
-def _short(row: dict[str, Any]) -> list[str]:
-    """Return what fits 80 columns: both directions together, of the network the fuller one."""
-    return [
-        row["broker"],
-        str(row["bundles"]),
-        str(row["topics"]),
-        f"{row['msgsInPerS'] + row['msgsOutPerS']:,.0f}",
-        f"{(row['bytesInPerS'] + row['bytesOutPerS']) / 1e6:,.2f}",
-        _percent(row["cpuFraction"]),
-        _percent(row["memoryFraction"]),
-        _percent(row["bandwidthInFraction"], row["bandwidthOutFraction"]),
-        f"{row['reportAgeS']:.0f} s",
-        _state(row),
-    ]
+def _network(row: Mapping[str, Any]) -> str:
+    """Return the fuller direction."""
+    known = [row[key] for key in ("bandwidthInFraction", "bandwidthOutFraction")]
+    used = [fraction for fraction in known if fraction is not None]
+    return f"{max(used):.0%}" if used else "-"
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
-    usages = ("cpuFraction", "memoryFraction", "bandwidthInFraction", "bandwidthOutFraction")
-    return [
-        row["broker"],
-        _state(row),
-        str(row["bundles"]),
-        str(row["topics"]),
-        f"{row['msgsInPerS']:,.0f}",
-        f"{row['msgsOutPerS']:,.0f}",
-        f"{row['bytesInPerS'] / 1e6:,.2f}",
-        f"{row['bytesOutPerS'] / 1e6:,.2f}",
-        *(_percent(row[usage]) for usage in usages),
-        f"{row['reportAgeS']:.0f} s",
-        row["version"],
-    ]
+_COLUMNS: Final[Columns] = {
+    "broker": "{broker}",
+    "state": _state,
+    "bundles>": "{bundles}",
+    "topics>": "{topics}",
+    "msg/s in>": "{msgsInPerS:,.0f}",
+    "msg/s out>": "{msgsOutPerS:,.0f}",
+    "MB/s in>": lambda row: f"{row['bytesInPerS'] / 1e6:,.2f}",
+    "MB/s out>": lambda row: f"{row['bytesOutPerS'] / 1e6:,.2f}",
+    "CPU>": "{cpuFraction:.0%}",
+    "memory>": "{memoryFraction:.0%}",
+    "net in>": "{bandwidthInFraction:.0%}",
+    "net out>": "{bandwidthOutFraction:.0%}",
+    "report age>": "{reportAgeS:.0f} s",
+    "version": "{version}",
+}
+_NARROW_COLUMNS: Final[Columns] = {
+    "broker": "{broker}",
+    "bundles>": "{bundles}",
+    "topics>": "{topics}",
+    "msg/s>": lambda row: f"{_sum(row, 'msgs'):,.0f}",
+    "MB/s>": lambda row: f"{_sum(row, 'bytes') / 1e6:,.2f}",
+    "CPU>": "{cpuFraction:.0%}",
+    "mem>": "{memoryFraction:.0%}",
+    "net>": _network,
+    "age>": "{reportAgeS:.0f} s",
+    "state": _state,
+}
+"""What fits 80 columns: both directions together."""

@@ -1,11 +1,23 @@
-"""``loadmanager config``: check and print settings without starting a sidecar."""
+"""``loadmanager config``: settings of a file, and of a cluster that runs."""
 
+import os
+import socket
 from pathlib import Path
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import (
+    JSON_OPTION,
+    SET_OPTION,
+    ending,
+    option,
+    print_json,
+    write_output,
+)
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_segment
+
+_DYNAMIC_PATH = "/admin/v2/brokers/configuration"
 
 
 @click.group("config", cls=SectionedGroup)
@@ -23,30 +35,18 @@ def config_commands() -> None:
     type=click.Path(path_type=Path),
     help="The TOML file; without it, only the environment and --set are read.",
 )
-@option(
-    "--set",
-    "overrides",
-    metavar="SECTION.KEY=VALUE",
-    multiple=True,
-    help="Set one key; overrides file and environment. May be given again.",
-)
+@SET_OPTION
 def check(path: Path | None, overrides: tuple[str, ...]) -> None:
     """Check a configuration and report all errors; exits with 1 if there is one.
 
     Example: loadmanager config check --config sidecar.toml --set log.level=debug
     """
-    import os
-
     from loadmanager.config import ConfigError
     from loadmanager.config.load import check_config
     from loadmanager.config.model import lease_warning
 
-    try:
+    with ending(ConfigError):
         checked = check_config(path, os.environ, overrides)
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(1) from None
     if exposure := checked.broker.exposure():
         click.echo(f"warning: {exposure}", err=True)
     if shortened := lease_warning(checked):
@@ -150,8 +150,6 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
 
     Example: loadmanager config import /etc/pulsar/broker.conf > /etc/loadmanager.toml
     """
-    import socket
-
     from loadmanager.config import ConfigError
     from loadmanager.config.load import checked
     from loadmanager.config.pulsar_import import (
@@ -159,23 +157,101 @@ def import_broker_conf(broker_conf: Path, host: str | None, out: Path | None) ->
         read_broker_conf,
     )
 
-    try:
+    with ending(ConfigError):
         imported = import_settings(read_broker_conf(broker_conf), host or socket.getfqdn())
         checked(imported.given(broker_conf))
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(1) from None
     if out is None:
         click.echo(imported.toml(), nl=False)
     else:
-        _write(out, imported.toml())
+        write_output(out, imported.toml())
     for line in imported.summary():
         click.echo(f"{broker_conf}: {line}", err=True)
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None
+@config_commands.command("get")
+@click.argument("name", metavar="[NAME]", required=False)
+@JSON_OPTION
+@client_options()
+def get_command(*, name: str | None, as_json: bool, client: SidecarClient) -> None:
+    """Print the settings made for the whole cluster: all, or one.
+
+    Exits with 2 if NAME is not set.
+
+    Example: loadmanager config get leader.round_interval_s
+    """
+    values = client.json(f"{_DYNAMIC_PATH}/values")
+    if name is not None:
+        if name not in values:
+            click.echo(f"{name} is not set; every sidecar uses its own value", err=True)
+            raise click.exceptions.Exit(2)
+        values = {name: values[name]}
+    if as_json:
+        print_json(values)
+    elif name is not None:
+        click.echo(values[name])
+    else:
+        for known, value in sorted(values.items()):
+            click.echo(f"{known} = {value}")
+
+
+@config_commands.command("set")
+@click.argument("name", metavar="NAME")
+@click.argument("value", metavar="VALUE")
+@client_options()
+def set_command(*, name: str, value: str, client: SidecarClient) -> None:
+    """Change a dynamic setting of the whole cluster; sidecars apply it within seconds.
+
+    NAME is section.key as in docs/configuration.md, or Pulsar's name, and then VALUE is in
+    Pulsar's unit. Exits with 2 if NAME is not dynamic, or VALUE is not valid for it.
+
+    Example: loadmanager config set leader.round_interval_s 120
+    """
+    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}/{whole_segment(value)}", method="POST")
+    click.echo(f"{name} is set to {value}")
+
+
+@config_commands.command("unset")
+@click.argument("name", metavar="NAME")
+@client_options()
+def unset_command(*, name: str, client: SidecarClient) -> None:
+    """Remove a setting of the whole cluster: each sidecar uses its own configuration again.
+
+    Example: loadmanager config unset leader.round_interval_s
+    """
+    client.ask(f"{_DYNAMIC_PATH}/{whole_segment(name)}", method="DELETE")
+    click.echo(f"{name} is not set any more")
+
+
+@config_commands.command("show")
+@option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Print the settings of this file and the environment; no sidecar is asked.",
+)
+@JSON_OPTION
+@client_options()
+def show_command(*, path: Path | None, as_json: bool, client: SidecarClient) -> None:
+    """Print all settings in force on one sidecar, with secrets hidden.
+
+    Example: loadmanager config show --url http://broker-1.example.org:7750
+    """
+    values = client.json(f"{_DYNAMIC_PATH}/runtime") if path is None else _of_file(path)
+    if as_json:
+        print_json(values)
+        return
+    section = ""
+    for name, value in values.items():
+        here, _, key = name.partition(".")
+        if here != section:
+            click.echo(f"[{here}]" if not section else f"\n[{here}]")
+            section = here
+        click.echo(f"{key} = {value}")
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    from loadmanager.config import ConfigError, load_config
+    from loadmanager.config.describe import shown
+
+    with ending(ConfigError):
+        return dict(shown(load_config(path, os.environ)))

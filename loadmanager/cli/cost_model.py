@@ -1,16 +1,12 @@
 """``loadmanager cost-model``: what traffic costs, learned by the pipeline, used by the leader."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.options import option
 from loadmanager.cli.sections import SectionedGroup
-
-if TYPE_CHECKING:
-    from loadmanager.core.cost import CostDocument
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
 
 _PATH = "/admin/v2/loadmanager/cost-model"
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -27,8 +23,8 @@ def cost_model_group() -> None:
 @cost_model_group.command("publish")
 @click.argument("file", metavar="FILE", type=_FILE)
 @option("--force", is_flag=True, help="Publish it even if it was learned from another cluster.")
-@reaching()
-def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
+@client_options()
+def publish_command(*, file: Path, force: bool, client: SidecarClient) -> None:
     """Publish a cost model; the leader uses it from its next round on.
 
     FILE is what `loadmanager pipeline costs` wrote; - reads stdin. It is checked before
@@ -36,20 +32,20 @@ def publish_command(*, file: Path, force: bool, reach: Reach) -> None:
 
     Example: loadmanager cost-model publish out/cost-model.json
     """
-    from loadmanager.cli.costs import print_costs
+    from loadmanager.cli.cost_model_output import print_costs, read_costs
     from loadmanager.core.cost.document import costs_to_json
 
-    document = _read(file)
-    reach.ask(_PATH, method="PUT", body=costs_to_json(document), force=str(force).lower())
-    print_costs(document, _now_ms())
+    document = read_costs(file)
+    client.ask(_PATH, method="PUT", body=costs_to_json(document), force=str(force).lower())
+    print_costs(document)
     click.echo("\nPublished.")
 
 
 @cost_model_group.command("show")
 @click.argument("file", metavar="[FILE]", type=_FILE, required=False)
 @option("--json", "as_json", is_flag=True, help="Print the document as JSON.")
-@reaching()
-def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def show_command(*, file: Path | None, as_json: bool, client: SidecarClient) -> None:
     """Print the published cost model, or the one in FILE.
 
     Prints the terms with their 90 % intervals, how well they predict held-out data,
@@ -57,58 +53,24 @@ def show_command(*, file: Path | None, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager cost-model show
     """
-    from loadmanager.cli.costs import print_costs
+    from loadmanager.cli.cost_model_output import asked_costs, print_costs, read_costs
+    from loadmanager.core.cost.document import encode_costs
 
-    document = _published(reach) if file is None else _read(file)
+    document = asked_costs(client, _PATH) if file is None else read_costs(file)
     if as_json:
-        from loadmanager.core.cost.document import encode_costs
-
         click.echo(encode_costs(document).decode())
     else:
-        print_costs(document, _now_ms())
+        print_costs(document)
 
 
 @cost_model_group.command("remove")
-@reaching()
-def remove_command(*, reach: Reach) -> None:
+@client_options()
+def remove_command(*, client: SidecarClient) -> None:
     """Remove the cost model: the leader uses shares of the traffic again.
 
     Exits with 2 if no cost model is published.
 
     Example: loadmanager cost-model remove
     """
-    reach.ask(_PATH, method="DELETE")
+    client.ask(_PATH, method="DELETE")
     click.echo("no cost model is published any more")
-
-
-def _read(file: Path) -> "CostDocument":
-    import sys
-
-    from loadmanager.core.cost.document import decode_costs
-    from loadmanager.core.errors import MalformedContent
-
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return decode_costs(str(file), data)
-    except (MalformedContent, OSError) as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(2) from None
-
-
-def _published(reach: Reach) -> "CostDocument":
-    from loadmanager.core.cost.document import costs_of
-    from loadmanager.core.errors import MalformedContent
-    from loadmanager.core.fields import Fields
-
-    found: Any = reach.json(_PATH)
-    try:
-        return costs_of(Fields(f"{reach.url}{_PATH}", found if isinstance(found, dict) else {}))
-    except MalformedContent as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(1) from None
-
-
-def _now_ms() -> int:
-    import time
-
-    return time.time_ns() // 1_000_000

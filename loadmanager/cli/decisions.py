@@ -1,14 +1,15 @@
 """``loadmanager decisions``, ``plan`` and ``shadows``: decisions made, planned, and of others."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
-from loadmanager.cli.moments import MOMENT
-from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.options import JSON_OPTION, SEED_OPTION, moment_option, option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
+from loadmanager.cli.text_tables import Columns, optimality_line, print_records
 
 _KINDS: Final = ("move", "placement", "drain", "unload", "observed", "left-alone")
 _WIDTH: Final = 80
@@ -29,7 +30,12 @@ _INDENT: Final = " " * 12
 @option("--bundle", default="", metavar="BUNDLE", help="Only those about this bundle.")
 @option("--broker", default="", metavar="BROKER", help="Only moves from or to this broker.")
 @option("--namespace", default="", metavar="TENANT/NAMESPACE", help="Only those about its bundles.")
-@option("--since", metavar="TIME", type=MOMENT, help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z.")
+@option(
+    "--since",
+    metavar="TIME",
+    callback=moment_option,
+    help="Only newer ones: 10m, 2h, 2026-11-01T06:00Z.",
+)
 @option(
     "--limit",
     default=50,
@@ -37,7 +43,7 @@ _INDENT: Final = " " * 12
     help="Maximum number to list, newest first.",
 )
 @JSON_OPTION
-@reaching()
+@client_options()
 def decisions_command(
     *,
     kinds: tuple[str, ...],
@@ -47,7 +53,7 @@ def decisions_command(
     since: datetime | None,
     limit: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """List the leader's last decisions: what moved, what was left alone, and why.
 
@@ -56,7 +62,7 @@ def decisions_command(
 
     Example: loadmanager decisions --kind move --kind drain --since 30m
     """
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/decisions",
         limit=limit,
         kind=[one.replace("-", "_") for one in kinds],
@@ -111,8 +117,6 @@ def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _below(text: str) -> Iterator[str]:
-    import textwrap
-
     yield from textwrap.wrap(
         text,
         _WIDTH,
@@ -131,8 +135,6 @@ def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _hanging(text: str) -> Iterator[str]:
-    import textwrap
-
     yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -147,14 +149,9 @@ def _hanging(text: str) -> Iterator[str]:
     metavar="[PART.]KEY=VALUE",
     help="Try a setting, as with `loadmanager decide`. May be given again.",
 )
-@option(
-    "--seed",
-    default=0,
-    type=click.IntRange(min=0),
-    help="Seed of random choices.",
-)
+@SEED_OPTION
 @JSON_OPTION
-@reaching()
+@client_options()
 def plan_command(
     *,
     shedder: str,
@@ -163,7 +160,7 @@ def plan_command(
     settings: tuple[str, ...],
     seed: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """Print what a round would do now, also with other settings; nothing is changed.
 
@@ -171,9 +168,7 @@ def plan_command(
 
     Example: loadmanager plan --shedder TransferShedder --set shedder.target_deviation=0.1
     """
-    from loadmanager.cli.text_tables import optimality_line, print_table
-
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/plan",
         shedder=shedder,
         placement=placement,
@@ -184,22 +179,23 @@ def plan_command(
     if as_json:
         print_json(answer)
         return
-    moves = [
-        (one["bundle"], one["source"] or "(no owner)", one["target"], one["meaning"])
-        for one in answer["moves"]
-    ]
+    moves = answer["moves"]
     if not moves:
         click.echo("Nothing would move.")
-    print_table(f"{len(moves)} moves", ["bundle", "from", "to", "because"], moves)
-    left = [
-        (one["subject"] or "the round", one["meaning"], one["detail"], one["takes"])
-        for one in answer["refusals"]
-    ]
-    print_table(
-        f"{answer['refusalsInAll']} left alone",
-        ["what", "because", "numbers", "what it would take"],
-        left,
-    )
+    move_columns: Columns = {
+        "bundle": "{bundle}",
+        "from": lambda one: one["source"] or "(no owner)",
+        "to": "{target}",
+        "because": "{meaning}",
+    }
+    print_records(f"{len(moves)} moves", move_columns, moves)
+    refusal_columns: Columns = {
+        "what": lambda one: one["subject"] or "the round",
+        "because": "{meaning}",
+        "numbers": "{detail}",
+        "what it would take": "{takes}",
+    }
+    print_records(f"{answer['refusalsInAll']} left alone", refusal_columns, answer["refusals"])
     click.echo(f"\nNow: {optimality_line(answer['optimality'])}")
     if moves:
         click.echo(f"With these moves: {optimality_line(answer['withMoves'])}")
@@ -214,21 +210,21 @@ def _way(one: Mapping[str, Any]) -> str:
     return f"-> {target}" if target else source or ""
 
 
-_COLUMNS: Final = (
-    "strategy",
-    "rounds>",
-    "gap>",
-    "mean gap>",
-    "regret>",
-    "moves>",
-    "traffic moved>",
-)
+_COLUMNS: Final = {
+    "strategy": "{strategy}",
+    "rounds>": "{rounds}",
+    "gap>": "{gap:.1%}",
+    "mean gap>": "{meanGap:.1%}",
+    "regret>": "{regret:+.1%}",
+    "moves>": "{moves}",
+    "traffic moved>": "{moved:.1%}",
+}
 
 
 @click.command("shadows")
 @JSON_OPTION
-@reaching()
-def shadows_command(*, as_json: bool, reach: Reach) -> None:
+@client_options()
+def shadows_command(*, as_json: bool, client: SidecarClient) -> None:
     """Compare the strategies of `[shedding] shadows` with the active one.
 
     Each decides on what the leader sees, as if it had decided since the leader's term began,
@@ -238,9 +234,7 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
 
     Example: loadmanager shadows --url http://broker-1.example.org:7750
     """
-    from loadmanager.cli.text_tables import print_table
-
-    answer = reach.json("/admin/v2/loadmanager/shadows")
+    answer = client.json("/admin/v2/loadmanager/shadows")
     if as_json:
         print_json(answer)
         return
@@ -248,18 +242,10 @@ def shadows_command(*, as_json: bool, reach: Reach) -> None:
     if not shadows:
         click.echo("No strategy decides beside the active one: [shedding] shadows names them.")
         return
-    print_table(f"Beside {answer['active']}", _COLUMNS, [_row(one) for one in shadows])
+    print_records(f"Beside {answer['active']}", _COLUMNS, shadows)
     longest = max(shadows, key=lambda one: one["rounds"])
     click.echo(
         f"{answer['active']} in the last {longest['rounds']} rounds: mean gap "
         f"{longest['meanGap'] + longest['regret']:.1%}, {longest['activeMoves']} moves, "
         f"traffic moved {longest['activeMoved']:.1%}"
-    )
-
-
-def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
-    gap = "-" if one["gap"] is None else f"{one['gap']:.1%}"
-    return (
-        *(one["strategy"], one["rounds"], gap, f"{one['meanGap']:.1%}"),
-        *(f"{one['regret']:+.1%}", one["moves"], f"{one['moved']:.1%}"),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import JOBS_OPTION, option
 
 if TYPE_CHECKING:
     from loadmanager.testbed.faults.campaign import Totals
@@ -37,11 +37,7 @@ _SHOWN_LINES = 40
     type=click.IntRange(1, 10_000),
     help="Number of faults and requests in each run, before it must converge.",
 )
-@option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Processes to run them in. Without it, one for each core.",
-)
+@JOBS_OPTION
 @option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
 def faults_command(
     *, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool

@@ -2,9 +2,10 @@
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching, segment
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.sidecar_client import SidecarClient, client_options, segment
+from loadmanager.cli.text_tables import Columns, print_records
 
 _CLUSTER = option(
     "--cluster",
@@ -24,33 +25,26 @@ def isolation_commands() -> None:
 @isolation_commands.command("list")
 @_CLUSTER
 @JSON_OPTION
-@reaching()
-def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def list_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
     """List the isolation policies.
 
     Example: loadmanager isolation list --cluster production
     """
-    from loadmanager.cli.text_tables import print_table
-
-    found = reach.json(_path(cluster, reach))
+    found = client.json(_path(cluster, client))
     if as_json:
         print_json(found)
         return
-    rows = []
-    for name, policy in sorted(found.items()):
-        limits = policy["auto_failover_policy"]["parameters"]
-        rows.append(
-            (
-                name,
-                " ".join(policy["namespaces"]),
-                " ".join(policy["primary"]),
-                " ".join(policy["secondary"]),
-                limits["min_limit"],
-                f"{limits['usage_threshold']}%",
-            )
-        )
-    columns = ["policy", "namespaces", "primary", "secondary", "min brokers>", "usage>"]
-    print_table(f"{len(rows)} isolation policies", columns, rows)
+    columns: Columns = {
+        "policy": "{name}",
+        "namespaces": lambda one: " ".join(one["namespaces"]),
+        "primary": lambda one: " ".join(one["primary"]),
+        "secondary": lambda one: " ".join(one["secondary"]),
+        "min brokers>": "{auto_failover_policy[parameters][min_limit]}",
+        "usage>": "{auto_failover_policy[parameters][usage_threshold]}%",
+    }
+    policies = [{"name": name, **policy} for name, policy in sorted(found.items())]
+    print_records(f"{len(policies)} isolation policies", columns, policies)
 
 
 @isolation_commands.command("set")
@@ -88,7 +82,7 @@ def list_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
     help="Percent of usage from which a primary broker counts as not available.",
 )
 @_CLUSTER
-@reaching()
+@client_options()
 def set_command(
     *,
     name: str,
@@ -98,7 +92,7 @@ def set_command(
     min_brokers: int,
     usage_threshold: int,
     cluster: str | None,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """Create an isolation policy, or replace the one of that name.
 
@@ -116,51 +110,46 @@ def set_command(
             },
         },
     }
-    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="POST", body=policy)
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="POST", body=policy)
     click.echo(f"{name} is set")
 
 
 @isolation_commands.command("delete")
 @click.argument("name", metavar="POLICY")
 @_CLUSTER
-@reaching()
-def delete_command(*, name: str, cluster: str | None, reach: Reach) -> None:
+@client_options()
+def delete_command(*, name: str, cluster: str | None, client: SidecarClient) -> None:
     """Delete an isolation policy. Exits with 2 if there is none of that name.
 
     Example: loadmanager isolation delete gold
     """
-    reach.ask(f"{_path(cluster, reach)}/{segment(name)}", method="DELETE")
+    client.ask(f"{_path(cluster, client)}/{segment(name)}", method="DELETE")
     click.echo(f"{name} is deleted")
 
 
 @isolation_commands.command("brokers")
 @_CLUSTER
 @JSON_OPTION
-@reaching()
-def brokers_command(*, cluster: str | None, as_json: bool, reach: Reach) -> None:
+@client_options()
+def brokers_command(*, cluster: str | None, as_json: bool, client: SidecarClient) -> None:
     """List the brokers with the isolation policies that name each.
 
     Example: loadmanager isolation brokers
     """
-    from loadmanager.cli.text_tables import print_table
-
-    found = reach.json(f"{_path(cluster, reach)}/brokers")
+    found = client.json(f"{_path(cluster, client)}/brokers")
     if as_json:
         print_json(found)
         return
-    rows = [
-        (
-            one["brokerName"],
-            one.get("policyName") or "",
-            "primary" if one.get("isPrimary") else "",
-            " ".join(one.get("namespaceRegex") or ()),
-        )
-        for one in found
-    ]
-    print_table(f"{len(rows)} brokers", ["broker", "policy", "", "namespaces"], rows)
+    columns: Columns = {
+        "broker": "{brokerName}",
+        "policy": lambda one: one.get("policyName") or "",
+        "": lambda one: "primary" if one.get("isPrimary") else "",
+        "namespaces": lambda one: " ".join(one.get("namespaceRegex") or ()),
+    }
+    print_records(f"{len(found)} brokers", columns, found)
 
 
-def _path(cluster: str | None, reach: Reach) -> str:
+def _path(cluster: str | None, client: SidecarClient) -> str:
     if cluster is None:
-        cluster = str(reach.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
+        cluster = str(client.json("/admin/v2/brokers/configuration/runtime")["cluster.name"])
     return f"/admin/v2/clusters/{segment(cluster)}/namespaceIsolationPolicies"

@@ -4,9 +4,16 @@ from typing import Any
 
 import click
 
-from loadmanager.cli.asking import Reach, name_of, reaching, segment
 from loadmanager.cli.options import JSON_OPTION, option, print_json
 from loadmanager.cli.sections import SectionedGroup
+from loadmanager.cli.sidecar_client import (
+    SidecarClient,
+    bundle_path,
+    client_options,
+    name_of,
+    segment,
+)
+from loadmanager.cli.text_tables import Columns, print_records
 
 _SPLIT_ALGORITHMS = (
     "range_equally_divide",
@@ -27,16 +34,17 @@ def namespaces_commands() -> None:
 @namespaces_commands.command("list")
 @click.argument("tenant", metavar="TENANT")
 @JSON_OPTION
-@reaching()
-def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
+@client_options()
+def list_command(*, tenant: str, as_json: bool, client: SidecarClient) -> None:
     """List the namespaces of a tenant.
 
     Example: loadmanager namespaces list acme
     """
-    import json
-
-    found = reach.json(f"/admin/v2/namespaces/{segment(tenant)}")
-    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(found))
+    found = client.json(f"/admin/v2/namespaces/{segment(tenant)}")
+    if as_json:
+        print_json(found)
+    else:
+        click.echo("\n".join(found))
 
 
 @namespaces_commands.command("create")
@@ -46,14 +54,14 @@ def list_command(*, tenant: str, as_json: bool, reach: Reach) -> None:
     type=click.IntRange(1, 32768),
     help="Number of bundles.  [default: that of the cluster]",
 )
-@reaching()
-def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None:
+@client_options()
+def create_command(*, namespace: str, bundles: int | None, client: SidecarClient) -> None:
     """Create a namespace. Exits with 1 if it exists.
 
     Example: loadmanager namespaces create acme/orders --bundles 16
     """
     body = {} if bundles is None else {"bundles": {"numBundles": bundles}}
-    reach.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="PUT", body=body)
+    client.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="PUT", body=body)
     click.echo(f"{namespace} is created")
 
 
@@ -62,21 +70,21 @@ def create_command(*, namespace: str, bundles: int | None, reach: Reach) -> None
 @click.confirmation_option(
     "--yes", prompt="Delete the namespace?", help="Do not ask for confirmation."
 )
-@reaching()
-def delete_command(*, namespace: str, reach: Reach) -> None:
+@client_options()
+def delete_command(*, namespace: str, client: SidecarClient) -> None:
     """Delete a namespace that has no topics. Exits with 1 if it has some.
 
     Example: loadmanager namespaces delete acme/orders --yes
     """
-    reach.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="DELETE")
+    client.ask(f"/admin/v2/namespaces/{_namespace(namespace)}", method="DELETE")
     click.echo(f"{namespace} is deleted")
 
 
 @click.command("bundles")
 @click.argument("namespace", metavar="TENANT/NAMESPACE")
 @JSON_OPTION
-@reaching()
-def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
+@client_options()
+def bundles_command(*, namespace: str, as_json: bool, client: SidecarClient) -> None:
     """List the bundles of a namespace with their owners and traffic.
 
     Example: loadmanager bundles acme/orders
@@ -84,12 +92,11 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     from itertools import pairwise
 
     from loadmanager.cli.cluster import snapshot_of
-    from loadmanager.cli.text_tables import print_table
     from loadmanager.core.ids import BundleId
 
-    answer = reach.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
+    answer = client.json(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
     bounds = answer["boundaries"]
-    snapshot = snapshot_of(reach)
+    snapshot = snapshot_of(client)
     rows: list[dict[str, Any]] = []
     for low, high in pairwise(bounds):
         bundle = BundleId(f"{namespace}/{low}_{high}")
@@ -109,19 +116,15 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
     if as_json:
         print_json(rows)
         return
-    cells = [
-        (
-            str(row["bundle"]).rpartition("/")[2],
-            row["owner"] or "none",
-            row["underWayTo"] or "",
-            row["topics"],
-            f"{row['msgsPerS']:,.0f}",
-            f"{row['bytesPerS'] / 1e6:,.2f}",
-        )
-        for row in rows
-    ]
-    columns = ["bundle", "owner", "moving to", "topics>", "msg/s>", "MB/s>"]
-    print_table(f"{namespace}: {len(rows)} bundles", columns, cells)
+    columns: Columns = {
+        "bundle": lambda row: row["bundle"].rpartition("/")[2],
+        "owner": lambda row: row["owner"] or "none",
+        "moving to": lambda row: row["underWayTo"] or "",
+        "topics>": "{topics}",
+        "msg/s>": "{msgsPerS:,.0f}",
+        "MB/s>": lambda row: f"{row['bytesPerS'] / 1e6:,.2f}",
+    }
+    print_records(f"{namespace}: {len(rows)} bundles", columns, rows)
 
 
 @click.command("split")
@@ -141,14 +144,14 @@ def bundles_command(*, namespace: str, as_json: bool, reach: Reach) -> None:
 @option(
     "--unload", is_flag=True, help="Unload the parts afterwards, so that they are placed again."
 )
-@reaching(60.0)
+@client_options(60.0)
 def split_command(
     *,
     bundle: str,
     algorithm: str | None,
     positions: tuple[str, ...],
     unload: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """Split a bundle.
 
@@ -158,23 +161,22 @@ def split_command(
 
     Example: loadmanager split acme/orders/HOT --algorithm flow_or_qps_equally_divide
     """
-    if bundle.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
-        raise click.BadParameter(f"{bundle!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    path = f"/admin/v2/namespaces/{bundle_path(bundle)}/split"
     query = {"unload": "true"} if unload else {}
     if positions and algorithm is None:
         algorithm = "specified_positions_divide"
     if algorithm is not None:
         query["splitAlgorithmName"] = algorithm
     body = [_position(text) for text in positions] or None
-    reach.ask(f"/admin/v2/namespaces/{name_of(bundle)}/split", method="PUT", body=body, **query)
+    client.ask(path, method="PUT", body=body, **query)
     click.echo(f"{bundle} is split")
 
 
 @click.command("merge")
 @click.argument("bundle", metavar="BUNDLE")
 @click.argument("neighbour", metavar="BUNDLE")
-@reaching(60.0)
-def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
+@client_options(60.0)
+def merge_command(*, bundle: str, neighbour: str, client: SidecarClient) -> None:
     """Merge two adjacent bundles into one.
 
     Both move to the owner of the busier one first; lookups wait while they are merged.
@@ -184,14 +186,12 @@ def merge_command(*, bundle: str, neighbour: str, reach: Reach) -> None:
     Example: loadmanager merge acme/orders/0x00000000_0x40000000
     acme/orders/0x40000000_0x80000000
     """
-    for one in (bundle, neighbour):
-        if one.count("/") != 2:  # noqa: PLR2004 - tenant, namespace, range
-            raise click.BadParameter(f"{one!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    path, _ = bundle_path(bundle), bundle_path(neighbour)
     namespace, _, range_text = neighbour.rpartition("/")
     if bundle.rpartition("/")[0] != namespace:
         raise click.BadParameter(f"{neighbour}; expected a bundle of the same namespace")
-    path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/merge"
-    whole = reach.json(path, method="PUT", **{"with": range_text})
+    path = f"/admin/v2/loadmanager/namespaces/{path}/merge"
+    whole = client.json(path, method="PUT", **{"with": range_text})
     click.echo(f"{bundle} and {neighbour} are {namespace}/{whole['bundle']} now")
 
 

@@ -1,12 +1,19 @@
-"""What commands share: how options are declared, how JSON is printed, how commands are stopped."""
+"""What commands share: options, JSON, errors that end a command, and how it is stopped."""
 
 import gc
 import json
+import re
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,9 +26,70 @@ def option(*names: str, **settings: Any) -> Decorator:
     return click.option(*names, **settings)
 
 
+SET_OPTION: Final = option(
+    "--set",
+    "overrides",
+    metavar="SECTION.KEY=VALUE",
+    multiple=True,
+    help="Set one key; overrides file and environment. May be given again.",
+)
+JOBS_OPTION: Final = option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes to run them in. Without it, one for each core.",
+)
+SEED_OPTION: Final = option(
+    "--seed", default=0, type=click.IntRange(min=0), help="Seed of random choices."
+)
 JSON_OPTION: Final = option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of a table."
 )
+
+
+def is_http_url(text: str, *, without_path: bool = False) -> bool:
+    """Return whether a text is ``http://host:port`` or ``https://host:port``."""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return sound and not (without_path and (parts.path.strip("/") or parts.query))
+
+
+def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
+    """Give a command several options, in their order."""
+    return reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
+
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Return the time in UTC that ``text`` names; ``7d`` is seven days before ``now``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        expected = f"{text!r}; expected a time such as 2026-11-01 or 2026-11-01T06:00Z, or 12h, 7d"
+        raise ValueError(expected) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def moment_option(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> datetime | None:
+    """Return the time in UTC that an option names, None for none; a wrong one ends the command."""
+    try:
+        return None if text is None else parse_moment(text, datetime.now(UTC))
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def print_json(value: object) -> None:
@@ -29,7 +97,30 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def spare_what_stays() -> None:
+def read_input(file: Path) -> bytes:
+    """Return the content of a file, of standard input for ``-``; raises `OSError`."""
+    return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+
+
+def write_output(file: Path, text: str) -> None:
+    """Write a text to a file; if it cannot be written, the command ends with 2."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}; expected a file to write to") from None
+
+
+@contextmanager
+def ending(*errors: type[Exception], code: int = 1, prefix: str = "") -> Iterator[None]:
+    """End the command with ``code`` after printing the text of any of these errors."""
+    try:
+        yield
+    except errors as error:
+        click.echo(f"{prefix}{error}", err=True)
+        raise click.exceptions.Exit(code) from None
+
+
+def freeze_imported_objects() -> None:
     """Exclude all existing objects from later garbage collections.
 
     To be called when everything is imported and nothing runs yet. The objects of imports,

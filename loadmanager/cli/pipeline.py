@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from loadmanager.cli.moments import MOMENT
-from loadmanager.cli.options import interrupted, option
-from loadmanager.cli.pipeline_options import OPTIONS_OF, job_options
+from loadmanager.cli.options import interrupted, moment_option, option
 from loadmanager.pipeline.jobs import JOBS
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.progress import Progress
     from loadmanager.pipeline.session import SessionSettings
 
+_OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "replay": ("strategy", "setting", "segment_h"),
+    "stream": (
+        *("for_s", "once", "watermark_s"),
+        *("imbalance", "saturation", "alert_minutes", "silent_minutes"),
+    ),
+}
+"""Options of single jobs, which are refused without them."""
 _NEED_HISTORY: Final = frozenset({"ingest", "stream"})
 _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
 
@@ -49,11 +55,11 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
 @option(
     "--since",
     metavar="TIME",
-    type=MOMENT,
+    callback=moment_option,
     help="Ignore older data: 2026-11-01, 2026-11-01T06:00 (UTC unless it has an offset), or an "
     "age: 12h, 7d.",
 )
-@option("--until", metavar="TIME", type=MOMENT, help="Ignore data from this time on.")
+@option("--until", metavar="TIME", callback=moment_option, help="Ignore data from this time on.")
 @option(
     "--driver-memory",
     metavar="SIZE",
@@ -73,7 +79,64 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     help="Show the progress of Spark's stages: as a bar on a terminal, else a line every 15 s. "
     "Without it, on a terminal alone.",
 )
-@job_options
+@option(
+    "--strategy",
+    metavar="A+B",
+    multiple=True,
+    help="replay: a pair shedder+placement, as of `loadmanager simulate`. May be given again.",
+)
+@option(
+    "--setting",
+    metavar="KEY=V1,V2",
+    multiple=True,
+    help="replay: values to try of a setting, of the strategies that have it. May be given "
+    "again: all combinations are tried.",
+)
+@option(
+    "--segment-h",
+    metavar="HOURS",
+    type=click.FloatRange(min=0.1, max=24 * 365),
+    help="replay: length of the segments, each of which begins again from a new start; "
+    "segments are distributed over Spark's tasks. [default: 2]",
+)
+@option(
+    "--for-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="stream: end after this time. Without it, it runs until it is interrupted.",
+)
+@option("--once", is_flag=True, help="stream: process the existing files, and exit.")
+@option(
+    "--watermark-s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="stream: how late the reports of a minute may arrive; later ones are reported and "
+    "not counted. [default: 1500, of which 900 are a file's until it is finished]",
+)
+@option(
+    "--imbalance",
+    metavar="RATIO",
+    type=click.FloatRange(min=1),
+    help="stream: alert if the busiest broker has this many times the mean. [default: 1.5]",
+)
+@option(
+    "--saturation",
+    metavar="FRACTION",
+    type=click.FloatRange(min=0, max=10),
+    help="stream: alert if a broker's usage is above this. [default: 0.9]",
+)
+@option(
+    "--alert-minutes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="stream: alert after this many such minutes in a row. [default: 5]",
+)
+@option(
+    "--silent-minutes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="stream: alert if this many minutes have no report at all. [default: 5]",
+)
 @option(
     "--tables",
     is_flag=True,
@@ -137,7 +200,7 @@ def _print_tables(context: click.Context) -> NoReturn:
 
 
 def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
-    for job, names in OPTIONS_OF.items():
+    for job, names in _OPTIONS_OF.items():
         given = [name for name in names if options[name]]
         if given and job not in jobs:
             option = given[0].replace("_", "-")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import option, options_of
 
 if TYPE_CHECKING:
     from loadmanager.adapters.pulsar_admin import Access
@@ -74,7 +74,4 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         files = AccessFiles(**{name: options.pop(name) for name in _NAMES}, given=given)
         return command(*args, access_files=files, **options)
 
-    decorated: Callable[..., Any] = with_files
-    for declare in reversed(_OPTIONS):
-        decorated = declare(decorated)
-    return decorated
+    return options_of(with_files, _OPTIONS)

@@ -1,34 +1,37 @@
 """``loadmanager simulate``: strategies compared in scenarios."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from loadmanager.cli.options import ending
 from loadmanager.cli.pulsar_access import AccessFiles, access_options
-from loadmanager.cli.simulation_runs import (
-    Wish,
-    print_all_that_is_there,
-    print_json,
-    simulated,
-    write_page,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from loadmanager.core.ids import Namespace
-    from loadmanager.simulator.comparison import Finding
+
+_MOST_FACTOR: Final = 1e6
 
 
 def _parse_times(
-    context: click.Context, option: click.Parameter, texts: tuple[str, ...]
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
 ) -> "dict[Namespace, float]":
-    if not texts:
-        return {}
-    from loadmanager.cli.what_if import parse_times
+    """Return the factors of namespaces' traffic that options give."""
+    from loadmanager.core.errors import InvalidName
+    from loadmanager.core.ids import parse_namespace
 
-    return parse_times(context, option, texts)
+    found = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            namespace, factor = parse_namespace(name), float(number)
+        except (InvalidName, ValueError):
+            raise click.BadParameter(f"{text!r}; expected tenant/namespace=factor") from None
+        if not 0 <= factor <= _MOST_FACTOR:
+            raise click.BadParameter(f"{text!r}; expected a factor from 0 to {_MOST_FACTOR:g}")
+        found[namespace] = factor
+    return found
 
 
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -140,14 +143,6 @@ def simulate_command(
     asked: tuple[str, ...],
     everything: bool,
     listed: bool,
-    strategies: tuple[str, ...],
-    mode: str,
-    settings: tuple[str, ...],
-    seeds: int,
-    first_seed: int | None,
-    jobs: int | None,
-    trace: Path | None,
-    model: int | None,
     as_json: bool,
     table: bool,
     html: Path | None,
@@ -157,6 +152,7 @@ def simulate_command(
     lose: tuple[str, ...],
     times: "dict[Namespace, float]",
     access_files: AccessFiles,
+    **runs: Any,
 ) -> None:
     """Simulate scenarios with several strategies, and compare the strategies.
 
@@ -177,77 +173,27 @@ def simulate_command(
     if source is not None:
         if asked or everything:
             raise click.UsageError("--from is given instead of scenarios")
-        _what_if(source, access_files, add, lose, times, as_json=as_json)
+        from loadmanager.attach.what_if import Change
+        from loadmanager.cli.what_if import print_what_if
+        from loadmanager.core.errors import LoadManagerError
+
+        with ending(LoadManagerError, code=2):
+            change = Change(add=add, lose=lose, times=times)
+            print_what_if(source, access_files, change, as_json=as_json)
         return
-    _check_without_from(access_files, changed=bool(add or lose or times))
-    if listed:
-        print_all_that_is_there()
-        return
-    if bool(asked) == everything:
-        raise click.UsageError("expected one or more scenarios, or --all; see --list")
-    if table and (html is not None or history is not None):
-        raise click.UsageError("--table is not given with --html or --history")
-    wish = Wish(
-        scenarios=asked,
-        strategies=",".join(strategies) or "*",
-        mode=mode,
-        settings=settings,
-        seeds=seeds,
-        first_seed=first_seed,
-        trace=trace,
-        model=model,
-        jobs=jobs,
-    )
-    wishes = wish.by_both_models() if table else [wish]
-    findings = simulated(wishes, html, history, printing=not (as_json or table))
-    _print(findings, wish, as_json=as_json, table=table)
-    if html is not None:
-        write_page(html, findings, wish)
-    _end(findings, print_failed=as_json)
-
-
-def _print(findings: "Sequence[Finding]", wish: Wish, *, as_json: bool, table: bool) -> None:
-    """Print what was not printed as it was found."""
-    from loadmanager.cli.scenario_table import print_one_table
-
-    if as_json:
-        print_json(findings, wish)
-    elif table:
-        print_one_table(findings)
-
-
-def _end(findings: "Sequence[Finding]", *, print_failed: bool) -> None:
-    """End with 1 if an expectation did not hold."""
-    failed = [one for finding in findings for one in finding.judged if not one.holds]
-    for one in failed if print_failed else ():
-        click.echo(str(one), err=True)
-    if failed:
-        raise click.exceptions.Exit(1)
-
-
-def _check_without_from(files: AccessFiles, *, changed: bool) -> None:
-    if changed:
+    if add or lose or times:
         raise click.UsageError("--add-brokers, --lose-broker and --times are given with --from")
-    if files.given:
-        raise click.UsageError(f"{files.given[0]} is given with --from URL")
+    if access_files.given:
+        raise click.UsageError(f"{access_files.given[0]} is given with --from URL")
+    if not listed:
+        if bool(asked) == everything:
+            raise click.UsageError("expected one or more scenarios, or --all; see --list")
+        if table and (html is not None or history is not None):
+            raise click.UsageError("--table is not given with --html or --history")
+    from loadmanager.cli.simulate_runs import SimulationRequest, print_what_exists, simulate
 
-
-def _what_if(
-    source: str,
-    files: AccessFiles,
-    add: int,
-    lose: tuple[str, ...],
-    times: "dict[Namespace, float]",
-    *,
-    as_json: bool,
-) -> None:
-    from loadmanager.attach.what_if import Change
-    from loadmanager.cli.what_if import print_what_if
-    from loadmanager.core.errors import LoadManagerError
-
-    change = Change(add=add, lose=lose, times=times)
-    try:
-        print_what_if(source, files, change, as_json=as_json)
-    except LoadManagerError as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(2) from None
+    if listed:
+        print_what_exists()
+    else:
+        request = SimulationRequest(scenarios=asked, **runs)
+        simulate(request, html=html, history=history, as_json=as_json, table=table)

@@ -1,13 +1,13 @@
 """``loadmanager tasks``: the moves, placements, splits and merges that are under way."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import Reach, reaching
 from loadmanager.cli.options import JSON_OPTION, option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
+from loadmanager.cli.text_tables import Columns, print_records, utc
 
 _KINDS: Final = ("place", "move", "split", "merge")
 _STATES: Final = (
@@ -19,10 +19,6 @@ _STATES: Final = (
     "superseded",
     "timed-out",
     "landed-elsewhere",
-)
-_COLUMNS: Final = (
-    *("task>", "kind", "state", "age>", "attempts>"),
-    *("cause", "asked by", "bundle", "from", "to", "note"),
 )
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
@@ -64,7 +60,7 @@ _HOUR_S: Final = 3600
     help="Maximum number of tasks to list: live ones first, oldest first.",
 )
 @JSON_OPTION
-@reaching()
+@client_options()
 def tasks_command(
     *,
     ended_too: bool,
@@ -75,7 +71,7 @@ def tasks_command(
     broker: str,
     limit: int,
     as_json: bool,
-    reach: Reach,
+    client: SidecarClient,
 ) -> None:
     """List the moves, placements, splits and merges that are under way, with their ages.
 
@@ -84,10 +80,8 @@ def tasks_command(
 
     Example: loadmanager tasks --all --broker broker-1:8080
     """
-    from loadmanager.cli.text_tables import print_table
-
     live = not ended_too and not set(states) & set(_STATES[3:])
-    answer = reach.json(
+    answer = client.json(
         "/admin/v2/loadmanager/tasks",
         limit=limit,
         live="true" if live else "",
@@ -105,8 +99,21 @@ def tasks_command(
         where = "under way" if live else "of this leader's term"
         click.echo(f"No task {where} fits." + (" --all lists those that ended." if live else ""))
         return
-    title = f"{answer['found']} tasks at {at(answer['atMs'])}, leader {answer['leader']}"
-    print_table(f"{title}, epoch {answer['epoch']}", _COLUMNS, [_row(one) for one in tasks])
+    title = f"{answer['found']} tasks at {utc(answer['atMs'])}, leader {answer['leader']}"
+    columns: Columns = {
+        "task>": "{number}",
+        "kind": "{kind}",
+        "state": lambda one: one["state"].replace("_", "-"),
+        "age>": lambda one: age(one["ageS"]),
+        "attempts>": "{attempts}",
+        "cause": "{cause}",
+        "asked by": "{askedBy}",
+        "bundle": lambda one: " + ".join(one["bundles"]),
+        "from": lambda one: one["source"] or "(no owner)",
+        "to": "{target}",
+        "note": _note,
+    }
+    print_records(f"{title}, epoch {answer['epoch']}", columns, tasks)
     if answer["found"] > len(tasks):
         click.echo(f"\nThese are the first {limit}; --limit shows more.")
 
@@ -120,23 +127,6 @@ def age(seconds: float) -> str:
     return f"{seconds / _HOUR_S:.1f} h"
 
 
-def at(wall_ms: int) -> str:
-    """Return a time as text, in UTC."""
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _row(one: Mapping[str, Any]) -> list[str]:
-    ended = "" if one["endedAtMs"] is None else f"ended {at(one['endedAtMs'])}"
-    return [
-        str(one["number"]),
-        one["kind"],
-        one["state"].replace("_", "-"),
-        age(one["ageS"]),
-        str(one["attempts"]),
-        one["cause"],
-        one["askedBy"],
-        " + ".join(one["bundles"]),
-        one["source"] or "(no owner)",
-        one["target"],
-        "; ".join(text for text in (one["note"], ended) if text),
-    ]
+def _note(one: Mapping[str, Any]) -> str:
+    ended = "" if one["endedAtMs"] is None else f"ended {utc(one['endedAtMs'])}"
+    return "; ".join(text for text in (one["note"], ended) if text)

@@ -1,9 +1,11 @@
 """Text tables in aligned columns; on a terminal they keep to its width."""
 
 import shutil
+import string
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -39,6 +41,38 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     cells = [[str(cell) for cell in row] for row in rows]
     if cells:
         click.echo("\n".join(["", title, *plain_lines(columns, cells, terminal_width())]))
+
+
+class _Cells(string.Formatter):
+    """Formats values; None, which stands for what is not known, is a dash."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "-" if value is None else super().format_field(value, format_spec)
+
+
+Cell = str | Callable[[Mapping[str, Any]], object]
+"""A format of a record's values, ``{msgsPerS:,.0f}``, or a function of the record."""
+
+Columns = Mapping[str, Cell]
+"""The cells of a table by the names of their columns, as in `print_table`."""
+
+
+def print_records(title: str, columns: Columns, records: Iterable[Mapping[str, Any]]) -> None:
+    """Print a table of JSON objects."""
+    cells = _Cells()
+    rows = [
+        [
+            cells.vformat(cell, (), record) if isinstance(cell, str) else cell(record)
+            for cell in columns.values()
+        ]
+        for record in records
+    ]
+    print_table(title, list(columns), rows)
+
+
+def utc(wall_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as text, in UTC."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def plain_lines(

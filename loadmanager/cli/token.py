@@ -6,11 +6,11 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import ending, option
 
 if TYPE_CHECKING:
     from loadmanager.config import Config
@@ -93,19 +93,15 @@ def token_command(  # noqa: PLR0917 - one for each option
 
     given = [("hosts", zookeeper), ("chroot", chroot)]
     more = [f"zookeeper.{key}={value}" for key, value in given if value is not None]
-    try:
+    with ending(LoadManagerError, prefix="loadmanager token: "), ending(ConfigError, code=2):
         config = _config(config_file, (*overrides, *more))
         _refuse_other_signers(config)
         configure_logging("console", "error", sys.stderr)
-        key = asyncio.run(_key(config, timeout_s, replace_key=replace_key))
-    except ConfigError as error:
-        for fault in error.faults:
-            click.echo(fault, err=True)
-        raise click.exceptions.Exit(2) from None
-    except TimeoutError:
-        _end(f"ZooKeeper at {config.zookeeper.hosts}: no session within {timeout_s:g} s")
-    except LoadManagerError as error:
-        _end(str(error))
+        try:
+            key = asyncio.run(_key(config, timeout_s, replace_key=replace_key))
+        except TimeoutError:
+            where = f"ZooKeeper at {config.zookeeper.hosts}"
+            raise LoadManagerError(f"{where}: no session within {timeout_s:g} s") from None
     click.echo(sign(key, name=name or right, right=Role(right), valid_s=days * _DAY_S))
 
 
@@ -116,11 +112,11 @@ def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
         ConfigError: they have a fault.
     """
     from loadmanager.config.load import checked
-    from loadmanager.config.sources import Setting, gather
+    from loadmanager.config.sources import GivenValue, gather
 
     given = gather(path, os.environ, overrides)
     kept = {at: one for at, one in given.settings.items() if at[0] in _SECTIONS}
-    kept["broker", "id"] = Setting("localhost:8080", "of no importance here")
+    kept["broker", "id"] = GivenValue("localhost:8080", "of no importance here")
     return checked(replace(given, settings=kept))
 
 
@@ -182,8 +178,3 @@ async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> byte
             return await key_of_cluster(coordination)
     finally:
         await coordination.close()
-
-
-def _end(message: str) -> NoReturn:
-    click.echo(f"loadmanager token: {message}", err=True)
-    raise click.exceptions.Exit(1)

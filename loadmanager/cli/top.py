@@ -2,67 +2,68 @@
 
 import itertools
 import os
-import queue
 import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from loadmanager.cli.asking import NotAnswered, Reach, reaching
 from loadmanager.cli.options import option
+from loadmanager.cli.sidecar_client import RequestFailed, SidecarClient, client_options
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from loadmanager.cli.top_screen import Look
 
 _QUIT: Final = frozenset(b"qQ")
-
-
-class Keys:
-    """Reads keys without Enter while it is entered; without a terminal there are none."""
-
-    def __init__(self) -> None:
-        self._former: list[object] | None = None
-
-    def __enter__(self) -> Self:
-        """Have the terminal pass on each key at once, and not show it."""
-        if sys.stdin is not None and sys.stdin.isatty():
-            import termios
-            import tty
-
-            self._former = termios.tcgetattr(sys.stdin)
-            tty.setcbreak(sys.stdin)
-        return self
-
-    def __exit__(self, *_reason: object) -> None:
-        """Restore the terminal."""
-        if self._former is not None:
-            import termios
-
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._former)  # type: ignore[arg-type] # what it returned
-            self._former = None
-
-    def quits_within(self, seconds: float) -> bool:
-        """Return whether q is pressed within these seconds; other keys are ignored."""
-        until_s = time.monotonic() + seconds
-        while True:
-            left_s = max(0.0, until_s - time.monotonic())
-            if self._former is None:
-                time.sleep(left_s)
-                return False
-            ready, _, _ = select.select([sys.stdin], [], [], left_s)
-            if not ready:
-                return False
-            keys = os.read(sys.stdin.fileno(), 64)
-            if not keys or _QUIT & set(keys):  # nothing to read: the terminal is gone
-                return True
+_POLL_S: Final = 0.05
+_WIDTH: Final = 80
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def _reading_keys() -> Iterator[bool]:
+    """Have the terminal pass on each key at once, and not show it; yield whether there is one."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield False
+        return
+    import termios
+    import tty
+
+    former = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield True
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, former)
+
+
+def _quits_within(seconds: float, *, has_keys: bool) -> bool:
+    """Return whether q is pressed within these seconds; other keys are ignored."""
+    until_s = time.monotonic() + seconds
+    while True:
+        left_s = max(0.0, until_s - time.monotonic())
+        if not has_keys:
+            time.sleep(left_s)
+            return False
+        ready, _, _ = select.select([sys.stdin], [], [], left_s)
+        if not ready:
+            return False
+        keys = os.read(sys.stdin.fileno(), 64)
+        if not keys or _QUIT & set(keys):  # nothing to read: the terminal is gone
+            return True
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP end what is inside as exceptions do, so that it cleans up.
 
     SIGINT as well where the parent had it ignored, as scripts have for what they start beside
@@ -85,16 +86,6 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from loadmanager.cli.top_screen import Look
-
-_POLL_S: Final = 0.05
-_MOVES: Final = ("move", "placement", "drain", "unload")
-_WIDTH: Final = 80
-
-
 @click.command("top")
 @option(
     "--interval",
@@ -115,8 +106,10 @@ _WIDTH: Final = 80
     type=click.IntRange(0, 1000),
     help="Number of busiest bundles to show.",
 )
-@reaching()
-def top_command(*, interval_s: float, times: int | None, most_bundles: int, reach: Reach) -> None:
+@client_options()
+def top_command(
+    *, interval_s: float, times: int | None, most_bundles: int, client: SidecarClient
+) -> None:
     """Show brokers, the last moves and the busiest bundles, and keep them up to date.
 
     On a terminal the picture is redrawn in place, and q or Ctrl-C ends it; elsewhere each
@@ -127,107 +120,92 @@ def top_command(*, interval_s: float, times: int | None, most_bundles: int, reac
     """
     from rich.console import Console
 
-    looks = itertools.count(1) if times is None else range(1, times + 1)
-
-    def wait_s(number: int) -> float:
-        return 0.0 if number == times else interval_s
-
     on_terminal = sys.stdout.isatty()
     console = Console(width=None if on_terminal else _WIDTH)
-    show = _Shown(reach, most_bundles, console)
+    top = _Top(client, interval_s, times, most_bundles, console)
     try:
-        with ended_by_signals():
+        with _ended_by_signals():
             if on_terminal:
-                _redraw(show, looks, wait_s, whole_screen=times is None)
+                top.redraw()
             else:
-                _print(show, looks, wait_s)
+                top.print()
     except KeyboardInterrupt:
         return
 
 
-class _Shown:
-    """Looks at the cluster, and draws them."""
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """Observes the cluster ``times`` times, None for ever, and shows it."""
 
-    def __init__(self, reach: Reach, most_bundles: int, console: "Console") -> None:
-        self._reach = reach
-        self._most_bundles = most_bundles
-        self.console = console
+    client: SidecarClient
+    interval_s: float
+    times: int | None
+    most_bundles: int
+    console: "Console"
 
-    def look(self) -> "Look":
-        """Ask for the cluster as it is now; raises as `Reach.ask`."""
-        from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
-        from loadmanager.cli.top_screen import Look
+    def print(self) -> None:
+        """Print each picture."""
+        for number in self._rounds():
+            try:
+                self.console.print(self._draw(self._look()))
+            except RequestFailed as error:
+                if number == 1:
+                    raise
+                error.show()
+            time.sleep(self._wait_s(number))
 
-        snapshot, leader = snapshot_of(self._reach), leader_of(self._reach).get("brokerId", "")
-        answer = self._reach.json("/admin/v2/loadmanager/decisions", limit=5, kind=_MOVES)
-        found = self._reach.json("/admin/v2/loadmanager/optimality")["optimality"]
-        rows = list(broker_rows(snapshot, leader))
-        return Look(
-            snapshot=snapshot,
-            leader=leader,
-            brokers=rows,
-            moves=answer["decisions"],
-            optimality=found,
-        )
+    def redraw(self) -> None:
+        """Draw each picture over the last one, in the whole screen if there is no end."""
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
 
-    def draw(self, look: "Look", height: int | None = None) -> "RenderableType":
-        """Return the picture of a look."""
+        last, whole_screen = self._look(), self.times is None
+        live = Live(console=self.console, auto_refresh=False, screen=whole_screen)
+        with _reading_keys() as has_keys, live:
+            for number in self._rounds():
+                trouble = []
+                if number > 1:
+                    answer = self._look_in_background()
+                    while not answer.done():
+                        if _quits_within(_POLL_S, has_keys=has_keys):
+                            return
+                    try:
+                        last = answer.result()
+                    except RequestFailed as error:
+                        text = f"no news: {error.message}"
+                        trouble = [Text(text, style="bold red", no_wrap=True)]
+                height = self.console.height if whole_screen else None
+                live.update(Group(*trouble, self._draw(last, height)), refresh=True)
+                if _quits_within(self._wait_s(number), has_keys=has_keys):
+                    return
+
+    def _rounds(self) -> Iterable[int]:
+        return itertools.count(1) if self.times is None else range(1, self.times + 1)
+
+    def _wait_s(self, number: int) -> float:
+        return 0.0 if number == self.times else self.interval_s
+
+    def _draw(self, look: "Look", height: int | None = None) -> "RenderableType":
         from loadmanager.cli.top_screen import draw
 
-        return draw(look, self._most_bundles, width=self.console.width, height=height)
+        return draw(look, self.most_bundles, width=self.console.width, height=height)
 
+    def _look(self) -> "Look":
+        from loadmanager.cli.top_screen import look_at
 
-def _print(show: _Shown, looks: Iterable[int], wait_s: Callable[[int], float]) -> None:
-    for number in looks:
-        try:
-            show.console.print(show.draw(show.look()))
-        except NotAnswered as error:
-            if number == 1:
-                raise
-            error.show()
-        time.sleep(wait_s(number))
+        return look_at(self.client)
 
+    def _look_in_background(self) -> "Future[Look]":
+        """Return the observation that will come; keys work while a sidecar is slow."""
+        answer: Future[Look] = Future()
 
-def _redraw(
-    show: _Shown, looks: Iterable[int], wait_s: Callable[[int], float], *, whole_screen: bool
-) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
+        def ask() -> None:
+            try:
+                answer.set_result(self._look())
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+                answer.set_exception(error)
 
-    last = show.look()
-    console = show.console
-    live = Live(console=console, auto_refresh=False, screen=whole_screen)
-    with Keys() as keys, live:
-        for number in looks:
-            trouble = []
-            if number > 1:
-                answer = _in_background(show.look)
-                while answer.empty():
-                    if keys.quits_within(_POLL_S):
-                        return
-                found = answer.get()
-                if isinstance(found, NotAnswered):
-                    trouble = [Text(f"no news: {found.message}", style="bold red", no_wrap=True)]
-                elif isinstance(found, BaseException):
-                    raise found
-                else:
-                    last = found
-            height = console.height if whole_screen else None
-            live.update(Group(*trouble, show.draw(last, height)), refresh=True)
-            if keys.quits_within(wait_s(number)):
-                return
-
-
-def _in_background(look: Callable[[], "Look"]) -> "queue.SimpleQueue[Look | BaseException]":
-    """Return where the answer will be; keys work while a sidecar is slow."""
-    answer: queue.SimpleQueue[Look | BaseException] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answer.put(look())
-        except BaseException as error:  # noqa: BLE001 - the caller that waits for the answer raises it
-            answer.put(error)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return answer
+        # No executor: the end of the process would wait for its threads.
+        threading.Thread(target=ask, daemon=True).start()
+        return answer

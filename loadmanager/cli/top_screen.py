@@ -9,12 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
+from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import optimality_line
 from loadmanager.core.snapshot import Snapshot
 
 _BAR: Final = 10
 _BUSY: Final = 0.6
 _FULL: Final = 0.85
+_KINDS: Final = ("move", "placement", "drain", "unload")
 _MOVES: Final = 5
 _BESIDES: Final = 12
 """Lines of the picture without brokers, moves and bundles, one for a message among them."""
@@ -27,7 +30,7 @@ _BALANCED: Final = (
     ("net in", "bandwidthInFraction"),
     ("net out", "bandwidthOutFraction"),
 )
-"""What the load of a broker is made of: memory fills and empties as the collector likes."""
+"""The resources of a broker's load; memory depends on when the garbage collector runs."""
 
 _RESOURCES: Final = (*_BALANCED, ("memory", "memoryFraction"))
 _MARKS: Final = (("leads", "★"), ("draining", "↓"), ("unhealthy", "!"))
@@ -48,12 +51,25 @@ class Look:
     optimality: Mapping[str, Any] | None
 
 
+def look_at(client: SidecarClient) -> Look:
+    """Return the cluster as it is now; raises as `SidecarClient.ask`."""
+    snapshot, leader = snapshot_of(client), leader_of(client).get("brokerId", "")
+    answer = client.json("/admin/v2/loadmanager/decisions", limit=_MOVES, kind=_KINDS)
+    return Look(
+        snapshot=snapshot,
+        leader=leader,
+        brokers=list(broker_rows(snapshot, leader)),
+        moves=answer["decisions"],
+        optimality=client.json("/admin/v2/loadmanager/optimality")["optimality"],
+    )
+
+
 def draw(
     look: Look, most_bundles: int, *, width: int = 80, height: int | None = None
 ) -> RenderableType:
     """Return the picture, for so many columns and, unless that is None, lines."""
     brokers = sorted(look.brokers, key=lambda row: -(_load(row) or 0.0))
-    moves = list(look.moves)[:_MOVES]
+    moves = list(look.moves)
     if height is not None:
         left = max(height - _BESIDES, 2)
         brokers = brokers[:left]

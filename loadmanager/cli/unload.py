@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from loadmanager.cli.asking import NotAnswered, Reach, name_of, reaching
 from loadmanager.cli.options import option, print_json
+from loadmanager.cli.sidecar_client import RequestFailed, SidecarClient, client_options, name_of
 
 
 @click.command("unload")
@@ -20,8 +20,8 @@ from loadmanager.cli.options import option, print_json
     help="The broker to move it to, whatever its load.  [default: the best one but its owner]",
 )
 @option("--json", "as_json", is_flag=True, help="Print JSON instead of lines.")
-@reaching(60.0)
-def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach) -> None:
+@client_options(60.0)
+def unload_command(*, bundle: str, destination: str, as_json: bool, client: SidecarClient) -> None:
     """Move a bundle, or each bundle of a namespace, to another broker.
 
     Prints the former and the new owner of each bundle, and the time until the new owner
@@ -31,20 +31,21 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach
 
     Example: loadmanager unload public/default/0x00000000_0x08000000
     """
-    import json
-
     parts = bundle.split("/")
     if len(parts) not in {2, 3} or not all(parts):
         expected = "tenant/namespace/0xLLLLLLLL_0xUUUUUUUU or tenant/namespace"
         raise click.BadParameter(f"{bundle!r}; expected {expected}")
     if len(parts) == 3:  # noqa: PLR2004 - tenant, namespace, range
-        answer = _unload(reach, bundle, destination)
-        click.echo(json.dumps(answer, indent=2) if as_json else _where(answer))
+        answer = _unload(client, bundle, destination)
+        if as_json:
+            print_json(answer)
+        else:
+            click.echo(_where(answer))
         return
     if destination:
         raise click.BadParameter("--to is for one bundle, not for a namespace")
     told_of_all = []
-    for answer in _unload_all(reach, bundle):
+    for answer in _unload_all(client, bundle):
         told_of_all.append(answer)
         if not as_json:
             click.echo(_where(answer), err="error" in answer)
@@ -53,29 +54,29 @@ def unload_command(*, bundle: str, destination: str, as_json: bool, reach: Reach
         print_json(told_of_all)
     if failed:
         message = f"{failed} of {len(told_of_all)} bundles of {bundle} did not move"
-        raise NotAnswered(message, refused=True)
+        raise RequestFailed(message, refused=True)
 
 
-def _unload(reach: Reach, bundle: str, destination: str = "") -> Mapping[str, Any]:
+def _unload(client: SidecarClient, bundle: str, destination: str = "") -> Mapping[str, Any]:
     path = f"/admin/v2/loadmanager/namespaces/{name_of(bundle)}/unload"
     query = {"destinationBroker": destination} if destination else {}
     try:
-        answer: dict[str, Any] = reach.json(path, method="PUT", **query)
-    except NotAnswered as error:
+        answer: dict[str, Any] = client.json(path, method="PUT", **query)
+    except RequestFailed as error:
         if error.refused:
             raise
         hint = f"{bundle} may move all the same: `loadmanager explain {bundle}`"
-        raise NotAnswered(f"{error.message}\n{hint}") from None
+        raise RequestFailed(f"{error.message}\n{hint}") from None
     return answer
 
 
-def _unload_all(reach: Reach, namespace: str) -> Iterator[Mapping[str, Any]]:
-    found = reach.json(f"/admin/v2/namespaces/{name_of(namespace)}/bundles")
+def _unload_all(client: SidecarClient, namespace: str) -> Iterator[Mapping[str, Any]]:
+    found = client.json(f"/admin/v2/namespaces/{name_of(namespace)}/bundles")
     for low, high in pairwise(found["boundaries"]):
         bundle = f"{namespace}/{low}_{high}"
         try:
-            yield _unload(reach, bundle)
-        except NotAnswered as error:
+            yield _unload(client, bundle)
+        except RequestFailed as error:
             if not error.refused:
                 raise
             yield {"bundle": bundle, "error": error.message}

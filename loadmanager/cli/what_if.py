@@ -16,30 +16,12 @@ from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.what_if import Change, Forecast, document, forecast, snapshot_in
 from loadmanager.cli.pulsar_access import AccessFiles
 from loadmanager.cli.text_tables import print_table
-from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.core.ids import Namespace, parse_namespace
+from loadmanager.core.errors import LoadManagerError
 
 INTERVAL_S = 10.0
-"""How long a cluster is looked at."""
+"""How long a cluster is observed."""
 
-_MOST_FACTOR = 1e6
 _MOST_NAMED = 3
-
-
-def parse_times(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> dict[Namespace, float]:
-    """Return the factors of namespaces' traffic that options give."""
-    found: dict[Namespace, float] = {}
-    for text in texts:
-        name, _, factor = text.partition("=")
-        try:
-            found[parse_namespace(name)] = float(factor)
-        except (InvalidName, ValueError):
-            raise click.BadParameter(f"{text!r}; expected tenant/namespace=factor") from None
-        if not 0 <= found[parse_namespace(name)] <= _MOST_FACTOR:
-            raise click.BadParameter(f"{text!r}; expected a factor from 0 to {_MOST_FACTOR:g}")
-    return found
 
 
 def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: bool) -> None:

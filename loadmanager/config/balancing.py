@@ -1,4 +1,4 @@
-"""Sections that say how load is reported, moved and looked up."""
+"""Sections for load reports, shedding, placement, the planner's limits and splits."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -24,8 +24,8 @@ class ReportSettings(Section):
     sample_interval_s: float = Field(5, ge=0.1, le=300)
     """How often the host and the broker are measured."""
     min_interval_s: float = Field(5, ge=0.1, le=900)
-    """Least time between two reports, however much changes. Shorter lets the leader see sooner and
-    costs ZooKeeper one write each."""
+    """Least time between two reports, however much changes. A shorter one informs the leader
+    sooner; each report is a write to ZooKeeper."""
     max_interval_s: float = Field(60, ge=1, le=900)
     """A report this old is renewed even if nothing changed."""
     change_fraction: float = Field(0.10, ge=0, le=10)
@@ -39,15 +39,15 @@ class ReportSettings(Section):
 
 
 class LeaderSettings(Section):
-    """The rhythm of the leader."""
+    """Intervals and waiting times of the leader."""
 
     dynamic = True
 
     round_interval_s: float = Field(60, ge=0.1, le=3600)
-    """How often the leader looks for bundles to move."""
+    """Interval between two rounds, in which the leader decides on shedding and splits."""
     tick_interval_s: float = Field(10, ge=0.05, le=3600)
-    """How often the averages take a sample. Together with the strategy's sample counts it says how
-    far back they reach."""
+    """Interval between two samples of the averages. Together with the strategy's sample counts it
+    determines how far back they reach."""
     settle_s: float = Field(10, ge=0, le=3600)
     """How long the set of brokers must be unchanged before bundles are moved, so that a rolling
     restart is not answered with a wave of moves."""
@@ -61,7 +61,7 @@ class LeaderSettings(Section):
 
 
 class SheddingSettings(Section):
-    """Which bundles leave a broker that does too much."""
+    """Which bundles are moved off overloaded brokers."""
 
     dynamic = True
 
@@ -72,14 +72,14 @@ class SheddingSettings(Section):
     observe: bool = False
     """Decide, log and count moves without carrying any out: for trying a strategy."""
     grace_period_s: float = Field(1800, ge=0, le=604800)
-    """A moved bundle stays where it is for so long. Shorter balances faster and lets a bundle
-    wander."""
+    """A bundle that moved is not moved again for its load for this long. A shorter period balances
+    faster, and lets bundles move repeatedly."""
     excluded_namespaces: Namespaces = ()
     """Namespaces whose bundles are never moved for their load. They still leave a broker that
     drains."""
     shadows: Shadows = ()
-    """Other strategies that decide beside this one and move nothing: what each would have had is
-    shown by `loadmanager shadows`. A name alone has its default settings."""
+    """Other strategies that decide beside this one and move nothing: `loadmanager shadows` compares
+    them. A name alone has its default settings."""
     settings: Mapping[str, SettingValue] = Field(default_factory=dict)
     """The strategy's own keys; see the strategy guide."""
 
@@ -106,19 +106,20 @@ class PlacementSettings(Section):
 
 
 class PlannerSettings(Section):
-    """How far the strategy is trusted, and how much may move at once whatever it wants."""
+    """Which of the strategy's moves are refused, and how many bundles may move at a time."""
 
     dynamic = True
 
     mode: Literal["safe", "parity"] = "safe"
-    """safe: what would make things worse is refused, and the budgets of this section hold. parity:
-    the strategy's decision is carried out as Pulsar would, its accidents included
-    (docs/accidents.md); of this section only the pace of placing and draining holds, and what stops
-    shedding altogether. For comparisons, best on a copy: limits on throughput that wrap around in
-    Java split bundles, and only people join them again (`loadmanager merge`)."""
+    """safe: moves that would worsen the balance are refused, and the limits of this section hold.
+    parity: the strategy's decision is carried out as Pulsar would, its accidents included
+    (docs/accidents.md); of this section only the limits on placements and drains hold, and those
+    that stop shedding altogether. For comparisons, best on a copy of a cluster: limits on
+    throughput that wrap around in Java split bundles, and bundles are merged only on request
+    (`loadmanager merge`)."""
     margin_fraction: float = Field(0.02, ge=0, le=1)
     """How far the target must stay below where the source was, or the move is refused; 0.02 is two
-    points of usage. Higher moves less and never bounces on noise."""
+    points of usage. A higher margin moves less, and does not react to noise."""
     learned_costs: bool = True
     """Whether moves are computed by the cost model that `loadmanager cost-model publish` gave the
     cluster, where there is one and it is good enough. false: by shares of the traffic, as where
@@ -130,52 +131,52 @@ class PlannerSettings(Section):
     """Most moves within any hour, over all rounds: each costs its clients a reconnect. With the
     joint strategy as for max_moves_per_round."""
     max_in_flight_per_broker: int = Field(4, ge=1, le=10_000)
-    """Most bundles under way from or to one broker at a time. More drains a broker faster and loads
-    its neighbours harder."""
+    """Most bundles under way from or to one broker at a time. More drain a broker faster, and load
+    the others more."""
     max_bytes_per_s_per_round: float | None = Field(
         None, ge=1, le=RATE.most, examples=[104857600.0]
     )
     """Most traffic, in plus out, that one round may move. Unset: no limit."""
     max_placements_per_round: int = Field(1000, ge=1, le=1_000_000)
-    """Most unowned bundles placed in one round; the next goes on with the rest. Those that a client
-    asks for are placed at once and not counted."""
+    """Most unowned bundles placed in one round; the rest follow in the next ones. Bundles that a
+    client looks up are placed at once and not counted."""
     max_drain_moves_per_round: int = Field(50, ge=1, le=1_000_000)
-    """Most bundles that `loadmanager decide` takes off draining brokers in one round. A live leader
-    empties them between the rounds: see max_in_flight_per_broker."""
+    """Most bundles that `loadmanager decide` moves off draining brokers in one round. A live leader
+    drains them between the rounds: see max_in_flight_per_broker."""
     max_stale_fraction: float = Field(0.34, ge=0, le=1)
     """No shedding while more than this share of the brokers have a report older than [leader]
-    report_stale_s: too little is known of the cluster."""
+    report_stale_s: too little of the cluster is known."""
     max_lost_fraction: float = Field(0.34, ge=0, le=1)
-    """No shedding while more than this share of the brokers were lost within lost_window_s: what is
-    left has enough to take up."""
+    """No shedding while more than this share of the brokers were lost within lost_window_s: the
+    remaining ones take over their bundles first."""
     lost_window_s: float = Field(600, ge=0, le=604_800)
-    """How long a lost broker counts as lately lost."""
+    """How long a lost broker counts for max_lost_fraction."""
 
 
 class SplitSettings(Section):
-    """When and how a bundle that has grown too large is cut."""
+    """When and how bundles that are too large are split."""
 
     dynamic = True
 
     enabled: bool = True
-    """Whether bundles are cut by themselves. Those cut by hand are cut always."""
+    """Whether bundles are split automatically. `loadmanager split` works in any case."""
     algorithm: Literal[
         "range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide"
     ] = "range_equally_divide"
-    """Where to cut: in the middle of the range, of the topics, or as often as the traffic of the
-    parts demands."""
+    """Where to split: in the middle of the range, in the middle of the topics, or at as many
+    positions as the traffic of the parts requires."""
     max_topics: int = Field(1000, ge=1, le=2**31 - 1)
-    """A bundle with more topics is cut."""
+    """A bundle with more topics is split."""
     max_sessions: int = Field(1000, ge=-1, le=2**31 - 1)
-    """A bundle with more producers and consumers is cut; -1 does not look at them."""
+    """A bundle with more producers and consumers is split. -1: they do not count."""
     max_msgs_per_s: int = Field(30_000, ge=0, le=2**31 - 1)
-    """A bundle with a higher long-term message rate, in plus out, is cut."""
+    """A bundle with a higher long-term message rate, in plus out, is split."""
     max_mib_per_s: int = Field(100, ge=0, le=2**31 - 1)
-    """A bundle with a higher long-term throughput, in plus out, is cut. With [planner] mode parity,
-    2048 and more wrap around as in Pulsar."""
+    """A bundle with a higher long-term throughput, in plus out, is split. With [planner] mode
+    parity, 2048 and more wrap around as in Pulsar."""
     difference_percent: int = Field(10, ge=0, le=1000)
-    """flow_or_qps_equally_divide cuts only what is over a limit by this much."""
+    """flow_or_qps_equally_divide splits only bundles that exceed a limit by this much."""
     max_bundles_per_namespace: int = Field(128, ge=1, le=1_000_000)
-    """A namespace with this many bundles is cut no further."""
+    """Bundles of a namespace with this many are not split any more."""
     max_splits_per_round: int = Field(10, ge=0, le=10_000)
-    """Most bundles one round may order to be cut."""
+    """Most bundles that one round may split."""

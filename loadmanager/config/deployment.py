@@ -1,6 +1,6 @@
 """Sections for where a sidecar runs and what it connects to."""
 
-from typing import Any, Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
@@ -17,9 +17,7 @@ from loadmanager.config.forms import (
     Secret,
     Section,
 )
-from loadmanager.core.errors import InvalidName
 from loadmanager.core.hosts import is_loopback
-from loadmanager.core.ids import parse_broker
 
 
 class BrokerSettings(Section):
@@ -81,17 +79,11 @@ class BrokerSettings(Section):
     version: str = ""
     """Version of the broker in its load reports. Empty: the version that the broker reports."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _derive_urls(cls, values: Any) -> Any:
-        """Fill in the addresses that follow from others; its own field reports a wrong id."""
-        if not isinstance(values, dict):
-            return values
-        try:
-            broker = parse_broker(values.get("id"))  # type: ignore[arg-type] # whatever came in
-        except (InvalidName, TypeError):
-            return values
-        return {**values, "http_url": values.get("http_url") or f"http://{broker}"}
+    @model_validator(mode="after")
+    def _derive_url(self) -> Self:
+        if not self.http_url:
+            object.__setattr__(self, "http_url", f"http://{self.id}")
+        return self
 
 
 # What a server listens on for every address; no client can be sent there.

@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -179,12 +180,14 @@ def as_toml(value: object) -> str:
 
 
 def _comment(text: str, width: int = 96) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] += f" {word}"
-    return [f"#{line}" for line in lines]
+    return textwrap.wrap(
+        " ".join(text.split()),
+        width + 2,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _is_dynamic(model: type[Section], key: str) -> bool:

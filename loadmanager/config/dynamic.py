@@ -11,11 +11,12 @@ from functools import cache
 
 from loadmanager.config.describe import KeyDescription, describe, keys_of
 from loadmanager.config.errors import ConfigError
+from loadmanager.config.forms import plain_value
 from loadmanager.config.load import checked
 from loadmanager.config.model import Config
-from loadmanager.config.pulsar_import import STRATEGIES, for_strategies
+from loadmanager.config.pulsar_import import STRATEGIES, sections_with
 from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNUSED
-from loadmanager.config.sources import Given, put_text
+from loadmanager.config.sources import GivenSettings, put_text
 from loadmanager.config.strategies import fields_of
 
 
@@ -25,7 +26,7 @@ class NotDynamic(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """A configuration with overrides, and by name what is wrong with those left out."""
+    """A configuration with overrides; ``faults`` has the reason for each one that is left out."""
 
     config: Config
     faults: Mapping[str, str]
@@ -76,9 +77,9 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
     return checked(given)
 
 
-def _given_by(config: Config) -> Given:
+def _given_by(config: Config) -> GivenSettings:
     """Return the values that a configuration sets, without defaults."""
-    given = Given()
+    given = GivenSettings()
     for known in describe():
         section = getattr(config, known.section)
         value = getattr(section, known.key)
@@ -91,13 +92,13 @@ def _is_setting(name: str) -> bool:
     return name not in TRANSLATED and not name.endswith(".strategy")
 
 
-def _put(given: Given, name: str, text: str) -> None:
+def _put(given: GivenSettings, name: str, text: str) -> None:
     known, subkey = _named(name)
     place = f"{name}={text}"
     if known is not None and known.dynamic:
         names = [known.section, known.key, *([subkey] if subkey else [])]
         _begin_anew(given, known, text)
-        put_text(given, names, text, f"{name}=", text)
+        put_text(given, names, text, f"{name}=")
     elif name in TRANSLATED and name in _names_of_pulsar():
         for ours in TRANSLATED[name]:
             target = keys_of(ours.section)[ours.key]
@@ -108,8 +109,9 @@ def _put(given: Given, name: str, text: str) -> None:
                 given.faults.append(f"{place}; {error}")
     elif name in _names_of_pulsar():
         chosen = {one: _value(given, keys_of(one)["strategy"]) for one in STRATEGIES}
-        for one in for_strategies(MISSPELT.get(name, name), text, chosen, source=name):
-            given.put(keys_of(one.section)[one.key], one.value, place, one.subkey)
+        right = MISSPELT.get(name, name)
+        for section in sections_with(right, chosen):
+            given.put(keys_of(section)["settings"], plain_value(text), place, right)
     else:
         raise NotDynamic([f"{name}: not dynamic, {_why_not(name, known)}"])
 
@@ -121,13 +123,13 @@ def _why_not(name: str, known: KeyDescription | None) -> str:
     return "it is read when a sidecar starts" if at_the_start else "there is no such key"
 
 
-def _begin_anew(given: Given, known: KeyDescription, text: str) -> None:
+def _begin_anew(given: GivenSettings, known: KeyDescription, text: str) -> None:
     """Drop the settings of a strategy that another one replaces."""
     if known.key == "strategy" and _value(given, known) != text.strip():
         given.put(keys_of(known.section)["settings"], {}, f"{known.section} = {text}")
 
 
-def _value(given: Given, known: KeyDescription) -> str:
+def _value(given: GivenSettings, known: KeyDescription) -> str:
     """Return what is set, or the default."""
     found = given.settings.get((known.section, known.key))
     return str(known.default if found is None else found.value)

@@ -1,6 +1,7 @@
-"""What is wrong with a configuration."""
+"""Errors of a configuration."""
 
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 from loadmanager.core.errors import LoadManagerError
 
@@ -15,3 +16,25 @@ class ConfigError(LoadManagerError):
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = tuple(faults)
+
+
+class Contradiction(NamedTuple):
+    """A key whose value conflicts with that of another key.
+
+    ``because`` are the other keys as ``(section, key)``: it is not reported where one of them
+    is wrong itself.
+    """
+
+    section: str
+    key: str
+    expected: str
+    because: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, name: str, expected: str, *because: str) -> Self:
+        """Return the contradiction of a key named ``section.key`` with others named so."""
+        section, _, key = name.partition(".")
+        others = tuple(
+            (other, its_key) for other, _, its_key in (o.partition(".") for o in because)
+        )
+        return cls(section, key, expected, others)

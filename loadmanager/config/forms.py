@@ -1,8 +1,9 @@
-"""What the sections of the configuration are made of: strictness, and texts with a form."""
+"""The base of all sections of the configuration, and the types of their fields."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
@@ -56,7 +57,7 @@ PulsarUrl = Annotated[
 ]
 
 ListenHost = Annotated[
-    str, Field(pattern=r"^[^\s/\[\]]*$"), Form("a host name or an address, or empty")
+    str, Field(pattern=r"^[^\s/?#\[\]]*$"), Form("a host name or an address, or empty")
 ]
 
 _WORD = Form("a name of letters, digits and any of . - _")
@@ -97,6 +98,14 @@ def _shedder(name: str) -> str:
     if name not in SHEDDERS:
         raise ValueError("no such strategy")
     return name
+
+
+def plain_value(text: str) -> Any:
+    """Return a number, switch, list or table if the text is one in JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 SettingValue = bool | int | float | str | list[str]

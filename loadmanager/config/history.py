@@ -1,6 +1,5 @@
-"""The section that says where load reports and decisions are kept, and for how long."""
+"""The section for the history of load reports and decisions."""
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -60,12 +59,3 @@ class HistorySettings(Section):
     def is_remote(self) -> bool:
         """Whether files are uploaded."""
         return "://" in self.dir
-
-
-def faults_of_history(
-    history: HistorySettings,
-) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
-    """Yield what does not go together: section, key, what was expected, and because of what."""
-    if history.is_remote and not history.spool_dir:
-        expected = "a folder on this host, because [history] dir is a URL"
-        yield "history", "spool_dir", expected, (("history", "dir"),)

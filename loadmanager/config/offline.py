@@ -1,14 +1,13 @@
 """A planner for a snapshot: the settings that were in force, and those to be tried instead."""
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from loadmanager.config.errors import ConfigError
-from loadmanager.config.forms import SettingValue
-from loadmanager.config.planning import default_planner
+from loadmanager.config.forms import SettingValue, plain_value
+from loadmanager.config.planning import NAMES_IN_FILES, default_planner
 from loadmanager.config.strategies import (
     fields_of,
     filled,
@@ -25,19 +24,6 @@ from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot import Choice, InForce, in_force
-
-T = TypeVar("T")
-
-NAMES_IN_FILES: Final[Mapping[str, str]] = {
-    "margin_fraction": "margin",
-    "max_moves_per_round": "moves_per_round",
-    "max_moves_per_hour": "moves_per_hour",
-    "max_bytes_per_s_per_round": "bytes_per_s_per_round",
-    "max_in_flight_per_broker": "in_flight_per_broker",
-    "max_placements_per_round": "placements_per_round",
-    "max_drain_moves_per_round": "drain_moves_per_round",
-}
-"""The keys of ``[planner]`` in files, where they are called otherwise than in the core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +138,7 @@ def _given(parts: Mapping[str, _Part], wanted: Wanted) -> dict[str, dict[str, Se
         if not having:
             faults.append(f"--set {text}: {key} is unknown; {_alternatives(parts, names, inner)}")
         for name in having:
-            given[name][inner] = _value(value)
+            given[name][inner] = plain_value(value)
     if faults:
         raise ConfigError(faults)
     if wanted.mode is not None:
@@ -172,12 +158,3 @@ def _alternatives(parts: Mapping[str, _Part], names: Sequence[str], key: str) ->
         return f"did you mean {' or '.join(close)}?"
     ours = {one for kind in kinds for one in values_of(kind())}
     return f"expected one of {', '.join(sorted(ours))}"
-
-
-def _value(text: str) -> SettingValue:
-    """Return a number, switch or list if the text is one in JSON, else the text."""
-    try:
-        value: SettingValue = json.loads(text)
-    except ValueError:
-        return text
-    return value

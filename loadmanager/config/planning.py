@@ -1,7 +1,7 @@
 """From the sections of the configuration to the planner that a leader decides with."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.config.balancing import (
     LeaderSettings,
@@ -19,6 +19,17 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Deciding
 from loadmanager.core.splitting import SplitLimits, SplitRules
+
+NAMES_IN_FILES: Final[Mapping[str, str]] = {
+    "margin_fraction": "margin",
+    "max_moves_per_round": "moves_per_round",
+    "max_moves_per_hour": "moves_per_hour",
+    "max_bytes_per_s_per_round": "bytes_per_s_per_round",
+    "max_in_flight_per_broker": "in_flight_per_broker",
+    "max_placements_per_round": "placements_per_round",
+    "max_drain_moves_per_round": "drain_moves_per_round",
+}
+"""The keys of ``[planner]`` in files, where they are called otherwise than in the core."""
 
 NO_LIMIT: Final = 1e15
 """More bytes per second than there are: the most that a budget of traffic may be."""
@@ -44,26 +55,21 @@ def planner_of(
     """
     shedder = make_shedder(shedding)
     weights = getattr(shedder, "weights", None) or ResourceWeights()
-    most_bytes_per_s = budgets.max_bytes_per_s_per_round
-    given = budgets.model_fields_set if isinstance(shedder, Deciding) else BUDGETS
+    limits: dict[str, Any] = {NAMES_IN_FILES.get(key, key): value for key, value in budgets}
+    limits["mode"] = planner_settings.Mode(budgets.mode)
+    if budgets.max_bytes_per_s_per_round is None:
+        limits["bytes_per_s_per_round"] = NO_LIMIT
+    if isinstance(shedder, Deciding):
+        limits |= dict.fromkeys(
+            (NAMES_IN_FILES[key] for key in BUDGETS if key not in budgets.model_fields_set), MANY
+        )
     settings = planner_settings.PlannerSettings(
-        mode=planner_settings.Mode(budgets.mode),
         observe=shedding.observe,
         shedding=shedding.enabled,
         excluded_namespaces=frozenset(shedding.excluded_namespaces),
-        margin=budgets.margin_fraction,
-        learned_costs=budgets.learned_costs,
-        moves_per_round=budgets.max_moves_per_round if BUDGETS[0] in given else MANY,
-        bytes_per_s_per_round=NO_LIMIT if most_bytes_per_s is None else most_bytes_per_s,
-        moves_per_hour=budgets.max_moves_per_hour if BUDGETS[1] in given else MANY,
-        in_flight_per_broker=budgets.max_in_flight_per_broker,
-        placements_per_round=budgets.max_placements_per_round,
-        drain_moves_per_round=budgets.max_drain_moves_per_round,
-        max_stale_fraction=budgets.max_stale_fraction,
-        max_lost_fraction=budgets.max_lost_fraction,
-        lost_window_s=budgets.lost_window_s,
         cool_down_s=shedding.grace_period_s,
         settle_s=leader.settle_s,
+        **limits,
     )
     return Planner(
         shedder=shedder,

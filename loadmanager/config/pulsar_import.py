@@ -1,15 +1,15 @@
-"""Pulsar's ``broker.conf`` in our words: what carries over, and what does not and why."""
+"""Translates Pulsar's ``broker.conf``: the settings taken over, and the reasons for the others."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from loadmanager.config.deployment import EVERY_ADDRESS
 from loadmanager.config.describe import as_toml, keys_of, section_models
 from loadmanager.config.errors import ConfigError
+from loadmanager.config.forms import plain_value
 from loadmanager.config.java_properties import parse_properties
 from loadmanager.config.pulsar_keys import (
     DEPLOYMENT,
@@ -19,7 +19,7 @@ from loadmanager.config.pulsar_keys import (
     UNUSED,
     times,
 )
-from loadmanager.config.sources import Given
+from loadmanager.config.sources import GivenSettings
 from loadmanager.config.strategies import fields_of, own_placement
 from loadmanager.core.hosts import is_loopback
 from loadmanager.core.placement import PLACEMENTS
@@ -39,40 +39,43 @@ _ZOOKEEPER_PORT: Final = "2181"
 _CLOSE: Final = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """One value of ours, and Pulsar's key that it comes from."""
+class Taken(NamedTuple):
+    """A value of our configuration, and Pulsar's key that it comes from."""
 
-    section: str
-    key: str
     value: object
     source: str
-    subkey: str = ""
 
 
 @dataclass(slots=True)
 class Imported:
-    """What a ``broker.conf`` came to.
+    """The settings of a ``broker.conf``.
 
+    ``taken`` has the values by section, key and, of a key that is a table, its entry.
     ``ignored`` gives a reason for each load-balancer key that means nothing here;
     ``foreign`` are the keys that are not about balancing or ownership at all, among them
     ``security``; ``misspelt`` gives the key that each unknown one probably stands for.
-    ``faults`` are values that no value of ours stands for, one text each.
+    ``faults`` are values that are not valid, one text each.
     """
 
-    taken: list[Taken] = field(default_factory=list)
+    taken: dict[tuple[str, str, str], Taken] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
     foreign: list[str] = field(default_factory=list)
     security: list[str] = field(default_factory=list)
     misspelt: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
-    def given(self, path: Path) -> Given:
+    def take(self, section: str, key: str, value: object, source: str, subkey: str = "") -> None:
+        """Take a value; of two switches for one thing, the one that is off counts."""
+        at = section, key, subkey
+        if at not in self.taken or self.taken[at].value is not False:
+            self.taken[at] = Taken(value, source)
+
+    def given(self, path: Path) -> GivenSettings:
         """Return the values as a source of settings, each placed by Pulsar's key."""
-        given = Given(faults=[f"{path}: {fault}" for fault in self.faults])
-        for one in self.taken:
-            known = keys_of(one.section)[one.key]
-            given.put(known, one.value, f"{path}: {one.source} -> {one.value}", one.subkey)
+        given = GivenSettings(faults=[f"{path}: {fault}" for fault in self.faults])
+        for (section, key, subkey), (value, source) in self.taken.items():
+            known = keys_of(section)[key]
+            given.put(known, value, f"{path}: {source} -> {value}", subkey)
         return given
 
     def summary(self) -> Iterator[str]:
@@ -85,7 +88,7 @@ class Imported:
             yield f"{key} ignored: {why}"
         if self.foreign:
             yield f"not about load balancing, dropped: {', '.join(sorted(self.foreign))}"
-        sources = {one.source for one in self.taken}
+        sources = {one.source for one in self.taken.values()}
         yield (
             f"{len(sources)} settings taken, {len(self.security)} of security dropped, "
             f"{len(self.misspelt)} misspelt, {len(self.ignored)} ignored, "
@@ -96,13 +99,16 @@ class Imported:
         """Return a configuration file with the keys that were taken, and where each is from."""
         lines = []
         for section in section_models():
-            plain = [one for one in self.taken if one.section == section and not one.subkey]
-            inner = [one for one in self.taken if one.section == section and one.subkey]
+            plain: list[str] = []
+            inner: list[str] = []
+            for (its_section, key, subkey), (value, source) in self.taken.items():
+                if its_section == section:
+                    line = f"{subkey or key} = {as_toml(value)}  # {source}"
+                    (inner if subkey else plain).append(line)
             if plain or inner:
-                lines += ["", f"[{section}]", *(f"{one.key} = {_line(one)}" for one in plain)]
+                lines += ["", f"[{section}]", *plain]
             if inner:
-                lines += ["", f"[{section}.{inner[0].key}]"]
-                lines += [f"{one.subkey} = {_line(one)}" for one in inner]
+                lines += ["", f"[{section}.settings]", *inner]
         return "\n".join(lines).lstrip() + "\n"
 
 
@@ -121,7 +127,7 @@ def read_broker_conf(path: Path) -> dict[str, str]:
 
 
 def import_settings(found: Mapping[str, str], host: str) -> Imported:
-    """Return what Pulsar's keys come to.
+    """Return the settings that Pulsar's keys stand for.
 
     Args:
         found: the keys of ``broker.conf`` with their texts.
@@ -143,28 +149,13 @@ def import_settings(found: Mapping[str, str], host: str) -> Imported:
     return imported
 
 
-def _line(one: Taken) -> str:
-    return f"{as_toml(one.value)}  # {one.source}"
-
-
 def _translate(imported: Imported, key: str, text: str) -> None:
     for ours in TRANSLATED[key]:
         try:
-            value = ours.read(text)
+            imported.take(ours.section, ours.key, ours.read(text), key)
         except ValueError as error:
             imported.faults.append(f"{key}={text}; {error}")
             return
-        _put(imported, Taken(ours.section, ours.key, value, key))
-
-
-def _put(imported: Imported, new: Taken) -> None:
-    """Take a value; of two switches for one thing, the one that is off counts."""
-    for at, old in enumerate(imported.taken):
-        if (old.section, old.key, old.subkey) == (new.section, new.key, new.subkey):
-            if old.value is not False:
-                imported.taken[at] = new
-            return
-    imported.taken.append(new)
 
 
 def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
@@ -174,29 +165,25 @@ def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
     source = " and ".join(
         [key for key in ("advertisedAddress", "webServicePort") if key in found] or ["this host"]
     )
-    imported.taken.append(Taken("broker", "id", f"{name}:{port}", source))
+    imported.take("broker", "id", f"{name}:{port}", source)
     for key, scheme, port_key in (
         ("broker_url", "pulsar", "brokerServicePort"),
         ("broker_url_tls", "pulsar+ssl", "brokerServicePortTls"),
         ("http_url_tls", "https", "webServicePortTls"),
     ):
         if port_key in found:
-            address = f"{scheme}://{name}:{found[port_key]}"
-            imported.taken.append(Taken("broker", key, address, port_key))
-    imported.taken.append(Taken("sidecar", "listen_host", *_listen_host(found)))
-    imported.taken.append(Taken("cluster", "hash", "crc32", "as Pulsar places topics"))
+            imported.take("broker", key, f"{scheme}://{name}:{found[port_key]}", port_key)
+    bound = found.get("bindAddress", "")
+    if bound and not is_loopback(bound):
+        imported.take("sidecar", "listen_host", bound, "bindAddress")
+    else:
+        why = "so that the other sidecars reach it"
+        imported.take("sidecar", "listen_host", EVERY_ADDRESS[1], why)
+    imported.take("cluster", "hash", "crc32", "as Pulsar places topics")
     for key in ("metadataStoreUrl", "zookeeperServers"):
         if key in found:
             _reach_zookeeper(imported, key, found[key])
             return
-
-
-def _listen_host(found: Mapping[str, str]) -> tuple[str, str]:
-    """Return what to listen on and why; other hosts' sidecars must reach it."""
-    bound = found.get("bindAddress", "")
-    if bound and not is_loopback(bound):
-        return bound, "bindAddress"
-    return EVERY_ADDRESS[1], "so that the other sidecars reach it"
 
 
 def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
@@ -206,7 +193,7 @@ def _reach_zookeeper(imported: Imported, key: str, url: str) -> None:
         return
     hosts, slash, chroot = (rest if scheme == "zk" else url).partition("/")
     with_ports = [one if ":" in one else f"{one}:{_ZOOKEEPER_PORT}" for one in hosts.split(",")]
-    imported.taken.append(Taken("zookeeper", "hosts", ",".join(with_ports), key))
+    imported.take("zookeeper", "hosts", ",".join(with_ports), key)
     if chroot:
         imported.ignored[f"{slash}{chroot} in {key}"] = (
             "Pulsar's own nodes are there; ours are below [zookeeper] chroot"
@@ -226,7 +213,7 @@ def _chosen(imported: Imported, found: Mapping[str, str]) -> dict[str, str]:
         shedder = own
         if placement is not None or any(key in has and key not in lacks for key in found):
             shedder = _OF_PULSAR
-            imported.taken.append(Taken("shedding", "strategy", shedder, "Pulsar's default"))
+            imported.take("shedding", "strategy", shedder, "Pulsar's default")
     kind = SHEDDERS.get(shedder)
     own = own_placement(kind) if kind else ""
     return {"shedding": shedder, "placement": own if placement is None else placement}
@@ -239,12 +226,13 @@ def _give_to_strategies(
     if instead := _counts_instead(key, found):
         imported.ignored[key] = f"{instead} is set"
         return
-    if not is_of_strategies(right):
+    if not _is_of_strategies(right):
         _drop(imported, key)
         return
-    taken = list(for_strategies(right, text, chosen, source=key))
-    imported.taken += taken
-    if not taken:
+    sections = sections_with(right, chosen)
+    for section in sections:
+        imported.take(section, "settings", plain_value(text), key, right)
+    if not sections:
         imported.ignored[key] = "not a setting of the chosen strategies"
 
 
@@ -296,44 +284,31 @@ def _is_one(text: str) -> bool:
         return False  # It is set, and reported where it is checked itself.
 
 
-def is_of_strategies(key: str) -> bool:
-    """Return whether any strategy has a setting that Pulsar calls ``key``."""
+def _is_of_strategies(key: str) -> bool:
     kinds = {kind for known in STRATEGIES.values() for kind in known.values()}
     return any(key in fields_of(kind) for kind in kinds)
 
 
-def for_strategies(
-    key: str, text: str, chosen: Mapping[str, str], *, source: str
-) -> Iterator[Taken]:
-    """Yield a setting for each chosen strategy that has one called ``key``.
+def sections_with(key: str, chosen: Mapping[str, str]) -> list[str]:
+    """Return the sections whose chosen strategy has a setting called ``key``, by us or Pulsar.
 
-    Args:
-        key: the setting's name, ours or Pulsar's.
-        text: its value, in the unit that goes with the name.
-        chosen: the name of the strategy in each section, ``shedding`` and ``placement``.
-        source: what the value comes from.
+    ``chosen`` is the name of the strategy in each section, ``shedding`` and ``placement``.
     """
-    for section, known in STRATEGIES.items():
-        kind = known.get(chosen[section])
-        if kind is not None and key in fields_of(kind):
-            yield Taken(section, "settings", _plain(text), source, key)
-
-
-def _plain(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return [
+        section
+        for section, known in STRATEGIES.items()
+        if chosen[section] in known and key in fields_of(known[chosen[section]])
+    ]
 
 
 def _count_cards(imported: Imported, found: Mapping[str, str]) -> None:
     """Multiply the speed of one network card, which Pulsar states, by the cards named."""
-    cards = next((t.value for t in imported.taken if t.key == "nics"), None)
-    for at, one in enumerate(imported.taken):
-        if one.key == "nic_speed_mbit_per_s" and isinstance(cards, list):
-            speed = times(1000 * len(cards))(found["loadBalancerOverrideBrokerNicSpeedGbps"])
-            both = f"{one.source} of {len(cards)} cards"
-            imported.taken[at] = Taken(one.section, one.key, speed, both)
+    cards = imported.taken.get(("host", "nics", ""))
+    speed = imported.taken.get(("host", "nic_speed_mbit_per_s", ""))
+    if cards is not None and speed is not None and isinstance(cards.value, list):
+        count = len(cards.value)
+        both = times(1000 * count)(found["loadBalancerOverrideBrokerNicSpeedGbps"])
+        imported.take("host", "nic_speed_mbit_per_s", both, f"{speed.source} of {count} cards")
 
 
 def _outlast_reports(imported: Imported) -> None:
@@ -342,9 +317,8 @@ def _outlast_reports(imported: Imported) -> None:
     Pulsar has no such limit, and lets reports be as old as a quarter of an hour.
     """
     usual = keys_of("leader")["report_stale_s"].default
-    longest = next((one for one in imported.taken if one.key == "max_interval_s"), None)
+    longest = imported.taken.get(("report", "max_interval_s", ""))
     if longest and isinstance(longest.value, float) and isinstance(usual, float):
         stale_s = max(usual, 2 * longest.value)
         if stale_s > usual:
-            source = f"twice {longest.source}"
-            imported.taken.append(Taken("leader", "report_stale_s", stale_s, source))
+            imported.take("leader", "report_stale_s", stale_s, f"twice {longest.source}")

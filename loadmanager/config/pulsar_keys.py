@@ -1,4 +1,4 @@
-"""What becomes of each of Pulsar's load-balancer keys: a key of ours, or the reason why none.
+"""Our key for each of Pulsar's load-balancer keys, or the reason why there is none.
 
 A key that is a setting of a strategy is not in the tables: the strategies declare it
 themselves, and `loadmanager.config.strategies` reads it under Pulsar's name.
@@ -196,4 +196,4 @@ SECURITY: Final = re.compile(
     "|encryption|zookeeper.*acl|kerberos|ssl)",
     re.IGNORECASE,
 )
-"""Keys about who may do what, and about TLS: what they protect is open until set up here."""
+"""Keys about access rights and TLS: what they protect is open until it is set up here."""

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from loadmanager.config.errors import Contradiction
 from loadmanager.config.forms import Names, Section
 from loadmanager.core.hosts import is_loopback
 
@@ -83,24 +84,14 @@ def anonymous_right(
     return "admin" if is_loopback(listen_host) and not proofs else "none"
 
 
-def faults_of_security(
+def security_contradictions(
     security: SecuritySettings, tls: TlsSettings, listen_host: str
-) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
-    """Yield what does not go together: section, key, what was expected, and because of what."""
-    if tls.key_file and not tls.certificate_file:
-        yield "tls", "certificate_file", "a file, because [tls] key_file is set", (_KEY_FILE,)
-    if tls.certificate_file and not tls.key_file:
-        yield "tls", "key_file", "a file, because [tls] certificate_file is set", (_CERTIFICATE,)
-    if tls.client_authorities_file and not tls.certificate_file:
-        because = "a file, because [tls] client_authorities_file is set"
-        yield "tls", "certificate_file", because, (("tls", "client_authorities_file"),)
+) -> Iterator[Contradiction]:
+    """Yield what conflicts in the rights of callers and the addresses that they can reach."""
     if security.token_secret_key_file and security.token_public_key_file:
-        yield (
-            "security",
-            "token_public_key_file",
-            "empty, because [security] token_secret_key_file is set: tokens have one key",
-            (("security", "token_secret_key_file"),),
-        )
+        expected = "empty, because [security] token_secret_key_file is set: tokens have one key"
+        because = "security.token_secret_key_file"
+        yield Contradiction.of("security.token_public_key_file", expected, because)
     if uses_cluster_key(security, tls):
         return
     unproven = not security.has_tokens and not tls.client_authorities_file
@@ -109,8 +100,4 @@ def faults_of_security(
             f"admin, read, lookup or none, because [sidecar] listen_host ({listen_host}) can be "
             "reached by others and neither tokens nor client certificates say who is asking"
         )
-        yield "security", "anonymous", expected, (("sidecar", "listen_host"),)
-
-
-_CERTIFICATE = ("tls", "certificate_file")
-_KEY_FILE = ("tls", "key_file")
+        yield Contradiction.of("security.anonymous", expected, "sidecar.listen_host")

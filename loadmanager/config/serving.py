@@ -1,4 +1,4 @@
-"""Sections for the broker, for ownership, and for HTTP."""
+"""Sections for ownership, lookups, and access to a real Pulsar broker."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from loadmanager.config.deployment import BrokerSettings, ClusterSettings
+from loadmanager.config.errors import Contradiction
 from loadmanager.config.forms import HttpUrl, Section
 
 
@@ -62,24 +63,25 @@ class PulsarSettings(Section):
     """Private key of certificate_file."""
 
 
-def faults_of_pulsar(
+def pulsar_contradictions(
     broker: BrokerSettings, pulsar: PulsarSettings, cluster: ClusterSettings
-) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
-    """Yield section and key, what was expected, and the keys it follows from."""
-    kind = ("broker", "kind")
+) -> Iterator[Contradiction]:
+    """Yield what conflicts with the kind of the broker."""
+    kind = "broker.kind"
     if broker.kind == "contract":
         for key in PulsarSettings.model_fields:
             if getattr(pulsar, key):
-                why = f'no value, because [broker] kind is "{broker.kind}" and not "pulsar"'
-                yield "pulsar", key, why, (kind,)
+                expected = f'no value, because [broker] kind is "{broker.kind}" and not "pulsar"'
+                yield Contradiction.of(f"pulsar.{key}", expected, kind)
         return
     for key in ("control_url", "control_secret_file"):
         if getattr(broker, key):
-            why = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
-            yield "broker", key, why, (kind,)
+            expected = 'no value, because [broker] kind is "pulsar"; [pulsar] says how it is asked'
+            yield Contradiction.of(f"broker.{key}", expected, kind)
     if bool(pulsar.certificate_file) != bool(pulsar.key_file):
         key = "key_file" if pulsar.certificate_file else "certificate_file"
-        yield "pulsar", key, "a value: certificate_file and key_file belong together", ()
+        expected = "a value: certificate_file and key_file belong together"
+        yield Contradiction.of(f"pulsar.{key}", expected)
     if cluster.hash not in {None, "crc32"}:
-        why = '"crc32", or no value: Pulsar\'s brokers place topics by it'
-        yield "cluster", "hash", why, (kind,)
+        expected = '"crc32", or no value: Pulsar\'s brokers place topics by it'
+        yield Contradiction.of("cluster.hash", expected, kind)

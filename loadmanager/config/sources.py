@@ -1,7 +1,6 @@
 """Where settings come from: a file, the environment, the command line. The last one wins."""
 
 import difflib
-import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,11 @@ from loadmanager.config.describe import (
     keys_of,
     section_models,
 )
+from loadmanager.config.forms import plain_value
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GivenValue:
     """One value as given, and the words that say where it was found."""
 
     value: object
@@ -27,10 +27,10 @@ class Setting:
 
 
 @dataclass(slots=True)
-class Given:
+class GivenSettings:
     """All that was set, by section and key, and what could not be taken in."""
 
-    settings: dict[tuple[str, str], Setting] = field(default_factory=dict)
+    settings: dict[tuple[str, str], GivenValue] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def put(self, known: KeyDescription, value: object, place: str, subkey: str = "") -> None:
@@ -40,12 +40,14 @@ class Given:
             before = self.settings.get(at)
             old = before.value if before is not None and isinstance(before.value, dict) else {}
             value = {**old, subkey: value}
-        self.settings[at] = Setting(value, place)
+        self.settings[at] = GivenValue(value, place)
 
 
-def gather(path: Path | None, environ: Mapping[str, str], overrides: Sequence[str]) -> Given:
+def gather(
+    path: Path | None, environ: Mapping[str, str], overrides: Sequence[str]
+) -> GivenSettings:
     """Return what the three sources set, a later one over an earlier one."""
-    given = Given()
+    given = GivenSettings()
     if path is not None:
         _take_file(given, path)
     _take_environment(given, environ)
@@ -54,7 +56,7 @@ def gather(path: Path | None, environ: Mapping[str, str], overrides: Sequence[st
     return given
 
 
-def _take_file(given: Given, path: Path) -> None:
+def _take_file(given: GivenSettings, path: Path) -> None:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,7 +84,7 @@ def _take_file(given: Given, path: Path) -> None:
                 )
 
 
-def _take_environment(given: Given, environ: Mapping[str, str]) -> None:
+def _take_environment(given: GivenSettings, environ: Mapping[str, str]) -> None:
     for variable, text in sorted(environ.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
             continue
@@ -90,10 +92,10 @@ def _take_environment(given: Given, environ: Mapping[str, str]) -> None:
         if len(names) == 1:
             _report_single_underscore(given, variable)
         else:
-            put_text(given, names, text, f"environment {variable}=", text)
+            put_text(given, names, text, f"environment {variable}=")
 
 
-def _report_single_underscore(given: Given, variable: str) -> None:
+def _report_single_underscore(given: GivenSettings, variable: str) -> None:
     """Report ``LOADMANAGER_LOG_LEVEL``, and no variable that names no key.
 
     Kubernetes gives every pod variables named after its services: one called
@@ -106,32 +108,38 @@ def _report_single_underscore(given: Given, variable: str) -> None:
             )
 
 
-def _take_override(given: Given, text: str) -> None:
+def _take_override(given: GivenSettings, text: str) -> None:
     name, equals, value = text.partition("=")
     names = name.strip().split(".", maxsplit=2)
     if not equals or len(names) == 1:
         given.faults.append(f"--set {name}; expected section.key=value")
     else:
-        put_text(given, names, value, f"--set {name}=", value)
+        put_text(given, names, value, f"--set {name}=")
 
 
-def put_text(given: Given, names: Sequence[str], text: str, place: str, shown: str) -> None:
+def put_text(given: GivenSettings, names: Sequence[str], text: str, place: str) -> None:
     """Set the key called ``names`` to what ``text`` stands for; faults are added to ``given``.
 
     ``names`` are section and key, and the entry where the key is a table. A message
-    names the setting by ``place``, and shows its value as ``shown`` unless it is a secret.
+    names the setting by ``place``, followed by the text unless it is a secret.
     """
     section, key, *subkey = names
     known = keys_of(section).get(key)
     if subkey and (known is None or known.kind != "table"):
         given.faults.append(f"{place}{HIDDEN}; expected a section and a key only")
         return
-    value = _from_text(known, text) if known and not subkey else _from_json(text)
-    _take(given, (section, key), value, place=place, shown=shown, subkey="".join(subkey))
+    value = _from_text(known, text) if known and not subkey else plain_value(text)
+    _take(given, (section, key), value, place=place, shown=text, subkey="".join(subkey))
 
 
 def _take(
-    given: Given, at: tuple[str, str], value: object, *, place: str, shown: str, subkey: str = ""
+    given: GivenSettings,
+    at: tuple[str, str],
+    value: object,
+    *,
+    place: str,
+    shown: str,
+    subkey: str = "",
 ) -> None:
     known = keys_of(at[0]).get(at[1])
     if known is None:
@@ -144,17 +152,10 @@ def _take(
 
 
 def _from_text(known: KeyDescription, text: str) -> object:
-    """Return the value a text stands for; a text that stands for none stays one, and is refused."""
+    """Return the value of a text; a text that has none is returned, and refused later."""
     if known.kind == "text":
         return text
-    return _from_json(text.lower() if known.kind == "switch" else text)
-
-
-def _from_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    return plain_value(text.lower() if known.kind == "switch" else text)
 
 
 def _no_such_section(section: str) -> str:

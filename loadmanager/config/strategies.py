@@ -145,13 +145,9 @@ def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
 def fields_of(kind: type) -> Mapping[str, tuple[str, Setting]]:
     """Return every accepted key with the group and the setting it stands for."""
     found: dict[str, tuple[str, Setting]] = {}
-    for setting in settings_of(kind):
-        found[setting.name] = ("", setting)
-        if setting.doc.pulsar_key:
-            found[setting.doc.pulsar_key] = ("", setting)
-    for group, inner in groups_of(kind).items():
+    for group, inner in {"": kind, **groups_of(kind)}.items():
         for setting in settings_of(inner):
-            found[f"{group}_{setting.name}"] = (group, setting)
+            found[f"{group}_{setting.name}" if group else setting.name] = (group, setting)
             if setting.doc.pulsar_key:
                 found[setting.doc.pulsar_key] = (group, setting)
     return found

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from loadmanager.config.guide import strategy_guide
+from loadmanager.config.strategy_guide import strategy_guide
 from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
 from loadmanager.simulator.pip_364 import MODEL, SEEDS, THEIR_RATINGS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.cli import main
-from loadmanager.cli.options import spare_what_stays
+from loadmanager.cli.options import freeze_imported_objects
 from loadmanager.testbed.broker import broker_process
 from loadmanager.wiring import sidecar as wiring
 
@@ -19,7 +19,7 @@ def _unfrozen() -> Iterator[None]:
 
 
 def test_what_exists_already_is_looked_through_no_more() -> None:
-    spare_what_stays()
+    freeze_imported_objects()
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < 1_000
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from loadmanager.cli import main
-from loadmanager.cli.moments import parse_moment
+from loadmanager.cli.options import parse_moment
 from loadmanager.pipeline.jobs import JOBS
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

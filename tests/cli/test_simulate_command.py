@@ -10,7 +10,7 @@ import pytest
 from simulate_command import simulate, written
 from simulated_jobs import SCENARIO, small_jobs
 
-from loadmanager.cli.simulation_runs import _Progress
+from loadmanager.cli.simulate_runs import _Progress
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparing import Job, SimulationDied, run_job
 from loadmanager.simulator.scores import SCORE_NAMES
@@ -268,7 +268,7 @@ def test_a_page_with_plots_is_written_beside_the_tables(scenario: Path, tmp_path
 def test_without_plotly_a_page_is_refused_before_anything_is_simulated(
     scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.cli.simulation_runs.find_spec", lambda _: None)
+    monkeypatch.setattr("loadmanager.cli.simulate_runs.find_spec", lambda _: None)
     done = simulate(scenario, "--html", tmp_path / "report.html")
     assert done.exit_code == 2
     assert "pip install 'loadmanager[simulator]'" in done.stderr

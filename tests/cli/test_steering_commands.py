@@ -319,7 +319,7 @@ def test_after_a_drain_is_undone_it_says_what_happens_next(
 def test_a_broker_that_drains_for_another_reason_is_told_as_such(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.cli.steering._SEEN_WITHIN_S", 0.3)
+    monkeypatch.setattr("loadmanager.cli.balancing._SEEN_WITHIN_S", 0.3)
     got = run("drain", "b1:8080", "--undo", "--url", serve(Application(stops=True)))
     assert got.exit_code == 0
     assert "still drains: it is stopping or unhealthy" in got.stdout

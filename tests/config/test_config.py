@@ -388,3 +388,15 @@ def test_probes_have_a_port_beside_the_others(overrides: tuple[str, ...], port: 
 def test_a_port_for_probes_that_cannot_be_is_refused(overrides: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"health_port.*expected a port up to"):
         load_config(None, ID, overrides)
+
+
+def test_a_placement_that_is_no_name_is_reported_and_not_looked_up() -> None:
+    assert faults_of(overrides=("placement.strategy=3 4",)) == (
+        "--set placement.strategy=3 4; expected a name of letters, digits and any of . - _",
+    )
+
+
+def test_a_host_that_cannot_be_listened_on_is_the_only_fault_reported() -> None:
+    assert faults_of(overrides=("sidecar.listen_host=a?b",)) == (
+        "--set sidecar.listen_host=a?b; expected a host name or an address, or empty",
+    )

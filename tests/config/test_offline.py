@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from loadmanager.config import ConfigError, balancing
-from loadmanager.config.offline import NAMES_IN_FILES, Wanted, planner_for
-from loadmanager.config.planning import default_planner, planner_of
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.planning import NAMES_IN_FILES, default_planner, planner_of
 from loadmanager.config.strategies import fields_of
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS, LeastLongTermMessageRate, RoundRobin

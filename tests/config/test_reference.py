@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 from loadmanager.config import describe
-from loadmanager.config.guide import strategy_guide
 from loadmanager.config.reference import configuration_reference
+from loadmanager.config.strategy_guide import strategy_guide
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "configuration.md"
 

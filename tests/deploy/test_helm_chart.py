@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from loadmanager.cli.attach import attach_command
-from loadmanager.cli.attached import _LAST_LOOK_S
+from loadmanager.cli.attach_actions import _LAST_LOOK_S
 from loadmanager.config import Config
 
 SET_BY_THE_CHART = {

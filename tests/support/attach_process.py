@@ -15,7 +15,7 @@ from loadmanager.cli import main
 
 LIMIT_S: Final = 90.0
 _SERVER: Final = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["loadmanager.cli.attached", __name__])
+_SERVER.set_forkserver_preload(["loadmanager.cli.attach_actions", __name__])
 
 
 class AttachProcess:

@@ -1,15 +1,29 @@
 """A cost model as tables: its terms, their quality, and which of them are used."""
 
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import click
 
+from loadmanager.cli.options import ending, read_input
+from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import print_table
 from loadmanager.core.bounds import HOUR_MS
-from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
+from loadmanager.core.cost.document import (
+    RATES,
+    ClassCosts,
+    CostDocument,
+    Quality,
+    Term,
+    costs_of,
+    decode_costs,
+)
 from loadmanager.core.cost.trust import distrust
+from loadmanager.core.errors import MalformedContent
+from loadmanager.core.fields import Fields
 from loadmanager.core.scores import RESOURCES
 
 _UNITS: Final[Mapping[str, str]] = {
@@ -22,9 +36,22 @@ _UNITS: Final[Mapping[str, str]] = {
 _MOST_BROKERS: Final = 20
 
 
-def print_costs(document: CostDocument, now_ms: int) -> None:
-    """Print a document as tables; its age is counted to ``now_ms``."""
-    age_h = max(now_ms - document.made_at_ms, 0) / HOUR_MS
+def read_costs(file: Path) -> CostDocument:
+    """Return the cost model of a file; a wrong one ends the command."""
+    with ending(MalformedContent, OSError, code=2):
+        return decode_costs(str(file), read_input(file))
+
+
+def asked_costs(client: SidecarClient, path: str) -> CostDocument:
+    """Return the cost model that a sidecar answers; a wrong one ends the command."""
+    found = client.json(path)
+    with ending(MalformedContent):
+        return costs_of(Fields(f"{client.url}{path}", found if isinstance(found, dict) else {}))
+
+
+def print_costs(document: CostDocument) -> None:
+    """Print a document as tables."""
+    age_h = max(time.time_ns() // 1_000_000 - document.made_at_ms, 0) / HOUR_MS
     click.echo(
         f"Costs of cluster {document.cluster}, made {_when(document.made_at_ms)} "
         f"({age_h:.1f} h ago) from {_when(document.since_ms)} to {_when(document.until_ms)}"

@@ -1,16 +1,24 @@
-"""The leader's explanation of a bundle or a broker, as text."""
+"""``loadmanager explain``: the leader's explanation of a bundle or a broker."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
 
 import click
 
 from loadmanager.cli.decisions import task_of
+from loadmanager.cli.options import option, print_json
+from loadmanager.cli.sidecar_client import SidecarClient, client_options
 from loadmanager.cli.tasks import age
-from loadmanager.cli.text_tables import fitted, optimality_line, print_table, terminal_width
+from loadmanager.cli.text_tables import (
+    Columns,
+    fitted,
+    optimality_line,
+    print_records,
+    terminal_width,
+    utc,
+)
 
 _SOURCES: Final[Mapping[str, str]] = {
     "reports": "load reports",
@@ -26,63 +34,32 @@ _UNITS: Final[Mapping[str, str]] = {
     "bandwidth_out": "kbit/s",
     "rates": "of all traffic",
 }
-
-
-def weighing_line(weighing: Mapping[str, Any]) -> str:
-    """Return what holds for the whole cluster."""
-    return (
-        f"\nWeighed by learned costs: the level is {weighing['level']:.3f}, and "
-        f"{weighing['lasting']:.0%} of a change of traffic is taken to last for ten minutes."
-    )
-
-
-def print_weighing(weighing: Mapping[str, Any], broker: str | None) -> None:
-    """Print how a broker's use is predicted, and what a bundle costs and how that is known."""
-    print_table(
-        f"What {broker} uses, as fractions of its limits",
-        ("resource", "reported>", "predicted>", "background>", "speed>", "noise>"),
-        [_use_row(one) for one in weighing["uses"]],
-    )
-    print_table(
-        "What the bundle uses on a broker of speed 1",
-        ("resource", "usage>", "unit", "uncertain by>", "known from", "learned>"),
-        [_cost_row(one) for one in weighing["costs"]],
-    )
-
-
-def payback_cells(payback: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the cells of a broker that might take the bundle: use, use with it, gain, price."""
-    if payback is None:
-        return ("-",) * 5
-    figures = (payback[key] for key in ("use", "useWith"))
-    return (
-        payback["resource"],
-        *(f"{one:.3f}" for one in figures),
-        *(f"{payback[key]:.4f}" for key in ("saving", "price")),
-    )
-
-
-def _use_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    reported, noise = (
-        "-" if one[key] is None else f"{one[key]:.3f}" for key in ("reported", "noise")
-    )
-    predicted, background = (f"{one[key]:.3f}" for key in ("predicted", "background"))
-    return one["resource"], reported, predicted, background, f"{one['speed']:.2f}", noise
-
-
-def _cost_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        one["resource"],
-        f"{one['usage']:.4g}",
-        _UNITS[one["resource"]],
-        f"{one['sd']:.2g}",
-        _SOURCES[one["source"]],
-        f"{one['learnedFraction']:.0%}",
-    )
-
-
+_USE: Final[Columns] = {
+    "resource": "{resource}",
+    "reported>": "{reported:.3f}",
+    "predicted>": "{predicted:.3f}",
+    "background>": "{background:.3f}",
+    "speed>": "{speed:.2f}",
+    "noise>": "{noise:.3f}",
+}
+_COST: Final[Columns] = {
+    "resource": "{resource}",
+    "usage>": "{usage:.4g}",
+    "unit": lambda one: _UNITS[one["resource"]],
+    "uncertain by>": "{sd:.2g}",
+    "known from": lambda one: _SOURCES[one["source"]],
+    "learned>": "{learnedFraction:.0%}",
+}
+_SCORES: Final[Columns] = {"score>": "{score:.3f}", "with it>": "{scoreWith:.3f}"}
+_PAYBACK: Final[Columns] = {
+    "resource": "{payback[resource]}",
+    "use>": "{payback[use]:.3f}",
+    "with it>": "{payback[useWith]:.3f}",
+    "saves>": "{payback[saving]:.4f}",
+    "price>": "{payback[price]:.4f}",
+}
+_NO_PAYBACK: Final = dict.fromkeys(("resource", "use", "useWith", "saving", "price"))
 _CANDIDATES_SHOWN: Final = 20
-_SCORES: Final = ("score>", "with it>")
 _KINDS: Final[Mapping[str, str]] = {
     "move": "moved",
     "observed": "would have been moved (the leader only observes)",
@@ -93,16 +70,38 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def print_account(account: Mapping[str, Any]) -> None:
+@click.command("explain")
+@click.argument("subject", metavar="BUNDLE|BROKER")
+@option("--json", "as_json", is_flag=True, help="Print the leader's answer as it is.")
+@client_options()
+def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> None:
+    """Explain why a bundle or a broker was moved or left alone, and what would change it.
+
+    Exits with 2 if there is no such bundle or broker, with 1 if no leader answers.
+
+    Example: loadmanager explain public/default/0x00000000_0x08000000
+    """
+    account = client.json("/admin/v2/loadmanager/explain", subject=subject)
+    if as_json:
+        print_json(account)
+    else:
+        _print_account(account)
+
+
+def _print_account(account: Mapping[str, Any]) -> None:
     """Print an explanation, in the form of the admin REST."""
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)
     weighing = account.get("weighing")
     if weighing is not None:
-        _echo(weighing_line(weighing))
+        _echo(
+            f"\nWeighed by learned costs: the level is {weighing['level']:.3f}, and "
+            f"{weighing['lasting']:.0%} of a change of traffic is taken to last for ten minutes."
+        )
         broker = account["subject"] if account["kind"] == "broker" else account["owner"]
-        print_weighing(weighing, broker)
+        print_records(f"What {broker} uses, as fractions of its limits", _USE, weighing["uses"])
+        print_records("What the bundle uses on a broker of speed 1", _COST, weighing["costs"])
     _print_candidates(account["candidates"])
     click.echo("")
     cluster = f"The cluster: {optimality_line(account['optimality'])}."
@@ -112,13 +111,18 @@ def print_account(account: Mapping[str, Any]) -> None:
 
 def _print_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
     weighed = any(one.get("payback") is not None for one in candidates)
-    columns = ("resource", "use>", "with it>", "saves>", "price>") if weighed else _SCORES
-    cells = _payback_row if weighed else _candidate_row
-    print_table(
-        "Where it could go",
-        ("broker", *columns, "verdict", "meaning"),
-        [cells(one) for one in candidates[:_CANDIDATES_SHOWN]],
-    )
+    figures = _PAYBACK if weighed else _SCORES
+    columns: Columns = {
+        "broker": "{broker}",
+        **figures,
+        "verdict": _verdict,
+        "meaning": "{meaning}",
+    }
+    shown = [
+        {**one, "payback": one.get("payback") or _NO_PAYBACK}
+        for one in candidates[:_CANDIDATES_SHOWN]
+    ]
+    print_records("Where it could go", columns, shown)
     if len(candidates) > _CANDIDATES_SHOWN:
         click.echo(f"... and {len(candidates) - _CANDIDATES_SHOWN} more (--json prints all)")
 
@@ -149,7 +153,7 @@ def _load_line(account: Mapping[str, Any]) -> str:
 
 def _tasks(account: Mapping[str, Any]) -> Iterator[str]:
     for one in account["tasks"]:
-        when = f"{age(one['ageS'])} old" if one["live"] else f"ended {_when(one['endedAtMs'])}"
+        when = f"{age(one['ageS'])} old" if one["live"] else f"ended {utc(one['endedAtMs'])}"
         way = f"from {one['source']} to {one['target']}" if one["source"] else f"to {one['target']}"
         state = one["state"].replace("_", " ")
         asked_by = f"asked by {one['askedBy']}, attempts: {one['attempts']}"
@@ -170,7 +174,7 @@ def _decisions(account: Mapping[str, Any]) -> Iterator[str]:
         )
         what = f"{one['subject']}: " if one["subject"] != account["subject"] else ""
         outcome = f"{what}{_KINDS[one['kind']]} {way}".rstrip()
-        yield f"\n{_when(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
+        yield f"\n{utc(one['atMs'])}, epoch {one['epoch']}, {where}: {outcome} ({one['code']})"
         yield from _meaning(one)
         if task_of(one):
             yield f"  Carried out by {task_of(one)}"
@@ -193,17 +197,8 @@ def _meaning(one: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
         yield f"{indent}It would take: {one['takes']}"
 
 
-def _candidate_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    scores = (f"{one[key]:.3f}" for key in ("score", "scoreWith"))
-    return one["broker"], *scores, *_verdict(one)
-
-
-def _payback_row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    return one["broker"], *payback_cells(one["payback"]), *_verdict(one)
-
-
-def _verdict(one: Mapping[str, Any]) -> tuple[str, str]:
-    return one["refused"] or "may take it", one["meaning"]
+def _verdict(one: Mapping[str, Any]) -> str:
+    return one["refused"] or "may take it"
 
 
 def _in_force(content: Mapping[str, Any]) -> Iterator[str]:
@@ -217,7 +212,7 @@ def _in_force(content: Mapping[str, Any]) -> Iterator[str]:
 def _cost(content: Mapping[str, Any]) -> str:
     if content["model"] != "learned":
         return "their shares of the traffic"
-    return f"the learned cost model of {_when(content['madeAtMs'])}"
+    return f"the learned cost model of {utc(content['madeAtMs'])}"
 
 
 def _settings(values: Mapping[str, Any]) -> str:
@@ -230,12 +225,8 @@ def _shown(value: object) -> str:
 
 def _footer(account: Mapping[str, Any]) -> str:
     rounds = (
-        f"last round {account['lastRound']} at {_when(account['lastRoundAtMs'])}"
+        f"last round {account['lastRound']} at {utc(account['lastRoundAtMs'])}"
         if account["lastRound"]
         else "no round yet"
     )
     return f"Explained by {account['leader']}, leader of epoch {account['epoch']}; {rounds}."
-
-
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

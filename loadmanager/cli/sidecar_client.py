@@ -11,7 +11,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import (
     HTTPRedirectHandler,
     HTTPSHandler,
@@ -22,7 +22,7 @@ from urllib.request import (
 
 import click
 
-from loadmanager.cli.options import Decorator, option
+from loadmanager.cli.options import Decorator, is_http_url, option, options_of
 from loadmanager.cli.profiles import Profile, read_profile
 
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
@@ -37,7 +37,7 @@ _HOW_TO_PROVE: Final = (
 )
 
 
-class NotAnswered(click.ClickException):
+class RequestFailed(click.ClickException):
     """A request failed; a command that does not catch it ends with ``exit_code``.
 
     ``refused`` is whether a sidecar refused it; else none was reached.
@@ -52,14 +52,14 @@ class NotAnswered(click.ClickException):
         click.echo(self.message, file=file, err=True)
 
 
-class NotFound(NotAnswered):
+class NotFound(RequestFailed):
     """The input is wrong, or names something that does not exist."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class SidecarClient:
     """A sidecar's address, and the credentials for it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Reach:
 
         Raises:
             NotFound: the request is wrong, or names something that does not exist.
-            NotAnswered: the sidecar cannot be reached, refuses, or follows no leader.
+            RequestFailed: the sidecar cannot be reached, refuses, or follows no leader.
         """
         asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
         full = f"{self.url}{path}" + (f"?{asked}" if asked else "")
@@ -90,14 +90,14 @@ class Reach:
             return self._answer(full, method, body, self.token)
         except HTTPError as error:
             with error:
-                kind = NotFound if error.code in _BAD_INPUT else NotAnswered
+                kind = NotFound if error.code in _BAD_INPUT else RequestFailed
                 how = _HOW_TO_PROVE if error.code == HTTPStatus.UNAUTHORIZED else ""
                 raise kind(_reason(error) + how, refused=True) from None
         except (URLError, HTTPException, OSError) as error:
             why = error.reason if isinstance(error, URLError) else error
             slow = isinstance(why, socket.timeout)
             text = f"no answer within {self.timeout_s:g} s" if slow else why
-            raise NotAnswered(f"{self.url}: {text}") from None
+            raise RequestFailed(f"{self.url}: {text}") from None
 
     def json(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> Any:
         """Return the JSON that ``path`` answers, None for an empty answer; see `ask`."""
@@ -105,7 +105,7 @@ class Reach:
         try:
             return json.loads(content) if content.strip() else None
         except ValueError:
-            raise NotAnswered(
+            raise RequestFailed(
                 f"{self.url}{path}: answered {content[:120]!r}; expected JSON"
             ) from None
 
@@ -145,12 +145,7 @@ def _check_url(
 ) -> str | None:
     if value is None:
         return None
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
+    if not is_http_url(value):
         raise click.BadParameter(f"{value!r}; expected http://host:port of any sidecar")
     return value.rstrip("/")
 
@@ -184,39 +179,31 @@ _OPTIONS: Final = (
 )
 
 
-def _timeout_option(default_s: float) -> Decorator:
-    return option(
-        "--timeout",
-        "timeout_s",
-        default=default_s,
-        type=click.FloatRange(0.1, 3600),
-        help="Seconds to wait for an answer.",
-    )
-
-
-def reaching(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorator:
-    """Give a command the options for the sidecar's address, and a `Reach` as ``reach``.
+def client_options(default_timeout_s: float = 30.0, *, waits: bool = True) -> Decorator:
+    """Give a command the options for the sidecar's address, and a `SidecarClient` as ``client``.
 
     ``waits`` False leaves ``--timeout`` to the command.
     """
-    options: list[Decorator] = [*_OPTIONS]
-    if waits:
-        options.append(_timeout_option(default_timeout_s))
+    timeout = option(
+        "--timeout",
+        "timeout_s",
+        default=default_timeout_s,
+        type=click.FloatRange(0.1, 3600),
+        help="Seconds to wait for an answer.",
+    )
+    options = (*_OPTIONS, timeout) if waits else _OPTIONS
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_reach(
+        def with_client(
             *, url: str | None, profile: str, token_file: str, ca_file: str, **arguments: Any
         ) -> None:
             timeout_s = arguments.pop("timeout_s") if waits else default_timeout_s
             given = Profile(url=url or "", token_file=token_file, ca_file=ca_file)
-            arguments["reach"] = _reach(given, profile, timeout_s)
+            arguments["client"] = _client(given, profile, timeout_s)
             command(**arguments)
 
-        decorated: Callable[..., None] = with_reach
-        for declare in reversed(options):
-            decorated = declare(decorated)
-        return decorated
+        return options_of(with_client, options)
 
     return decorate
 
@@ -236,13 +223,20 @@ def name_of(text: str) -> str:
     return "/".join(segment(part) for part in text.split("/"))
 
 
-def _reach(given: Profile, name: str, timeout_s: float) -> Reach:
+def bundle_path(text: str) -> str:
+    """Return ``tenant/namespace/range`` as segments of a path; anything else ends the command."""
+    if text.count("/") != 2 or not all(text.split("/")):  # noqa: PLR2004 - between three parts
+        raise click.BadParameter(f"{text!r}; expected tenant/namespace/0xLLLLLLLL_0xUUUUUUUU")
+    return name_of(text)
+
+
+def _client(given: Profile, name: str, timeout_s: float) -> SidecarClient:
     # Where the address is given, only a profile that is named is used.
     known = Profile() if given.url and not name else read_profile(name)
     url = given.url or _check_url(None, None, known.url or None) or DEFAULT_URL
     token_file = given.token_file or known.token_file
     ca_file = given.ca_file or known.ca_file
-    return Reach(
+    return SidecarClient(
         url=url,
         timeout_s=timeout_s,
         token=_token(token_file) if token_file else "",
@@ -284,7 +278,7 @@ def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Leaves redirects to `Reach`."""
+    """Leaves redirects to `SidecarClient`."""
 
     def redirect_request(self, *_: object) -> None:
         """Follow none."""

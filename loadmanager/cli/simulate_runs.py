@@ -1,6 +1,5 @@
 """The runs of ``loadmanager simulate``: the request, the progress, and the output."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,23 +7,34 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import interrupted
-
-if TYPE_CHECKING:
-    from loadmanager.simulator.comparing import Job
-    from loadmanager.simulator.comparison import Comparison, Finding
+from loadmanager.charts import MissingCharts, check_place
+from loadmanager.cli.options import ending, interrupted, print_json
+from loadmanager.cli.simulate_history import SimulatedHistory
+from loadmanager.cli.simulate_output import (
+    document_of,
+    print_list,
+    print_notes,
+    print_one_table,
+    print_scenario,
+)
+from loadmanager.config import ConfigError
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.simulator.catalogue import shipped
+from loadmanager.simulator.comparing import Job
+from loadmanager.simulator.comparison import Comparison, Finding, check_settings, load_scenarios
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.strategies import MODES, parse_strategies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SimulationRequest:
     """What is to be simulated, as options have it; no ``scenarios`` are all shipped ones."""
 
     scenarios: tuple[str, ...]
-    strategies: str
+    strategies: tuple[str, ...]
     mode: str
     settings: tuple[str, ...]
     seeds: int
@@ -43,61 +53,64 @@ class Wish:
         }
         return {option: value for option, value in given.items() if value}
 
-    def by_both_models(self) -> list["Wish"]:
+    def by_both_models(self) -> list["SimulationRequest"]:
         """Return it by each model; by the one that is named, if any."""
         return [self] if self.model else [replace(self, model=2), replace(self, model=1)]
 
 
-def print_all_that_is_there() -> None:
+def print_what_exists() -> None:
     """Print the scenarios, the strategies and the scores."""
-    from loadmanager.cli.simulating import print_list
-
     with _bad_input():
         print_list()
 
 
-def simulated(
-    wishes: Sequence[Wish], html: Path | None, history: Path | None, *, printing: bool
-) -> list["Finding"]:
-    """Return the findings; all faults of a request are reported before any run."""
+def simulate(
+    request: SimulationRequest,
+    *,
+    html: Path | None,
+    history: Path | None,
+    as_json: bool,
+    table: bool,
+) -> None:
+    """Run what is asked for and print it; all faults of a request are reported before any run.
+
+    Ends with 1 if an expectation did not hold, with 2 on bad input.
+    """
+    requests = request.by_both_models() if table else [request]
     with _bad_input():
-        comparisons = [_kept(_comparison(wish), html, history) for wish in wishes]
-    findings: list[Finding] = []
-    for wish, comparison in zip(wishes, comparisons, strict=True):
-        processes = wish.jobs or len(os.sched_getaffinity(0))
-        findings += _found(comparison, processes, printing=printing)
-    return findings
+        comparisons = [_kept(_comparison(one), html, history) for one in requests]
+    processes = request.jobs or len(os.sched_getaffinity(0))
+    printing = not (as_json or table)
+    findings = [
+        finding for one in comparisons for finding in _found(one, processes, printing=printing)
+    ]
+    if as_json:
+        print_json(document_of(findings, request.changes))
+    elif table:
+        print_one_table(findings)
+    if html is not None:
+        _write_page(html, findings, request)
+    failed = [one for finding in findings for one in finding.judged if not one.holds]
+    for one in failed if as_json else ():
+        click.echo(str(one), err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
 
 
-def print_json(findings: Sequence["Finding"], wish: Wish) -> None:
-    """Print the findings as one JSON document."""
-    from loadmanager.cli.simulating import document_of
-
-    click.echo(json.dumps(document_of(findings, wish.changes), indent=2))
-
-
-def _comparison(wish: Wish) -> "Comparison":
+def _comparison(request: SimulationRequest) -> Comparison:
     """Return the comparison; all of its faults are reported now."""
-    from loadmanager.simulator.catalogue import shipped
-    from loadmanager.simulator.comparison import (
-        Comparison,
-        check_settings,
-        load_scenarios,
-    )
-    from loadmanager.simulator.strategies import MODES, parse_strategies
-
-    modes = [one for one in MODES if wish.mode in {one, "both"}]
-    pairs = parse_strategies(wish.strategies, modes, wish.settings)
-    scenarios = load_scenarios(wish.scenarios or shipped(), wish.trace, wish.model)
+    modes = [one for one in MODES if request.mode in {one, "both"}]
+    pairs = parse_strategies(",".join(request.strategies) or "*", modes, request.settings)
+    scenarios = load_scenarios(request.scenarios or shipped(), request.trace, request.model)
     check_settings(scenarios.values(), pairs)
-    judging = not wish.changes
+    judging = not request.changes
     if not judging and any(scenario.expect for scenario in scenarios.values()):
         click.echo("expectations are not judged: they are of scenarios as they are", err=True)
     return Comparison(
         scenarios=scenarios,
         strategies=pairs,
-        seeds=wish.seeds,
-        first_seed=wish.first_seed,
+        seeds=request.seeds,
+        first_seed=request.first_seed,
         judging=judging,
     )
 
@@ -105,15 +118,9 @@ def _comparison(wish: Wish) -> "Comparison":
 @contextmanager
 def _bad_input() -> Iterator[None]:
     """End with 2, and a line for each fault, if something that was given cannot be used."""
-    from loadmanager.charts import MissingCharts
-    from loadmanager.config import ConfigError
-    from loadmanager.simulator.errors import ScenarioError
-
     try:
-        yield
-    except (ConfigError, ScenarioError, MissingCharts) as error:
-        click.echo(str(error), err=True)
-        raise click.exceptions.Exit(2) from None
+        with ending(ConfigError, ScenarioError, MissingCharts, code=2):
+            yield
     except OSError as error:
         if error.filename is None:  # a broken pipe is no input
             raise
@@ -121,16 +128,14 @@ def _bad_input() -> Iterator[None]:
         raise click.exceptions.Exit(2) from None
 
 
-def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> "Comparison":
+def _kept(comparison: Comparison, html: Path | None, history: Path | None) -> Comparison:
     """Return it with its output; output that cannot be written is reported before any run."""
     if html is not None:
-        _check_report(html)
+        if find_spec("plotly") is None:
+            raise MissingCharts
+        check_place(html)
         comparison = replace(comparison, pictured=True)
     if history is not None:
-        from loadmanager.cli.simulated_history import (
-            SimulatedHistory,
-        )
-
         witnessed = SimulatedHistory.of(history, comparison)
         for name, folder in witnessed.renamed():
             click.echo(f"{name}: its history goes to {folder}, for another has its name", err=True)
@@ -139,19 +144,8 @@ def _kept(comparison: "Comparison", html: Path | None, history: Path | None) -> 
     return comparison
 
 
-def _check_report(html: Path) -> None:
-    from loadmanager.charts import MissingCharts, check_place
-
-    if find_spec("plotly") is None:
-        raise MissingCharts
-    check_place(html)
-
-
-def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list["Finding"]:
+def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Finding]:
     """Return the findings; print each scenario's tables as soon as they are known."""
-    from loadmanager.cli.simulating import print_notes, print_scenario
-    from loadmanager.core.errors import LoadManagerError
-
     progress = _Progress(comparison.runs)
     findings = []
     try:
@@ -173,8 +167,7 @@ def _found(comparison: "Comparison", processes: int, *, printing: bool) -> list[
     return findings
 
 
-def write_page(html: Path, findings: Sequence["Finding"], wish: Wish) -> None:
-    """Write a report with plots."""
+def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequest) -> None:
     from loadmanager.simulator.report_page import write_report
 
     with _bad_input():
@@ -184,7 +177,7 @@ def write_page(html: Path, findings: Sequence["Finding"], wish: Wish) -> None:
             found=[compared for one in findings for compared in one.found],
             judged=[judged for one in findings for judged in one.judged],
             pictures={key: picture for one in findings for key, picture in one.pictures.items()},
-            settings=wish.changes,
+            settings=request.changes,
         )
     click.echo(f"{html} written, {size / 1e6:.1f} MB", err=True)
 
@@ -198,7 +191,7 @@ class _Progress:
         self._shown = sys.stderr.isatty()
         self._show(f"0 of {runs} runs")
 
-    def count(self, job: "Job") -> None:
+    def count(self, job: Job) -> None:
         """Count one run."""
         self.done += 1
         self._show(f"{self.done} of {self.runs} runs: {job}")

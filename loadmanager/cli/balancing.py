@@ -1,12 +1,15 @@
 """``loadmanager drain``, ``pause``, ``observe`` and ``resume``."""
 
+import getpass
+import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
 
-from loadmanager.cli.asking import NotFound, Reach, reaching, segment
 from loadmanager.cli.options import option, print_json
+from loadmanager.cli.sidecar_client import NotFound, SidecarClient, client_options, segment
 
 _MODES: Final[Mapping[str, str]] = {
     "active": "rounds move and split bundles",
@@ -32,9 +35,9 @@ _REASON = option("--reason", default="", help="Reason, stored with the state and
     help="Seconds to wait until the broker is empty. The drain goes on afterwards.",
 )
 @option("--json", "as_json", is_flag=True, help="Print the last state as JSON.")
-@reaching(_QUESTION_S, waits=False)
+@client_options(_QUESTION_S, waits=False)
 def drain_command(
-    *, broker: str, undo: bool, reason: str, timeout_s: float, as_json: bool, reach: Reach
+    *, broker: str, undo: bool, reason: str, timeout_s: float, as_json: bool, client: SidecarClient
 ) -> None:
     """Move all bundles off a broker, and wait until it is empty.
 
@@ -45,21 +48,22 @@ def drain_command(
 
     Example: loadmanager drain broker-1.example.org:8080 --reason "new disk"
     """
-    import json
-
     here = f"/admin/v2/loadmanager/brokers/{segment(broker)}"
     path = f"{here}/drain"
 
     def state() -> Mapping[str, Any]:
-        found: dict[str, Any] = reach.json(here)
+        found: dict[str, Any] = client.json(here)
         return found
 
     if undo:
-        reach.ask(path, method="DELETE")
+        client.ask(path, method="DELETE")
         after = _undone(broker, state)
-        click.echo(json.dumps(after, indent=2) if as_json else _what_next(after, reach))
+        if as_json:
+            print_json(after)
+        else:
+            click.echo(_what_next(after, client))
         return
-    reach.ask(path, method="PUT", by=user_name(), reason=reason)
+    client.ask(path, method="PUT", by=user_name(), reason=reason)
     last = _follow(broker, state, timeout_s)
     if as_json:
         print_json(last)
@@ -74,8 +78,8 @@ def drain_command(
 
 @click.command("pause")
 @_REASON
-@reaching()
-def pause_command(*, reason: str, reach: Reach) -> None:
+@client_options()
+def pause_command(*, reason: str, client: SidecarClient) -> None:
     """Stop balancing and automatic splits, until `loadmanager resume`.
 
     This holds for every later leader. Bundles without an owner are still placed, draining
@@ -83,13 +87,13 @@ def pause_command(*, reason: str, reach: Reach) -> None:
 
     Example: loadmanager pause --reason "load test until 17:00"
     """
-    _steer("pause", reason, reach)
+    _steer("pause", reason, client)
 
 
 @click.command("observe")
 @_REASON
-@reaching()
-def observe_command(*, reason: str, reach: Reach) -> None:
+@client_options()
+def observe_command(*, reason: str, client: SidecarClient) -> None:
     """Let the leader decide and record its decisions, but move nothing.
 
     This holds for every later leader, until `loadmanager resume`. `loadmanager decisions
@@ -97,23 +101,23 @@ def observe_command(*, reason: str, reach: Reach) -> None:
 
     Example: loadmanager observe --reason "trying another strategy"
     """
-    _steer("observe", reason, reach)
+    _steer("observe", reason, client)
 
 
 @click.command("resume")
 @_REASON
-@reaching()
-def resume_command(*, reason: str, reach: Reach) -> None:
+@client_options()
+def resume_command(*, reason: str, client: SidecarClient) -> None:
     """Let the leader balance and split bundles again, after `pause` or `observe`.
 
     Example: loadmanager resume
     """
-    _steer("resume", reason, reach)
+    _steer("resume", reason, client)
 
 
-def _steer(word: str, reason: str, reach: Reach) -> None:
-    reach.ask(f"{_BALANCING}/{word}", method="PUT", by=user_name(), reason=reason)
-    mode = reach.json(_BALANCING)["mode"]
+def _steer(word: str, reason: str, client: SidecarClient) -> None:
+    client.ask(f"{_BALANCING}/{word}", method="PUT", by=user_name(), reason=reason)
+    mode = client.json(_BALANCING)["mode"]
     click.echo(f"balancing is {mode}: {_MODES[mode]}")
 
 
@@ -121,8 +125,6 @@ def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:
     """Return the state when the broker is empty, no longer drained, or the time is up."""
-    import time
-
     deadline_s = time.monotonic() + timeout_s
     left: int | None = None
     while True:
@@ -137,8 +139,6 @@ def _follow(
 
 def _undone(broker: str, state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the state when the broker's sidecar has seen the end of the drain, or soon."""
-    import time
-
     deadline_s = time.monotonic() + _SEEN_WITHIN_S
     try:
         while (now := state())["draining"] and time.monotonic() < deadline_s:
@@ -150,7 +150,7 @@ def _undone(broker: str, state: Callable[[], Mapping[str, Any]]) -> Mapping[str,
     return now
 
 
-def _what_next(state: Mapping[str, Any], reach: Reach) -> str:
+def _what_next(state: Mapping[str, Any], client: SidecarClient) -> str:
     broker = state["broker"]
     if not state["registered"]:
         return f"{broker} is not registered; it takes bundles again once it is."
@@ -159,7 +159,7 @@ def _what_next(state: Mapping[str, Any], reach: Reach) -> str:
             f"{broker} is not marked any more, but still drains: it is stopping or unhealthy, or "
             "its sidecar has not seen the change yet."
         )
-    mode = reach.json(_BALANCING)["mode"]
+    mode = client.json(_BALANCING)["mode"]
     rounds = (
         "From the next round on, balancing moves bundles to it as the load requires."
         if mode == "active"
@@ -189,9 +189,6 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
 
 def user_name() -> str:
     """Return the user's name, if the system has one."""
-    import getpass
-    import socket
-
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadmanager.cli.options import option
+from loadmanager.cli.options import JOBS_OPTION, option, write_output
 
 if TYPE_CHECKING:
     from loadmanager.simulator.pip_364 import Cell, Figures
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     help="Number of runs for each median. Without it, as many as of the package's own figures: "
     "1, and 20 of model 1.",
 )
-@option(
-    "--jobs",
-    type=click.IntRange(1),
-    help="Processes to run them in. Without it, one for each core.",
-)
+@JOBS_OPTION
 @option(
     "--model",
     default=2,
@@ -97,7 +93,7 @@ def rate_strategies_command(
         click.echo(f"{time.monotonic() - began_s:.0f} s", err=True)
         for cell in found:
             click.echo(_told(pip_364.Figures(found), cell))
-    _write(out, pip_364.Figures(figures).to_json())
+    write_output(out, pip_364.Figures(figures).to_json())
 
 
 def _told(figures: "Figures", cell: "Cell") -> str:
@@ -113,10 +109,3 @@ def _kept(path: Path) -> "Figures":
         return Figures.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise click.UsageError(f"{path}: {error}; expected figures to add to") from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}; expected a file to write to") from None

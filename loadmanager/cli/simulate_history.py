@@ -22,7 +22,7 @@ from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.run import Witness
 
 _MOST_SHOWN: Final = 5
-"""The most faults that are printed: a few show what is wrong with a thousand runs."""
+"""Maximum number of faults printed: a thousand runs usually have the same one."""
 
 
 @dataclass(frozen=True, slots=True)

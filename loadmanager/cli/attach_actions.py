@@ -18,11 +18,16 @@ from loadmanager.attach.observation import Rules
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
-from loadmanager.cli.attach_history import RecordedLog, recording
-from loadmanager.cli.attach_metrics import MeasuredLog, served_metrics, show_window
-from loadmanager.cli.attach_output import DecisionLog, print_findings, print_window
-from loadmanager.cli.attach_page import AttachOverviews, ShownLog, served_page
-from loadmanager.cli.attach_strategy import FollowedLog, strategy_of
+from loadmanager.cli.attach_log import (
+    BalancerLog,
+    PrintedLog,
+    print_findings,
+    print_window,
+    recording,
+)
+from loadmanager.cli.attach_metrics import served_metrics, show_window
+from loadmanager.cli.attach_page import AttachOverviews, served_page
+from loadmanager.cli.attach_strategy import strategy_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.ports import CoordinationError
 from loadmanager.telemetry.attaching import AttachMetrics
@@ -35,14 +40,18 @@ _LAST_LOOK_S: Final = 120.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Attached:
+class AttachActions:
     """One cluster: observed, examined, balanced, or restored."""
+
+    _admin: PulsarAdmin
+    _log: PrintedLog
+    _metrics: AttachMetrics
+    _overviews: AttachOverviews
 
     def __init__(self, access: Access, options: Mapping[str, Any]) -> None:
         self._access = access
         self._options = options
         self._url: str = options["url"]
-        self._overviews = AttachOverviews(balances=False)
 
     async def run(self) -> int:
         """Run the requested action; return the exit code.
@@ -50,22 +59,22 @@ class Attached:
         Raises:
             LoadManagerError: it cannot be done; the message says why.
         """
-        admin = PulsarAdmin(self._access)
+        options = self._options
+        self._admin = PulsarAdmin(self._access)
+        self._log = PrintedLog(self._admin.cost, options["as_json"])
         try:
-            if self._options["restore"]:
-                return await self._restore(admin)
-            if self._options["pause"] or self._options["resume"]:
-                return await self._pause(admin)
-            balances = self._options["balance"]
+            if options["restore"]:
+                return await self._restore()
+            if options["pause"] or options["resume"]:
+                return await self._pause()
+            balances = options["balance"]
             async with (
-                served_metrics(self._options["metrics_port"]) as metrics,
-                served_page(self._options["page"], balances=balances) as self._overviews,
+                served_metrics(options["metrics_port"]) as self._metrics,
+                served_page(options["page"], balances=balances) as self._overviews,
             ):
-                if balances:
-                    return await self._balance(admin, metrics)
-                return await self._observe(admin, metrics)
+                return await (self._balance() if balances else self._observe())
         finally:
-            await admin.close()
+            await self._admin.close()
 
     def _rules(self, *, move_partial: bool = True) -> Rules:
         return Rules(
@@ -77,26 +86,26 @@ class Attached:
             place_new=self._options["place_new"],
         )
 
-    async def _observe(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
+    async def _observe(self) -> int:
         doctor = self._options["doctor"]
         strategy = strategy_of(self._options)
-        sampler = Sampler(admin, addresses(self._url), strategy.hosts)
-        groups = Groups(admin, strategy)
-        cluster = await discover(admin, self._url)
+        sampler = Sampler(self._admin, addresses(self._url), strategy.hosts)
+        groups = Groups(self._admin, strategy)
+        cluster = await discover(self._admin, self._url)
         await sampler.sample(cluster)
         with recording(self._options, cluster, strategy) as history:
             while True:
                 await asyncio.sleep(self._options["interval_s"])
-                cluster = await discover(admin, self._url)
+                cluster = await discover(self._admin, self._url)
                 samples, missing = await sampler.sample(cluster)
                 seen = await groups.observe(self._url, cluster, samples, missing, self._rules())
                 if doctor:
                     return int(print_findings(seen))
-                show_window(metrics, seen, "")
+                show_window(self._metrics, seen, "")
                 self._overviews.round(seen, "")
                 print_window(
                     seen,
-                    admin.cost,
+                    self._admin.cost,
                     as_json=self._options["as_json"],
                     traffic=self._options["once"],
                 )
@@ -105,13 +114,15 @@ class Attached:
                 if self._options["once"]:
                     return 0
 
-    async def _restore(self, admin: PulsarAdmin) -> int:
-        cluster = await discover(admin, self._url)
-        log = DecisionLog(admin.cost, self._options["as_json"])
+    async def _restore(self) -> int:
+        cluster = await discover(self._admin, self._url)
         async with self._idle_state(cluster.name) as state:
-            for line in await PulsarBalancer(admin, state).restore(self._url):
-                log.event(line)
+            await self._restore_settings(state)
         return 0
+
+    async def _restore_settings(self, state: State) -> None:
+        for line in await PulsarBalancer(self._admin, state).restore(self._url):
+            self._log.event(line)
 
     @asynccontextmanager
     async def _idle_state(self, cluster: str) -> AsyncIterator[State]:
@@ -131,46 +142,43 @@ class Attached:
 
         return candidate(self._options["config"])
 
-    async def _pause(self, admin: PulsarAdmin) -> int:
-        cluster = await discover(admin, self._url)
+    async def _pause(self) -> int:
+        cluster = await discover(self._admin, self._url)
         if self._options["config"] is None:
-            await self._tell_pause(admin, state_file(self._options["state_dir"], cluster.name))
+            await self._change_pause(state_file(self._options["state_dir"], cluster.name))
         else:
             async with self._candidate() as standing:
-                await self._tell_pause(admin, standing.state)
+                await self._change_pause(standing.state)
         return 0
 
-    async def _tell_pause(self, admin: PulsarAdmin, state: State) -> None:
-        log = DecisionLog(admin.cost, self._options["as_json"])
+    async def _change_pause(self, state: State) -> None:
         if self._options["resume"]:
             await state.resume()
-            log.event("not paused")
+            self._log.event("not paused")
         else:
             at = datetime.now(tz=UTC).isoformat(timespec="seconds")
             await state.pause(f"paused by attach --pause at {at}")
-            log.event("paused: nothing moves until attach --resume")
+            self._log.event("paused: nothing moves until attach --resume")
 
-    async def _balance(self, admin: PulsarAdmin, metrics: AttachMetrics) -> int:
+    async def _balance(self) -> int:
         options, stopping = self._options, asyncio.Event()
         strategy_of(options)  # Faults of the options are reported before anything is changed.
         for number in _ENDS:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        cluster = await discover(admin, self._url)
+        cluster = await discover(self._admin, self._url)
         if stopping.is_set():
             return 0
         if options["config"] is not None:
-            await self._balance_if_elected(admin, metrics, stopping)
+            await self._balance_if_elected(stopping)
             return 0
         with locked_state(options["state_dir"], cluster.name) as state:
-            await self._led(admin, metrics, state, stopping, Mandate())
+            await self._led(state, stopping, Mandate())
         return 0
 
-    async def _balance_if_elected(
-        self, admin: PulsarAdmin, metrics: AttachMetrics, stopping: asyncio.Event
-    ) -> None:
+    async def _balance_if_elected(self, stopping: asyncio.Event) -> None:
         from loadmanager.cli.attach_candidate import standing_until
 
-        log, left = DecisionLog(admin.cost, self._options["as_json"]), None
+        log, left = self._log, None
         try:
             async with standing_until(self._options["config"], stopping) as standing:
                 if standing is None:
@@ -180,7 +188,7 @@ class Attached:
 
                 async def lead(mandate: Mandate, state: State) -> None:
                     log.event(f"{standing.identity.broker} leads term {mandate.epoch}")
-                    await self._led(admin, metrics, state, stopping, mandate)
+                    await self._led(state, stopping, mandate)
 
                 try:
                     await standing.run(lead, stopping)
@@ -188,11 +196,9 @@ class Attached:
                     left = await _left_by(standing, log)
         finally:
             if left is not None:
-                await self._see_that_another_leads(admin, log, left)
+                await self._see_that_another_leads(left)
 
-    async def _see_that_another_leads(
-        self, admin: PulsarAdmin, log: DecisionLog, left: "_LeftBy"
-    ) -> None:
+    async def _see_that_another_leads(self, left: "_LeftBy") -> None:
         """Wait until another candidate leads, and restore the settings if none is left.
 
         A candidate that crashed is listed until its session ends, like one that goes on.
@@ -200,13 +206,12 @@ class Attached:
         Raises:
             LoadManagerError: neither can be seen or done; the message says what to do.
         """
-        log.event("waits until another candidate leads; else it restores Pulsar's settings")
+        self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
             async with asyncio.timeout(_LAST_LOOK_S), self._candidate() as watching:
                 if await watching.another_leads(left.leader):
                     return
-                for line in await PulsarBalancer(admin, watching.state).restore(self._url):
-                    log.event(line)
+                await self._restore_settings(watching.state)
         except TimeoutError:
             raise StateUnusable(
                 f"Pulsar's settings are not restored, and no candidate leads after "
@@ -214,36 +219,29 @@ class Attached:
                 "--restore"
             ) from None
 
-    async def _led(
-        self,
-        admin: PulsarAdmin,
-        metrics: AttachMetrics,
-        state: State,
-        stopping: asyncio.Event,
-        mandate: Mandate,
-    ) -> None:
+    async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
         """Balance until asked to stop."""
-        options, log = self._options, DecisionLog(admin.cost, self._options["as_json"])
+        options, metrics = self._options, self._metrics
         strategy = strategy_of(options)
-        cluster = await discover(admin, self._url)
+        cluster = await discover(self._admin, self._url)
         with (
             recording(options, cluster, strategy, mandate.epoch) as history,
-            self._overviews.steering.open(state, log.event),
+            self._overviews.steering.open(state, self._log.event),
         ):
             balancer = Balancer(
-                admin=admin,
+                admin=self._admin,
                 url=self._url,
                 rules=self._rules(move_partial=False),
                 budget=MoveBudget(self._limits()),
                 interval_s=options["interval_s"],
                 settle_s=options["settle_s"],
-                pulsar_balancer=PulsarBalancer(admin, state),
-                log=FollowedLog(
-                    ShownLog(
-                        MeasuredLog(log if history is None else RecordedLog(log, history), metrics),
-                        self._overviews,
-                    ),
-                    strategy,
+                pulsar_balancer=PulsarBalancer(self._admin, state),
+                log=BalancerLog(
+                    printed=self._log,
+                    metrics=metrics,
+                    overviews=self._overviews,
+                    strategy=strategy,
+                    history=history,
                 ),
                 stopping=stopping,
                 mandate=mandate,
@@ -282,7 +280,7 @@ def _waits_for(standing: "Candidate") -> str:
     return f"{leader.broker} leads, and its page shows the cluster; this candidate waits"
 
 
-async def _left_by(standing: "Candidate", log: DecisionLog) -> _LeftBy | None:
+async def _left_by(standing: "Candidate", log: PrintedLog) -> _LeftBy | None:
     """Return the candidate that left Pulsar's settings to another, None if they are restored."""
     try:
         if await standing.state.read() is None:

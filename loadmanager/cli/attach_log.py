@@ -1,0 +1,176 @@
+"""What ``loadmanager attach`` prints, and where else it reports what it sees, decides and does."""
+
+import json
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from prometheus_client import CollectorRegistry
+
+from loadmanager.adapters.history import open_history
+from loadmanager.adapters.pulsar_admin.client import Cost
+from loadmanager.attach import screen, tasks
+from loadmanager.attach.discovery import PulsarCluster, addresses
+from loadmanager.attach.doctor import examine
+from loadmanager.attach.observation import Observation, document
+from loadmanager.attach.recording import AttachHistory
+from loadmanager.attach.sampled_loads import SampledLoads
+from loadmanager.attach.strategy import Strategy
+from loadmanager.cli.attach_metrics import show_window
+from loadmanager.cli.attach_page import AttachOverviews
+from loadmanager.cli.simulate_history import warnings_alone
+from loadmanager.cli.text_tables import fitted, print_table, terminal_width
+from loadmanager.config.history import HistorySettings
+from loadmanager.core.bundle_task import BundleTask
+from loadmanager.core.history import Origin
+from loadmanager.core.ids import BrokerId
+from loadmanager.telemetry.attaching import AttachMetrics
+from loadmanager.telemetry.history import HistoryMetrics
+
+_CLOSE_S: Final = 30.0
+
+
+def host_name() -> str:
+    """Return the name of this host as a part of a broker's name."""
+    return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
+
+
+@contextmanager
+def recording(
+    options: Mapping[str, Any], cluster: PulsarCluster, strategy: Strategy, epoch: int = 0
+) -> Iterator[AttachHistory | None]:
+    """Yield the history writer of a term, None if the options ask for none."""
+    if options["history_dir"] is None:
+        yield None
+        return
+    origin = Origin(cluster.name, BrokerId(f"attach-{host_name()}:0"), secrets.token_hex(8))
+    settings = HistorySettings(dir=str(options["history_dir"]))
+    with warnings_alone():
+        sink = open_history(settings, origin, HistoryMetrics(CollectorRegistry()))
+        sink.start()
+        history = AttachHistory(
+            sink=sink,
+            strategy=strategy,
+            loads=strategy.loads or SampledLoads(addresses(options["url"])),
+            interval_s=options["interval_s"],
+            most_moves=options["most_moves"],
+            balances=options["balance"],
+            epoch=epoch,
+            base_every_rounds=settings.base_every_rounds,
+        )
+        history.began()
+        try:
+            yield history
+        finally:
+            history.ended()
+            sink.close(_CLOSE_S)
+
+
+def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
+    """Print one observation of a cluster; the JSON can have each bundle's ``traffic``."""
+    if as_json:
+        _print_json(_window(seen, cost, traffic=traffic))
+        return
+    print_table(screen.title(seen), *screen.columns(seen))
+    for line in screen.summary(seen):
+        click.echo(fitted(line, terminal_width()))
+    click.echo(f"read with {cost.requests} requests and {cost.answer_bytes / 1e6:.1f} MB so far")
+
+
+def print_findings(seen: Observation) -> bool:
+    """Print the findings; return whether there is a problem."""
+    found = examine(seen)
+    for line in (screen.title(seen), *screen.findings(found)):
+        click.echo(fitted(line, terminal_width()))
+    return any(one.level == "problem" for one in found)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedLog:
+    """Prints events as they happen: tables and sentences, or a JSON object a line."""
+
+    cost: Cost
+    as_json: bool
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Print one observation of the cluster."""
+        if self.as_json:
+            _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
+            return
+        print_window(seen, self.cost, as_json=False)
+        if held:
+            self.event(f"nothing moves in this round: {held}")
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Print a task in a new state."""
+        if self.as_json:
+            _print_json({"at": _now(), "task": tasks.document(task, why)})
+        else:
+            click.echo(f"{_now()}  {tasks.line(task, why)}")
+
+    def event(self, what: str) -> None:
+        """Print any other event."""
+        if self.as_json:
+            _print_json({"at": _now(), "event": what})
+        else:
+            click.echo(f"{_now()}  {what}")
+
+
+@dataclass(slots=True, kw_only=True)
+class BalancerLog:
+    """Reports the events of a balancer to all that follow them.
+
+    They are printed, counted in metrics, shown on the page, and written to ``history`` if there
+    is one; ``strategy`` learns what becomes of the moves that it chose.
+    """
+
+    printed: PrintedLog
+    metrics: AttachMetrics
+    overviews: AttachOverviews
+    strategy: Strategy
+    history: AttachHistory | None
+    _trouble: str = ""
+
+    def round(self, seen: Observation, held: str) -> None:
+        """Report one observation of the cluster."""
+        self.overviews.round(seen, held)
+        show_window(self.metrics, seen, held)
+        if self.history is not None:
+            self.history.round(seen, held)
+        self.printed.round(seen, held)
+        trouble = "" if self.history is None else self.history.sink.trouble
+        if trouble and not self._trouble:
+            self.event(f"history is not written: {trouble}")
+        self._trouble = trouble
+
+    def task(self, task: BundleTask, why: str) -> None:
+        """Report a task in a new state."""
+        self.strategy.task(task)
+        self.overviews.task(task)
+        if task.state.ended:
+            self.metrics.tasks.labels(task.state.value).inc()
+        if self.history is not None:
+            self.history.task(task)
+        self.printed.task(task, why)
+
+    def event(self, what: str) -> None:
+        """Report any other event."""
+        self.printed.event(what)
+
+
+def _window(seen: Observation, cost: Cost, *, traffic: bool = False) -> dict[str, Any]:
+    return document(seen, requests=cost.requests, answer_bytes=cost.answer_bytes, traffic=traffic)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    click.echo(json.dumps(content, allow_nan=False))
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).isoformat(timespec="milliseconds")
