@@ -9,14 +9,13 @@ else divides in 64 bits.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
 from loadmanager.core.load import LoadReport, ResourceUsage
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 FloatArray = NDArray[np.float64]
 
@@ -27,11 +26,11 @@ CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 
 _SCORED: Final = [CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT]
 
-Weight = Annotated[float, Interval(ge=0.0, le=1000.0)]
+_WEIGHT: Final = (0.0, 1000.0)
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceWeights:
+class ResourceWeights(Settings):
     """How much each resource's percentage counts before the largest is taken.
 
     Heap memory never counts in Pulsar's modular scores, whatever its weight: a heap
@@ -41,53 +40,44 @@ class ResourceWeights:
     ``like_java`` computes with Pulsar's accidents; the planner's mode sets it.
     """
 
-    cpu: Annotated[
-        Weight,
-        Doc(
-            "Weight of CPU in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerCPUResourceWeight",
-        ),
-    ] = 1.0
-    memory: Annotated[
-        Weight,
-        Doc(
-            "Weight of heap memory, read by TransferShedder alone; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerMemoryResourceWeight",
-        ),
-    ] = 0.0
-    direct_memory: Annotated[
-        Weight,
-        Doc(
-            "Weight of direct memory in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerDirectMemoryResourceWeight",
-        ),
-    ] = 0.0
-    bandwidth_in: Annotated[
-        Weight,
-        Doc(
-            "Weight of inbound network use in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerBandwidthInResourceWeight",
-            pulsar_alias="loadBalancerBandwithInResourceWeight",
-        ),
-    ] = 1.0
-    bandwidth_out: Annotated[
-        Weight,
-        Doc(
-            "Weight of outbound network use in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerBandwidthOutResourceWeight",
-            pulsar_alias="loadBalancerBandwithOutResourceWeight",
-        ),
-    ] = 1.0
+    cpu: float = setting(
+        "Weight of CPU in a broker's score; 0 leaves it out.",
+        "multiplier",
+        "loadBalancerCPUResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+    )
+    memory: float = setting(
+        "Weight of heap memory, read by TransferShedder alone; 0 leaves it out.",
+        "multiplier",
+        "loadBalancerMemoryResourceWeight",
+        default=0.0,
+        within=_WEIGHT,
+    )
+    direct_memory: float = setting(
+        "Weight of direct memory in a broker's score; 0 leaves it out.",
+        "multiplier",
+        "loadBalancerDirectMemoryResourceWeight",
+        default=0.0,
+        within=_WEIGHT,
+    )
+    bandwidth_in: float = setting(
+        "Weight of inbound network use in a broker's score; 0 leaves it out.",
+        "multiplier",
+        "loadBalancerBandwidthInResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+        pulsar_alias="loadBalancerBandwithInResourceWeight",
+    )
+    bandwidth_out: float = setting(
+        "Weight of outbound network use in a broker's score; 0 leaves it out.",
+        "multiplier",
+        "loadBalancerBandwidthOutResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+        pulsar_alias="loadBalancerBandwithOutResourceWeight",
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse weights outside their range."""
-        check(self)
 
     def as_array(self) -> FloatArray:
         """Return the weights in the order of `RESOURCES`."""

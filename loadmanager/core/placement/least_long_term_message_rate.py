@@ -1,10 +1,8 @@
 """LeastLongTermMessageRate: the broker with the fewest messages per second over time."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
@@ -12,11 +10,11 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastLongTermMessageRate:
+class LeastLongTermMessageRate(Settings):
     """Prefer the least long-term message rate, bundles under way included.
 
     A broker above ``overloaded`` scores infinity and is taken only if all are. Bundles
@@ -25,21 +23,15 @@ class LeastLongTermMessageRate:
     one at 100, which then stands at 120, and the second to the other.
     """
 
-    overloaded: Annotated[
-        float,
-        Interval(ge=0.0, le=10.0),
-        Doc(
-            "Above this usage a broker takes no bundle while another is below.",
-            "fraction",
-            "loadBalancerBrokerOverloadedThresholdPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.85
+    overloaded: float = setting(
+        "Above this usage a broker takes no bundle while another is below.",
+        "fraction",
+        "loadBalancerBrokerOverloadedThresholdPercentage",
+        default=0.85,
+        within=(0.0, 10.0),
+        pulsar_divisor=100.0,
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def scores(self, view: ClusterView, candidates: Indices) -> FloatArray:
         """Return messages per second of each candidate, infinity where it is overloaded."""

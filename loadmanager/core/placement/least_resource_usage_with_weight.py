@@ -6,10 +6,8 @@ the extensible one's reads the average the load data brings along.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
@@ -18,22 +16,22 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
-Difference = Annotated[
-    float,
-    Interval(ge=0.0, le=1.0),
-    Doc(
+
+def _difference() -> float:
+    return setting(
         "How far below the mean usage a broker must be to be among the best.",
         "fraction",
         "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
+        default=0.10,
+        within=(0.0, 1.0),
         pulsar_divisor=100.0,
-    ),
-]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastResourceUsageWithWeight:
+class LeastResourceUsageWithWeight(Settings):
     """Prefer any candidate at least ``difference`` below the candidates' mean usage.
 
     Of brokers at 0.1, 0.3 and 0.8 the mean is 0.4, and the first two are best. If none
@@ -47,22 +45,16 @@ class LeastResourceUsageWithWeight:
     counts is then not a time, but a number of placements.
     """
 
-    difference: Difference = 0.10
-    history: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How much of a broker's running usage the past keeps each round.",
-            "fraction",
-            "loadBalancerHistoryResourcePercentage",
-        ),
-    ] = 0.9
+    difference: float = _difference()
+    history: float = setting(
+        "How much of a broker's running usage the past keeps each round.",
+        "fraction",
+        "loadBalancerHistoryResourcePercentage",
+        default=0.9,
+        within=(0.0, 1.0),
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory with a step of every broker's running usage."""
@@ -95,18 +87,14 @@ class LeastResourceUsageWithWeight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastAverageUsage:
+class LeastAverageUsage(Settings):
     """The extensible load manager's form: reads the average that comes with the load data.
 
     Candidates without load data count neither in the mean nor as best; but if there is
     no best, any candidate may be taken, they included.
     """
 
-    difference: Difference = 0.10
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
+    difference: float = _difference()
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory

@@ -2,26 +2,25 @@
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import largest_first
 
-_Points = Annotated[float, Interval(ge=0.0, le=1000.0)]
-_Hits = Annotated[int, Interval(ge=0, le=1_000_000)]
+_POINTS: Final = (0.0, 1000.0)
+_HITS: Final = (0, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AvgShedder:
+class AvgShedder(Settings):
     """Pair the brokers by load, fullest with emptiest, and even each pair out in part.
 
     Scores are points: 100 is full. A pair whose difference has reached
@@ -41,64 +40,58 @@ class AvgShedder:
     says that it will not. The planner refuses the last in safe mode.
     """
 
-    low_threshold_points: Annotated[
-        _Points,
-        Doc(
-            "Difference of a pair that counts towards ``low_hits``.",
-            "points",
-            "loadBalancerAvgShedderLowThreshold",
-        ),
-    ] = 15.0
-    high_threshold_points: Annotated[
-        _Points,
-        Doc(
-            "Difference of a pair that counts towards ``high_hits``.",
-            "points",
-            "loadBalancerAvgShedderHighThreshold",
-        ),
-    ] = 40.0
-    low_hits: Annotated[
-        _Hits,
-        Doc(
-            "Rounds above the low threshold before a pair moves anything.",
-            "rounds",
-            "loadBalancerAvgShedderHitCountLowThreshold",
-        ),
-    ] = 8
-    high_hits: Annotated[
-        _Hits,
-        Doc(
-            "Rounds above the high threshold before a pair moves anything.",
-            "rounds",
-            "loadBalancerAvgShedderHitCountHighThreshold",
-        ),
-    ] = 2
-    max_share: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "The share of a pair's difference that moves in one round; 0.5 evens it out. "
-            "Pulsar's default was 0.2 before version 5.0.",
-            "fraction",
-            "maxUnloadPercentage",
-        ),
-    ] = 0.5
-    min_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc("No move by message rate for this or less.", "messages/s", "minUnloadMessage"),
-    ] = 1000
-    min_bytes_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc("No move by throughput for this or less.", "bytes/s", "minUnloadMessageThroughput"),
-    ] = 1048576
+    low_threshold_points: float = setting(
+        "Difference of a pair that counts towards ``low_hits``.",
+        "points",
+        "loadBalancerAvgShedderLowThreshold",
+        default=15.0,
+        within=_POINTS,
+    )
+    high_threshold_points: float = setting(
+        "Difference of a pair that counts towards ``high_hits``.",
+        "points",
+        "loadBalancerAvgShedderHighThreshold",
+        default=40.0,
+        within=_POINTS,
+    )
+    low_hits: int = setting(
+        "Rounds above the low threshold before a pair moves anything.",
+        "rounds",
+        "loadBalancerAvgShedderHitCountLowThreshold",
+        default=8,
+        within=_HITS,
+    )
+    high_hits: int = setting(
+        "Rounds above the high threshold before a pair moves anything.",
+        "rounds",
+        "loadBalancerAvgShedderHitCountHighThreshold",
+        default=2,
+        within=_HITS,
+    )
+    max_share: float = setting(
+        "The share of a pair's difference that moves in one round; 0.5 evens it out. "
+        "Pulsar's default was 0.2 before version 5.0.",
+        "fraction",
+        "maxUnloadPercentage",
+        default=0.5,
+        within=(0.0, 1.0),
+    )
+    min_msgs_per_s: int = setting(
+        "No move by message rate for this or less.",
+        "messages/s",
+        "minUnloadMessage",
+        default=1000,
+        within=(0, 2**31 - 1),
+    )
+    min_bytes_per_s: int = setting(
+        "No move by throughput for this or less.",
+        "bytes/s",
+        "minUnloadMessageThroughput",
+        default=1048576,
+        within=(0, 2**31 - 1),
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def scores(self, view: ClusterView) -> FloatArray:
         """Return the score of each broker in points."""

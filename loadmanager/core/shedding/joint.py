@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 
 
@@ -41,7 +41,7 @@ It is for an imbalance that is new; `Ages` has what an older one costs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointShedder:
+class JointShedder(Settings):
     """Choose moves and their targets together, by what they gain for what they interrupt.
 
     It learns from load reports what messages, bytes, topics and connections cost of each
@@ -55,26 +55,18 @@ class JointShedder:
     It is its own placement, and refuses another beside it.
     """
 
-    move_price: Annotated[
-        MovePrice,
-        Doc(
-            "How dear a move is. quiet: only what stands out is moved. even: brokers are kept "
-            "closer together, by more moves."
-        ),
-    ] = MovePrice.NORMAL
-    heap: Annotated[
-        bool,
-        Doc(
-            "Whether heap memory counts, in spite of its weight, while traffic makes most of it "
-            "and it can be predicted: a collector's saw-tooth cannot."
-        ),
-    ] = True
+    move_price: MovePrice = setting(
+        "How dear a move is. quiet: only what stands out is moved. even: brokers are kept "
+        "closer together, by more moves.",
+        default=MovePrice.NORMAL,
+    )
+    heap: bool = setting(
+        "Whether heap memory counts, in spite of its weight, while traffic makes most of it "
+        "and it can be predicted: a collector's saw-tooth cannot.",
+        default=True,
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     published: PublishedCosts | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def beginning_with(self, document: CostDocument | None) -> "JointShedder":
         """Return the strategy that begins with the costs that are published, if any."""

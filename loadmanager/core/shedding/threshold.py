@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import offers_of
 
@@ -21,7 +20,7 @@ _EXTRA: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdShedder:
+class ThresholdShedder(Settings):
     """Offer bundles of every broker at least ``threshold`` above the mean usage.
 
     Usage is a running one: of the past ``history`` counts. A broker with usage u
@@ -37,49 +36,37 @@ class ThresholdShedder:
     usage into the history a second time in the same round.
     """
 
-    threshold: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How far above the mean usage a broker sheds. Lower settles closer and moves more.",
-            "fraction",
-            "loadBalancerBrokerThresholdShedderPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.10
-    history: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How much of a broker's running usage the past keeps each round. "
-            "Higher reacts later and to less noise.",
-            "fraction",
-            "loadBalancerHistoryResourcePercentage",
-        ),
-    ] = 0.9
-    min_bytes_per_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e15),
-        Doc(
-            "A broker that would have to shed less than this is left alone.",
-            "bytes/s",
-            "loadBalancerBundleUnloadMinThroughputThreshold",
-            pulsar_divisor=1.0 / 1048576.0,
-        ),
-    ] = 10 * 1048576.0
-    lower_boundary: Annotated[
-        bool,
-        Doc(
-            "Also shed from the busiest broker when one is far below the mean.",
-            pulsar_key="lowerBoundarySheddingEnabled",
-        ),
-    ] = False
+    threshold: float = setting(
+        "How far above the mean usage a broker sheds. Lower settles closer and moves more.",
+        "fraction",
+        "loadBalancerBrokerThresholdShedderPercentage",
+        default=0.10,
+        within=(0.0, 1.0),
+        pulsar_divisor=100.0,
+    )
+    history: float = setting(
+        "How much of a broker's running usage the past keeps each round. "
+        "Higher reacts later and to less noise.",
+        "fraction",
+        "loadBalancerHistoryResourcePercentage",
+        default=0.9,
+        within=(0.0, 1.0),
+    )
+    min_bytes_per_s: float = setting(
+        "A broker that would have to shed less than this is left alone.",
+        "bytes/s",
+        "loadBalancerBundleUnloadMinThroughputThreshold",
+        default=10 * 1048576.0,
+        within=(0.0, 1e15),
+        pulsar_divisor=1.0 / 1048576.0,
+    )
+    lower_boundary: bool = setting(
+        "Also shed from the busiest broker when one is far below the mean.",
+        default=False,
+        pulsar_key="lowerBoundarySheddingEnabled",
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""

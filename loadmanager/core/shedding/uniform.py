@@ -2,16 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import largest_first
 
@@ -20,7 +19,7 @@ _NEARLY_ZERO: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformLoadShedder:
+class UniformLoadShedder(Settings):
     """Offer bundles of the busiest broker when it is too far ahead of the idlest.
 
     Message rate is looked at first: with 3000 and 1000 messages/s the busiest is 200
@@ -34,54 +33,50 @@ class UniformLoadShedder:
     `idle-bundles` sheds every bundle without traffic, because nothing fits any need.
     """
 
-    rate_difference_percent: Annotated[
-        float,
-        Interval(ge=-1.0, le=1e9),
-        Doc(
-            "How far, in percent of the least message rate, the busiest may lead; "
-            "0 or less ignores message rates.",
-            "percent",
-            "loadBalancerMsgRateDifferenceShedderThreshold",
-        ),
-    ] = 50.0
-    throughput_ratio: Annotated[
-        float,
-        Interval(ge=-1.0, le=1e9),
-        Doc(
-            "How many times the least throughput the most may be; 0 or less ignores it.",
-            "ratio",
-            "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
-        ),
-    ] = 4.0
-    max_share: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc("The share of the lead that moves in one round.", "fraction", "maxUnloadPercentage"),
-    ] = 0.2
-    max_bundles: Annotated[
-        int,
-        Interval(ge=-1, le=1_000_000),
-        Doc(
-            "Most bundles in one round; -1 for no limit.",
-            "bundles",
-            "maxUnloadBundleNumPerShedding",
-        ),
-    ] = -1
-    min_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=_INT_MAX),
-        Doc("Less than this is not worth a move.", "messages/s", "minUnloadMessage"),
-    ] = 1000
-    min_bytes_per_s: Annotated[
-        int,
-        Interval(ge=0, le=_INT_MAX),
-        Doc("Less than this is not worth a move.", "bytes/s", "minUnloadMessageThroughput"),
-    ] = 1048576
+    rate_difference_percent: float = setting(
+        "How far, in percent of the least message rate, the busiest may lead; "
+        "0 or less ignores message rates.",
+        "percent",
+        "loadBalancerMsgRateDifferenceShedderThreshold",
+        default=50.0,
+        within=(-1.0, 1e9),
+    )
+    throughput_ratio: float = setting(
+        "How many times the least throughput the most may be; 0 or less ignores it.",
+        "ratio",
+        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
+        default=4.0,
+        within=(-1.0, 1e9),
+    )
+    max_share: float = setting(
+        "The share of the lead that moves in one round.",
+        "fraction",
+        "maxUnloadPercentage",
+        default=0.2,
+        within=(0.0, 1.0),
+    )
+    max_bundles: int = setting(
+        "Most bundles in one round; -1 for no limit.",
+        "bundles",
+        "maxUnloadBundleNumPerShedding",
+        default=-1,
+        within=(-1, 1_000_000),
+    )
+    min_msgs_per_s: int = setting(
+        "Less than this is not worth a move.",
+        "messages/s",
+        "minUnloadMessage",
+        default=1000,
+        within=(0, _INT_MAX),
+    )
+    min_bytes_per_s: int = setting(
+        "Less than this is not worth a move.",
+        "bytes/s",
+        "minUnloadMessageThroughput",
+        default=1048576,
+        within=(0, _INT_MAX),
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""
