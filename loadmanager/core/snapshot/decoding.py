@@ -1,6 +1,5 @@
 """Decodes snapshots from JSON: every error names its place and the expected content."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -9,7 +8,7 @@ from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.fields import Fields
+from loadmanager.core.fields import Fields, parse_snapshot
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -26,8 +25,7 @@ from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import VERSION
-from loadmanager.core.snapshot.parsing import SHOWN, parsed
-from loadmanager.core.wire.policies import failure_domain_from, isolation_from
+from loadmanager.core.wire.policies import bounds_from, failure_domain_from, isolation_from
 from loadmanager.core.wire.reports import report_from
 from loadmanager.core.wire.shared_forms import rates_from
 
@@ -57,7 +55,7 @@ _NAMES: Final = (
 _REGISTERED: Final = "brokerVersion"
 """A field of registrations that load reports do not have."""
 
-_BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
+_SHOWN: Final = 80
 
 
 def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapshot:
@@ -73,7 +71,7 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     Raises:
         MalformedContent: the first fault, with its place and the expected content.
     """
-    found = parsed(where, data)
+    found = parse_snapshot(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
     if plain and all(isinstance(one, dict) and _REGISTERED in one for one in found.values()):
         raise MalformedContent(
@@ -187,7 +185,7 @@ class _Reading:
             try:
                 bundles.append(parse_bundle(text))
             except InvalidName as problem:
-                what = f"{name}[{position}] = {ascii(text)[:SHOWN]}"
+                what = f"{name}[{position}] = {ascii(text)[:_SHOWN]}"
                 self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
 
@@ -252,11 +250,8 @@ def _domain(entry: Fields, _name: str, place: str) -> tuple[BrokerId, ...]:
 
 
 def _boundaries(entry: Fields, namespace: Namespace, place: str) -> Boundaries:
-    texts = entry.texts(place)
-    if not all(_BOUND.fullmatch(text) for text in texts):
-        entry.refuse(place, "bounds written 0x and eight hexadecimal digits")
     try:
-        return Boundaries(namespace, tuple(int(text, 16) for text in texts))
+        return Boundaries(namespace, bounds_from(entry, place))
     except InvalidName as problem:
         entry.refuse(place, f"{problem.expected}, without a gap")
 
