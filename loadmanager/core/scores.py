@@ -81,9 +81,7 @@ class ResourceWeights(Settings):
 
     def as_array(self) -> FloatArray:
         """Return the weights in the order of `RESOURCES`."""
-        return np.array(
-            [self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out]
-        )
+        return np.array([getattr(self, name) for name in RESOURCES])
 
 
 def percent_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
@@ -141,21 +139,11 @@ def _fraction(usage: FloatArray, limit: FloatArray) -> FloatArray:
         return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
 
-def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:
-    """Return usages and limits as two lists, both 0 for an unknown resource."""
+def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
+    """Return the usages and limits of one report, in the order of `RESOURCES`; 0 if unknown."""
+    resources: list[ResourceUsage | None] = [getattr(report, name) for name in RESOURCES]
     usages = [0.0 if item is None else item.usage for item in resources]
     return usages, [0.0 if item is None else item.limit for item in resources]
-
-
-def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
-    """Return the usages and limits of one report, in the order of `RESOURCES`."""
-    return usage_rows(
-        report.cpu,
-        report.memory,
-        report.direct_memory,
-        report.bandwidth_in,
-        report.bandwidth_out,
-    )
 
 
 def report_variance(report: LoadReport) -> list[float]:

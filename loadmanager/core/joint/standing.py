@@ -9,7 +9,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.level import water_level
-from loadmanager.core.joint.served import RATES, fractions, owners, served_by, served_in
+from loadmanager.core.joint.served import fractions, owners, served_by, served_in
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -244,16 +244,3 @@ def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
     """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
     columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in cost.T]
     return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))
-
-
-__all__ = [
-    "EVEN",
-    "QUIET",
-    "RATES",
-    "RATES_ALONE",
-    "URGENT",
-    "Standing",
-    "predicted_rates",
-    "shares",
-    "standing",
-]
