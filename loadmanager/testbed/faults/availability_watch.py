@@ -170,7 +170,7 @@ class AvailabilityWatch:
         self._wanted.difference_update(bundles)
 
 
-def anybody_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
+def any_broker_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
     """Return whether one broker could take a bundle now."""
     return any(
         is_healthy(agent) and znodes.draining(agent.host.name) not in nodes for agent in agents

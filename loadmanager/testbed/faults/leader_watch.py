@@ -57,7 +57,7 @@ class LeaderWatch:
             self.report(Invariant.SOMEBODY_LEADS, znodes.LEADER, seen)
 
 
-def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
+def any_sidecar_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
     """Return whether the holder of the election node is at work as the leader."""
     node = nodes.get(znodes.LEADER)
     if node is None:
@@ -71,7 +71,7 @@ def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
     )
 
 
-def anybody_healthy(agents: Iterable[Agent]) -> bool:
+def any_sidecar_healthy(agents: Iterable[Agent]) -> bool:
     """Return whether one sidecar could lead now: well, in touch, and its broker with it."""
     return any(is_healthy(agent) for agent in agents)
 

@@ -17,7 +17,7 @@ from loadmanager.testbed.faults.answers_watch import AnswersWatch
 from loadmanager.testbed.faults.availability_watch import (
     LOOK_EVERY_S,
     AvailabilityWatch,
-    anybody_fit,
+    any_broker_fit,
     served_again_within_s,
     served_when_asked_within_s,
 )
@@ -25,10 +25,10 @@ from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.leader_watch import (
     LeaderWatch,
-    anybody_healthy,
+    any_sidecar_healthy,
+    any_sidecar_leads,
     is_healthy,
     led_within_s,
-    somebody_leads,
 )
 from loadmanager.testbed.faults.orders_watch import OrdersWatch
 from loadmanager.testbed.faults.serving_watch import ServingWatch
@@ -130,10 +130,10 @@ class Monitor:
         self.answers.look_at_touch(cluster.living, now_s)
         living, service = cluster.living, cluster.service
         lag_s = max((agent.coordination.lag_s for agent in living), default=0.0)
-        fit = not service.down and anybody_fit(living, service.nodes)
+        fit = not service.down and any_broker_fit(living, service.nodes)
         self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
-        healthy = not service.down and anybody_healthy(living)
-        led = somebody_leads(living, service.nodes)
+        healthy = not service.down and any_sidecar_healthy(living)
+        led = any_sidecar_leads(living, service.nodes)
         self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
 
     def raise_first(self) -> None:

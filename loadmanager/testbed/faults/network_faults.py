@@ -5,7 +5,7 @@ from typing import Final
 
 from loadmanager.adapters.memory.server import Server
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 from loadmanager.testbed.faults.wires import LossPlace
 
 LONGEST_LAG_S: Final = 2.0
@@ -176,15 +176,15 @@ async def _come_up_after(scene: Scene, lasts_s: float) -> None:
 
 
 NETWORK_FAULTS: Final = (
-    Happening("cut a sidecar off", 2, suspend, harms=True),
-    Happening("swallow a sidecar's messages", 1, swallow, harms=True),
-    Happening("cut all sidecars off", 1, cut_all_off, harms=True),
-    Happening("reconnect all sidecars", 7, reconnect),
-    Happening("delay a session", 1, delay_replies, harms=True),
-    Happening("scatter a session's events", 1, scatter_events, harms=True),
-    Happening("let a server of the ensemble lag", 1, lag_server, harms=True),
-    Happening("depose the ensemble's leader", 1, depose_server, harms=True),
-    Happening("let no message be late", 3, hurry),
-    Happening("lose writes", 3, lose_writes, harms=True),
-    Happening("take the service down", 1, service_outage, harms=True),
+    Action("cut a sidecar off", 2, suspend, harms=True),
+    Action("swallow a sidecar's messages", 1, swallow, harms=True),
+    Action("cut all sidecars off", 1, cut_all_off, harms=True),
+    Action("reconnect all sidecars", 7, reconnect),
+    Action("delay a session", 1, delay_replies, harms=True),
+    Action("scatter a session's events", 1, scatter_events, harms=True),
+    Action("let a server of the ensemble lag", 1, lag_server, harms=True),
+    Action("depose the ensemble's leader", 1, depose_server, harms=True),
+    Action("let no message be late", 3, hurry),
+    Action("lose writes", 3, lose_writes, harms=True),
+    Action("take the service down", 1, service_outage, harms=True),
 )

@@ -9,7 +9,7 @@ from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import order
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
 MOST_BUNDLES: Final = 8
@@ -112,12 +112,12 @@ def _is_marked(scene: Scene, broker: str) -> bool:
 
 
 OPERATIONS: Final = (
-    Happening("move a bundle", 8, move_bundle),
-    Happening("split a bundle", 2, split_bundle),
-    Happening("merge bundles", 2, merge_bundles),
-    Happening("unload", 2, unload_bundle),
-    Happening("mark a broker draining", 1, mark_draining),
-    Happening("remove drain marks", 2, unmark_draining),
-    Happening("create a namespace", 3, create_namespace),
-    Happening("delete a namespace", 1, delete_namespace),
+    Action("move a bundle", 8, move_bundle),
+    Action("split a bundle", 2, split_bundle),
+    Action("merge bundles", 2, merge_bundles),
+    Action("unload", 2, unload_bundle),
+    Action("mark a broker draining", 1, mark_draining),
+    Action("remove drain marks", 2, unmark_draining),
+    Action("create a namespace", 3, create_namespace),
+    Action("delete a namespace", 1, delete_namespace),
 )

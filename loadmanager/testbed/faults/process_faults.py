@@ -6,7 +6,7 @@ from typing import Final
 from loadmanager.core.bounds import COUNT, DAY_MS, MINUTE_MS, MOST_INT64, RATE, WINDOW_S
 from loadmanager.ports import BrokerError
 from loadmanager.testbed.broker.in_process import CommandName, Fault
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 _JUMPS_MS: Final = (
     *(-30 * DAY_MS, -DAY_MS, -MINUTE_MS, -2_000),
@@ -76,14 +76,14 @@ async def jump_wall_clock(scene: Scene) -> str:
 
 
 PROCESS_FAULTS: Final = (
-    Happening("freeze a sidecar", 1, freeze, harms=True),
-    Happening("freeze the leader in a write", 1, freeze_leader, harms=True),
-    Happening("thaw all sidecars", 3, thaw),
-    Happening("kill a sidecar", 1, kill, harms=True),
-    Happening("stop a sidecar", 1, leave, harms=True),
-    Happening("start missing sidecars", 5, start),
-    Happening("start a second sidecar", 1, start_beside, harms=True),
-    Happening("set a wall clock", 1, jump_wall_clock),
+    Action("freeze a sidecar", 1, freeze, harms=True),
+    Action("freeze the leader in a write", 1, freeze_leader, harms=True),
+    Action("thaw all sidecars", 3, thaw),
+    Action("kill a sidecar", 1, kill, harms=True),
+    Action("stop a sidecar", 1, leave, harms=True),
+    Action("start missing sidecars", 5, start),
+    Action("start a second sidecar", 1, start_beside, harms=True),
+    Action("set a wall clock", 1, jump_wall_clock),
 )
 
 
@@ -172,13 +172,13 @@ async def repair_brokers(scene: Scene) -> str:
 
 
 BROKER_FAULTS: Final = (
-    Happening("kill a broker", 1, kill_broker, harms=True),
-    Happening("restart a broker", 1, restart_broker, harms=True),
-    Happening("freeze a broker", 1, freeze_broker, harms=True),
-    Happening("cut a broker off", 1, cut_broker, harms=True),
-    Happening("spoil commands", 2, spoil_commands, harms=True),
-    Happening("exaggerate a broker's figures", 1, exaggerate, harms=True),
-    Happening("let a broker report nonsense", 1, tell_nonsense, harms=True),
-    Happening("claim a broker", 1, claim_broker, harms=True),
-    Happening("repair all brokers", 5, repair_brokers),
+    Action("kill a broker", 1, kill_broker, harms=True),
+    Action("restart a broker", 1, restart_broker, harms=True),
+    Action("freeze a broker", 1, freeze_broker, harms=True),
+    Action("cut a broker off", 1, cut_broker, harms=True),
+    Action("spoil commands", 2, spoil_commands, harms=True),
+    Action("exaggerate a broker's figures", 1, exaggerate, harms=True),
+    Action("let a broker report nonsense", 1, tell_nonsense, harms=True),
+    Action("claim a broker", 1, claim_broker, harms=True),
+    Action("repair all brokers", 5, repair_brokers),
 )

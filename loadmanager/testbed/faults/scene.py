@@ -1,4 +1,4 @@
-"""What the happenings of one run work on."""
+"""What the actions of one run work on."""
 
 import asyncio
 from collections import Counter
@@ -84,7 +84,7 @@ Do = Callable[[Scene], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Action:
     """Something that may happen at a step, as often as its weight compared to others.
 
     ``harms`` says that something is broken by it: the clock of the bound starts over.

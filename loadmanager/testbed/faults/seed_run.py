@@ -5,7 +5,7 @@ Everything random comes from the seed, so two runs of one seed on the same code 
 same, in whatever process. A test that breaks the product on purpose passes ``build``: it
 is given the `Context` of each sidecar as it starts, and returns those to use, for example
 with a coordination that leaves out the check of the epoch, or with a broker control that
-leases for ever. ``config`` changes settings, and ``happenings`` what may happen.
+leases for ever. ``config`` changes settings, and ``actions`` what may happen.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from loadmanager.config import Config
 from loadmanager.testbed.faults.agent import SESSION_S, as_built
 from loadmanager.testbed.faults.clients import Clients
 from loadmanager.testbed.faults.cluster import Cluster, make_config
+from loadmanager.testbed.faults.foreign_writes import FOREIGN_WRITES
 from loadmanager.testbed.faults.monitor import Monitor
 from loadmanager.testbed.faults.network_faults import (
     NETWORK_FAULTS,
@@ -42,8 +43,7 @@ from loadmanager.testbed.faults.process_faults import (
     repair_brokers,
     start,
 )
-from loadmanager.testbed.faults.scene import Happening, Scene
-from loadmanager.testbed.faults.strangers import STRANGERS
+from loadmanager.testbed.faults.scene import Action, Scene
 from loadmanager.testbed.faults.trace import Entry, Trace, listen
 from loadmanager.testbed.faults.violation import Invariant, Violation
 from loadmanager.testbed.faults.virtual_loop import START_S, VirtualTimeError
@@ -58,11 +58,11 @@ _FAILS: Final = 0.5
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
-HAPPENINGS: Final = (
+ACTIONS: Final = (
     *PROCESS_FAULTS,
     *BROKER_FAULTS,
     *NETWORK_FAULTS,
-    *STRANGERS,
+    *FOREIGN_WRITES,
     *OPERATIONS,
 )
 """All that may happen at a step."""
@@ -105,13 +105,13 @@ def run_seed(
     *,
     steps: int = STEPS,
     config: Config | None = None,
-    happenings: Sequence[Happening] = HAPPENINGS,
+    actions: Sequence[Action] = ACTIONS,
     build: Callable[[Context], Context] = as_built,
     kept_lines: int = 400,
 ) -> SeedOutcome:
     """Run one seed to its end, or to the first violation. Raises nothing for what it finds."""
     trace = Trace(kept_lines)
-    one = _SeedRun(seed, steps, happenings, trace)
+    one = _SeedRun(seed, steps, actions, trace)
     began_s = time.monotonic()
     found: Violation | None = None
     try:
@@ -134,12 +134,10 @@ def seeded_config(**sections: Mapping[str, Any]) -> Config:
 class _SeedRun:
     """One run from its first to its last step."""
 
-    def __init__(
-        self, seed: int, steps: int, happenings: Sequence[Happening], trace: Trace
-    ) -> None:
+    def __init__(self, seed: int, steps: int, actions: Sequence[Action], trace: Trace) -> None:
         self._seed = seed
         self._steps = steps
-        self._happenings = happenings
+        self._actions = actions
         self._trace = trace
         self._steps_done = 0
         self._scene: Scene | None = None
@@ -230,15 +228,15 @@ class _SeedRun:
 
     async def _step(self, scene: Scene) -> None:
         """Do one thing, and let some time pass; look at everything after both."""
-        weights = [happening.weight for happening in self._happenings]
-        (happening,) = scene.rng.choices(self._happenings, weights)
-        if happening.harms:
+        weights = [action.weight for action in self._actions]
+        (action,) = scene.rng.choices(self._actions, weights)
+        if action.harms:
             scene.monitor.disturbed()
-        what = await happening.do(scene)
+        what = await action.do(scene)
         self._steps_done += 1
-        self._trace.add("step", f"{self._steps_done} {happening.name}: {what or 'nothing to do'}")
+        self._trace.add("step", f"{self._steps_done} {action.name}: {what or 'nothing to do'}")
         if what:
-            scene.counts[happening.name] += 1
+            scene.counts[action.name] += 1
         scene.monitor.look()
         scene.monitor.raise_first()
         await self._pause(scene)

@@ -6,7 +6,7 @@ from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
 from loadmanager.testbed.checker.serving import share_positions
 from loadmanager.testbed.faults.network_faults import stop_servers
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 _AHEAD: Final = (1000, 2**31, 2**62)
 _MOST_RAISES: Final = 20
@@ -76,9 +76,9 @@ async def restore_ensemble(scene: Scene) -> str:
     return f"zxid {snapshot.zxid}"
 
 
-STRANGERS: Final = (
-    Happening("copy the ensemble's data", 4, copy_ensemble),
-    Happening("restore older data", 1, restore_ensemble, harms=True),
-    Happening("write a stranger's orders", 1, write_orders, harms=True),
-    Happening("raise the epoch", 1, raise_epoch, harms=True),
+FOREIGN_WRITES: Final = (
+    Action("copy the ensemble's data", 4, copy_ensemble),
+    Action("restore older data", 1, restore_ensemble, harms=True),
+    Action("write a stranger's orders", 1, write_orders, harms=True),
+    Action("raise the epoch", 1, raise_epoch, harms=True),
 )
