@@ -268,8 +268,7 @@ def _own_grounds(known: Known, bundle: BundleId) -> list[Ground]:
         found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))
     elif namespace_of(bundle) in settings.excluded_namespaces:
         found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, namespace_of(bundle)))
-    row = view.bundles.row(bundle)
-    if row is None or not view.bundles.known[row]:
+    if view.bundles.measured_row(bundle) is None:
         found.append(Ground(bundle, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"))
     return found
 

@@ -100,25 +100,14 @@ class Filters(Settings):
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def eligible(
-        self, view: ClusterView, bundle: BundleId, domain: Domain = "persistent"
+        self, view: ClusterView, bundle: BundleId | None, domain: Domain = "persistent"
     ) -> Eligibility:
         """Return which brokers may take ``bundle``, which has topics of ``domain``.
 
-        The order is Pulsar's. Unlike in Pulsar, a mandatory rule is never dropped when no broker
-        remains: a bundle that no broker may take stays where it is.
+        None stands for a bundle to which no policy applies. The order is Pulsar's. Unlike in
+        Pulsar, a mandatory rule is never dropped when no broker remains: a bundle that no broker
+        may take stays where it is.
         """
-        return self._eligible(view, bundle, domain)
-
-    def open_to_all(self, view: ClusterView) -> Mask:
-        """Return which brokers may take a persistent bundle to which no policy applies."""
-        return self._eligible(view, None, "persistent").mask
-
-    def tells_apart(self, view: ClusterView) -> bool:
-        """Return whether any rule distinguishes between bundles."""
-        policies = view.policies
-        return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
-
-    def _eligible(self, view: ClusterView, bundle: BundleId | None, domain: Domain) -> Eligibility:
         brokers = view.brokers
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
@@ -133,6 +122,11 @@ class Filters(Settings):
         if self.prefer_later_versions:
             found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
         return found
+
+    def tells_apart(self, view: ClusterView) -> bool:
+        """Return whether any rule distinguishes between bundles."""
+        policies = view.policies
+        return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
 
     def _keep_apart(self, view: ClusterView, bundle: BundleId, found: Eligibility) -> None:
         counts = group_counts(view, bundle)
@@ -172,3 +166,19 @@ class RestrictedTargets:
         name = self.view.bundles.names[bundle]
         moved = Moved.of(self.view.moved).adding(name, self.view.brokers.names[target])
         self.view = replace(self.view, moved=moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a round, for a strategy that chooses targets itself.
+
+    ``gives`` and ``takes`` are the broker rows that may shed or take bundles, ``movable`` the
+    bundle rows that may move, and ``moves`` the maximum number of moves. ``restricted`` is None
+    if no policy distinguishes between bundles.
+    """
+
+    gives: Mask
+    takes: Mask
+    movable: Mask
+    moves: int = 1_000_000
+    restricted: RestrictedTargets | None = None

@@ -120,12 +120,14 @@ def due(
 def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | None:
     if last.bundles.keys() != current.bundles.keys():
         return Due.BUNDLES
-    if _known(last) != _known(current):
+    for name in RESOURCES:
+        before, used = getattr(last, name), getattr(current, name)
         # The first report has no rates yet: otherwise CPU and network would stay unknown until
         # ``max_interval_s``.
-        return Due.USAGE
-    if _usage_changed(last, current, rules.change_points):
-        return Due.USAGE
+        if (before is None) != (used is None):
+            return Due.USAGE
+        if abs(_fraction(used) - _fraction(before)) > rules.change_points:
+            return Due.USAGE
     then, now = last.totals, current.totals
     if _moved(then.msgs_per_s, now.msgs_per_s, rules.change_fraction, rules.floor_msgs_per_s):
         return Due.MSG_RATE
@@ -134,18 +136,8 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
     return None
 
 
-def _known(report: LoadReport) -> frozenset[str]:
-    """Return the resources that were measured."""
-    return frozenset(name for name in RESOURCES if getattr(report, name) is not None)
-
-
-def _usage_changed(last: LoadReport, current: LoadReport, points: float) -> bool:
-    """Return whether any resource changed; each is a fraction of its limit, 0 if unknown."""
-    return any(abs(_fraction(current, name) - _fraction(last, name)) > points for name in RESOURCES)
-
-
-def _fraction(report: LoadReport, resource: str) -> float:
-    used: ResourceUsage | None = getattr(report, resource)
+def _fraction(used: ResourceUsage | None) -> float:
+    """Return usage as a fraction of its limit, 0 if unknown."""
     return (used.fraction or 0.0) if used is not None else 0.0
 
 

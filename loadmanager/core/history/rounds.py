@@ -118,8 +118,7 @@ def move_record(
 
     ``strategies`` are given if they are not the planner's.
     """
-    row = view.bundles.row(move.bundle)
-    known = row is not None and bool(view.bundles.known[row])
+    known = view.bundles.measured_row(move.bundle) is not None
     rates = view.short_rates(move.bundle).tolist() if known else [None] * len(TRAFFIC)
     scores = loads(view, planner.weights)
     shedder, placement = strategies or strategies_of(planner)

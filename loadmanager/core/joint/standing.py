@@ -8,7 +8,6 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.level import water_level
 from loadmanager.core.joint.served import fractions, owners, served_by, served_in
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import (
@@ -208,6 +207,20 @@ def _level(use: _Use, counted: Mask) -> float:
         for row in range(len(use.resources))
     )
     return max(levels, default=0.0)
+
+
+def water_level(background: FloatArray, capacity: FloatArray, total: float) -> float:
+    """Return the level after ``total`` is poured onto the brokers' backgrounds.
+
+    ``background`` is a fraction of ``capacity``; ``total`` is in the unit of ``capacity``. There
+    is at least one broker. A broker whose background is above the level receives nothing.
+    """
+    order = np.argsort(background, kind="stable")
+    floor, width = background[order], capacity[order]
+    levels = (total + np.cumsum(floor * width)) / np.cumsum(width)
+    # The level with the i lowest brokers; valid if it does not reach the next background.
+    reached = levels <= np.append(floor[1:], np.inf)
+    return float(levels[int(np.argmax(reached))])
 
 
 def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:

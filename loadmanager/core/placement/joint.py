@@ -44,9 +44,8 @@ class JointPlacement:
         self, view: ClusterView, rows: Indices, bundle: BundleId, memory: Memory
     ) -> FloatArray | None:
         """Return how much the potential would rise with the bundle on each of ``rows``."""
-        row = view.bundles.row(bundle)
         limit = view.brokers.limit[rows][:, _COUNTED]
-        if memory.joint is None or row is None or not view.bundles.known[row]:
+        if memory.joint is None or view.bundles.measured_row(bundle) is None:
             return None
         use = fractions(view.brokers.usage[rows][:, _COUNTED], limit)
         if use.max() < QUIET or not (limit > 0).all():

@@ -4,14 +4,13 @@ Two forms, as in Pulsar: the modular load manager's keeps a running usage of its
 the extensible one's reads the average the load data brings along.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
@@ -60,7 +59,7 @@ class LeastResourceUsageWithWeight(Settings):
         """Return the memory with a step of every broker's running usage."""
         if self.like_java:
             return memory
-        return _remembering(memory, view.brokers.names, self._next(view, memory))
+        return memory.with_usage(view.brokers.names, self._next(view, memory))
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
@@ -73,17 +72,15 @@ class LeastResourceUsageWithWeight(Settings):
         if self.like_java:  # step-per-placement
             every = view.brokers.names
             names = every if len(candidates) == len(every) else [every[row] for row in candidates]
-            memory = _remembering(memory, names, usage)
+            memory = memory.with_usage(names, usage)
         best = candidates[well_below(usage, float(usage.mean()), self.difference)]
         return Ranking(best if len(best) else candidates, memory)
 
     def _next(self, view: ClusterView, memory: Memory) -> FloatArray:
         """Return the running usage of every broker one step on."""
         scores = view.scores(self.weights)
-        # A broker without a past gives None, which numpy reads as NaN.
-        past = np.array(list(map(memory.usage.get, view.brokers.names)), dtype=np.float64)
-        mixed = past * self.history + (1.0 - self.history) * scores
-        return np.where(np.isnan(past) | _idle(view), scores, mixed)
+        usage = memory.running_usage(view.brokers.names, scores, self.history)
+        return np.where(_idle(view), scores, usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +110,6 @@ class LeastAverageUsage(Settings):
 def well_below(usage: FloatArray, mean: float, difference: float) -> Mask:
     """Return which usages are at least ``difference`` below ``mean``."""
     return usage + difference <= mean
-
-
-def _remembering(memory: Memory, names: Sequence[BrokerId], usage: FloatArray) -> Memory:
-    remembered = {**memory.usage}
-    remembered.update(zip(names, usage.tolist(), strict=True))
-    return replace(memory, usage=remembered)
 
 
 def _idle(view: ClusterView) -> Mask:

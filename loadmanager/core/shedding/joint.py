@@ -9,12 +9,12 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.filters import Limits
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
 from loadmanager.core.joint.prior import published_costs
 from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.joint.weighing import Weigher
-from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting

@@ -1,13 +1,11 @@
 """ThresholdShedder: brokers too far above the mean of the cluster shed the excess."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
@@ -72,27 +70,20 @@ class ThresholdShedder(Settings):
         """Return the offers for one round."""
         names = view.brokers.names
         scores = view.scores(self.weights)
-        usage = self._fold(names, memory.usage, scores)
+        usage = memory.running_usage(names, scores, self.history)
         mean = _mean(usage)
         if mean == 0.0:
             idle = Refusal("", Reason.CLUSTER_IDLE, f"{len(names)} brokers")
-            return Shed((), (idle,), _remember(memory, names, usage))
+            return Shed((), (idle,), memory.with_usage(names, usage))
         offers, refusals = self._above(view, usage, mean)
-        remembered = _remember(memory, names, usage)
+        remembered = memory.with_usage(names, usage)
         if self.lower_boundary and not offers:
             if self.like_java:  # second-step
-                usage = self._fold(names, remembered.usage, scores)
-                remembered = _remember(memory, names, usage)
+                usage = remembered.running_usage(names, scores, self.history)
+                remembered = memory.with_usage(names, usage)
             offers, low_refusals = self._below(view, usage)
             refusals += low_refusals
         return Shed(tuple(offers), tuple(refusals), remembered)
-
-    def _fold(
-        self, names: tuple[BrokerId, ...], past: Mapping[BrokerId, float], scores: FloatArray
-    ) -> FloatArray:
-        former = np.array([past.get(name, np.nan) for name in names], dtype=np.float64)
-        mixed = former * self.history + (1.0 - self.history) * scores
-        return np.where(np.isnan(former), scores, mixed)
 
     def _above(
         self, view: ClusterView, usage: FloatArray, mean: float
@@ -132,7 +123,3 @@ class ThresholdShedder(Settings):
 
 def _mean(usage: FloatArray) -> float:
     return float(usage.mean()) if len(usage) else 0.0
-
-
-def _remember(memory: Memory, names: tuple[BrokerId, ...], usage: FloatArray) -> Memory:
-    return replace(memory, usage={**memory.usage, **dict(zip(names, usage.tolist(), strict=True))})

@@ -45,7 +45,7 @@ class Host:
         self.window: object = None
         """False value of the window of these statistics."""
         self.claimed = False
-        """Whether a foreign client holds the lease: the broker refuses its agent until a restart."""
+        """Whether a foreign client holds the lease: the broker then refuses its agent."""
         self.life = 0
         self.watchers: list[Callable[[Host, Change], None]] = []
         self._drift_fraction = drift_fraction
