@@ -18,7 +18,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.served import served_in
+from loadmanager.core.joint.served import served_in, sums_by_broker
 from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
@@ -253,12 +253,6 @@ def _sizes(
         speed = learned.brokers.of(view.brokers.reported).speed[:, known]
     sizes[~counts] = 0.0
     return sizes, speed
-
-
-def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
-    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
-    return np.stack(columns, axis=1)
 
 
 def _with_moves(view: ClusterView, owner: Indices, moves: Mapping[BundleId, BrokerId]) -> Indices:

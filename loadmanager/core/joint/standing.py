@@ -8,7 +8,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.served import fractions, owners, served_by, served_in
+from loadmanager.core.joint.served import fractions, owners, served_by, served_in, sums_by_broker
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -158,7 +158,7 @@ def _by_usage(
     factor = weights.as_array()[counting]
     cost = served_in(view.bundles, predicted_rates(view, state)) @ learned.unit_costs[counting].T
     unit = factor * figures.speed[:, counting] / limit
-    work = _summed(owner, cost, len(limit))
+    work = sums_by_broker(owner, cost, len(limit))
     background = factor * figures.background[:, counting]
     least = factor * figures.least[:, :, counting].min(axis=0)
     most = factor * figures.most[:, :, counting].max(axis=0)
@@ -184,7 +184,7 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
     cores = columns.limit[:, CPU]
     capacity = cores / cores.mean() if (cores > 0).all() else np.ones(len(cores))
     unit = 1.0 / capacity[:, np.newaxis]
-    work = _summed(owner, cost, len(cores))
+    work = sums_by_broker(owner, cost, len(cores))
     use = work * unit
     return _Use(
         resources=RATES_ALONE,
@@ -251,9 +251,3 @@ def _weights(view: ClusterView, owner: Indices, brokers: int) -> tuple[FloatArra
 
 def _part(amounts: FloatArray, owner: Indices) -> FloatArray:
     return np.asarray(amounts / max(float(amounts[owner >= 0].sum()), 1e-12))
-
-
-def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
-    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in cost.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))

@@ -1,13 +1,14 @@
 """Decodes snapshots from JSON: every error names its place and the expected content."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
-from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, parse_snapshot
 from loadmanager.core.ids import (
     BrokerId,
@@ -99,7 +100,9 @@ class _Reading:
             fields.refuse("version", f"{VERSION}, the version this program reads")
         for name in fields.names():
             if name not in _NAMES:
-                self._fault(MalformedContent(self._where, f"{name} is unknown", _one_of(_NAMES)))
+                with self._tolerated():
+                    what = f"{name} is unknown"
+                    raise MalformedContent(self._where, what, _one_of(_NAMES))
         has_changed = "membershipChangedSecondsAgo" in self._found
         return Snapshot(
             reports=self._reports(),
@@ -107,8 +110,14 @@ class _Reading:
             cluster=fields.text("cluster", ""),
             epoch=fields.count("epoch", bound=EPOCH),
             age_s=self._each("ageSeconds", parse_broker, _age),
-            averages=self._each_if_there("bundles", parse_bundle, _averages),
-            running=self._each_if_there("runningLoad", parse_broker, _running),
+            averages=(
+                self._each("bundles", parse_bundle, _averages) if self._has("bundles") else None
+            ),
+            running=(
+                self._each("runningLoad", parse_broker, _running)
+                if self._has("runningLoad")
+                else None
+            ),
             boundaries=self._each("boundaries", parse_namespace, _boundaries),
             owners=self._each("owners", parse_bundle, _broker),
             in_flight=self._each("inFlight", parse_bundle, _broker),
@@ -127,10 +136,21 @@ class _Reading:
             costs=self._costs(),
         )
 
-    def _fault(self, error: LoadManagerError) -> None:
-        if not self._lenient:
-            raise error
-        self.left_out.append(str(error))
+    @contextmanager
+    def _tolerated(self, place: str = "") -> Iterator[None]:
+        """If lenient, list an error in ``left_out`` instead of raising it.
+
+        ``place`` is that of a name that may be invalid.
+        """
+        try:
+            try:
+                yield
+            except InvalidName as problem:
+                raise MalformedContent(self._where, place, problem.expected) from None
+        except MalformedContent as problem:
+            if not self._lenient:
+                raise
+            self.left_out.append(str(problem))
 
     def _each(
         self,
@@ -146,21 +166,9 @@ class _Reading:
         for key, value in outer.inner(name).values().items():
             place = f'{path}["{key}"]'
             entry = Fields(self._where, {place: value})
-            try:
+            with self._tolerated(place):
                 found[parse(key)] = read(entry, parse(key), place)
-            except InvalidName as problem:
-                self._fault(MalformedContent(self._where, place, problem.expected))
-            except MalformedContent as problem:
-                self._fault(problem)
         return found
-
-    def _each_if_there(
-        self,
-        name: str,
-        parse: Callable[[str], Name],
-        read: Callable[[Fields, Name, str], Value],
-    ) -> dict[Name, Value] | None:
-        return None if self._found.get(name) is None else self._each(name, parse, read)
 
     def _reports(self) -> Mapping[BrokerId, LoadReport]:
         if not self._found.get("brokers"):
@@ -182,11 +190,8 @@ class _Reading:
     def _bundles(self, fields: Fields, name: str) -> tuple[BundleId, ...]:
         bundles = []
         for position, text in enumerate(fields.texts(name)):
-            try:
+            with self._tolerated(f"{name}[{position}] = {ascii(text)[:_SHOWN]}"):
                 bundles.append(parse_bundle(text))
-            except InvalidName as problem:
-                what = f"{name}[{position}] = {ascii(text)[:_SHOWN]}"
-                self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
 
     def _policies(self) -> Policies:
@@ -199,20 +204,18 @@ class _Reading:
         )
 
     def _memory(self) -> RoundMemory:
-        try:
+        with self._tolerated():
             return RoundMemory.from_fields(self._fields.inner("memory"))
-        except MalformedContent as problem:
-            self._fault(problem)
-            return RoundMemory()
+        return RoundMemory()
 
     def _costs(self) -> CostDocument | None:
-        if self._found.get("costModel") is None:
-            return None
-        try:
-            return costs_of(self._fields.inner("costModel"))
-        except MalformedContent as problem:
-            self._fault(problem)
-            return None
+        if self._has("costModel"):
+            with self._tolerated():
+                return costs_of(self._fields.inner("costModel"))
+        return None
+
+    def _has(self, name: str) -> bool:
+        return self._found.get(name) is not None
 
     def _in_force(self) -> InForce:
         settings = self._fields.inner("settings")
@@ -229,16 +232,16 @@ def _age(entry: Fields, _name: str, place: str) -> float:
     return entry.rate(place, bound=DURATION_S)
 
 
+def _text(entry: Fields, _name: str, place: str) -> str:
+    return entry.text(place)
+
+
 def _broker(entry: Fields, _name: str, place: str) -> BrokerId:
     text = entry.text(place)
     try:
         return parse_broker(text)
     except InvalidName as problem:
         entry.refuse(place, f"the owning broker, {problem.expected}")
-
-
-def _text(entry: Fields, _name: str, place: str) -> str:
-    return entry.text(place)
 
 
 def _isolation(entry: Fields, _name: str, place: str) -> IsolationPolicy:
