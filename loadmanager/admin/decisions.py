@@ -252,4 +252,4 @@ def _payback(found: Payback | None) -> PaybackDocument | None:
 
 
 def _takes(code: object) -> str:
-    return REASONS[code].takes if isinstance(code, Reason) else ""
+    return REASONS[code].remedy if isinstance(code, Reason) else ""

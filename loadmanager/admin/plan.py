@@ -65,7 +65,7 @@ class PlannedRefusal(Document):
     @computed_field
     def takes(self) -> str:
         """What it would take to move the subject all the same."""
-        return REASONS[self.reason].takes
+        return REASONS[self.reason].remedy
 
 
 class PlanDocument(Document):
