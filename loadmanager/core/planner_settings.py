@@ -13,11 +13,10 @@ _FRACTION: Final = (0.0, 1.0)
 
 
 class Mode(StrEnum):
-    """How far the planner trusts the strategy.
+    """Whether the planner checks the decisions of the strategy.
 
-    SAFE refuses what would make things worse and keeps to the budgets. PARITY carries
-    out the strategy's decision as Pulsar would, its accidents included; only the gates
-    hold it back.
+    SAFE refuses moves that do not improve the balance, and enforces the budgets. PARITY carries
+    out the decisions as Pulsar does, including its accidents; only the gates apply.
     """
 
     SAFE = "safe"
@@ -26,14 +25,16 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings(Settings):
-    """The planner's mode, gates and budgets. Budgets and ``margin`` hold in SAFE mode."""
+    """The planner's mode, gates and budgets. Budgets and ``margin`` apply in SAFE mode."""
 
     mode: Mode = setting(
-        "safe, or parity: as Pulsar decides, its accidents included.", default=Mode.SAFE
+        "safe, or parity: as Pulsar decides, including its accidents.", default=Mode.SAFE
     )
     observe: bool = setting("Decide and record, but move nothing.", default=False)
     shedding: bool = setting(
-        "Whether bundles are moved at all.", default=True, pulsar_key="loadBalancerSheddingEnabled"
+        "Whether bundles are moved for load.",
+        default=True,
+        pulsar_key="loadBalancerSheddingEnabled",
     )
     excluded_namespaces: frozenset[Namespace] = setting(
         "Namespaces whose bundles are never shed.",
@@ -41,15 +42,15 @@ class PlannerSettings(Settings):
         pulsar_key="loadBalancerSheddingExcludedNamespaces",
     )
     margin: float = setting(
-        "How far the target must stay below where the source was, or the move is refused. "
-        "Higher moves less and never bounces on noise.",
+        "How far the target must stay below the former load of the source, or the move is refused. "
+        "Higher values cause fewer moves, and none because of noise.",
         "fraction",
         default=0.02,
         within=_FRACTION,
     )
     learned_costs: bool = setting(
-        "Whether moves are computed by the published cost model, where there is one and it is "
-        "good enough, instead of by shares of the traffic. Never in parity mode.",
+        "Whether moves are predicted by the published cost model, if there is a good enough one, "
+        "instead of by shares of the traffic. Never in parity mode.",
         default=True,
     )
     moves_per_round: int = setting("Most moves in one round.", "moves", default=50, within=_MOVES)
@@ -98,5 +99,5 @@ class PlannerSettings(Settings):
         within=_FRACTION,
     )
     lost_window_s: float = setting(
-        "How long a lost broker counts as lately lost.", "seconds", default=600.0, within=_SECONDS
+        "How long a lost broker counts as recently lost.", "seconds", default=600.0, within=_SECONDS
     )

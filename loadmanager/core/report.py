@@ -41,13 +41,13 @@ class ReportRules(Settings):
     """How often and on what change a report is published."""
 
     min_interval_s: float = setting(
-        "Shortest time between two reports; forced ones do not wait.",
+        "Shortest time between two reports; forced reports are written at once.",
         "seconds",
         default=5.0,
         within=(0.0, 3600.0),
     )
     max_interval_s: float = setting(
-        "A report this old is written again unchanged, as a sign of life.",
+        "An unchanged report is written again after this time, as a heartbeat.",
         "seconds",
         default=60.0,
         within=(1.0, 86400.0),
@@ -79,8 +79,8 @@ class ReportRules(Settings):
         within=(0.0, 1e12),
     )
     jitter_fraction: float = setting(
-        "By how much of itself max_interval_s is shortened at random, so that agents "
-        "started together do not write together.",
+        "Largest random reduction of max_interval_s, so that agents that were started together "
+        "do not write together.",
         "fraction",
         default=0.2,
         within=(0.0, 0.9),

@@ -31,38 +31,38 @@ _WEIGHT: Final = (0.0, 1000.0)
 
 @dataclass(frozen=True, slots=True)
 class ResourceWeights(Settings):
-    """How much each resource's percentage counts before the largest is taken.
+    """The factors by which the usage of each resource is multiplied before the largest is taken.
 
-    Heap memory never counts in Pulsar's modular scores, whatever its weight: a heap
-    fills and empties as the collector likes. ``memory`` counts only in the
-    exponential average of the extensible load manager.
+    Heap memory never counts in Pulsar's modular scores, whatever its weight, because it depends
+    on the garbage collector. ``memory`` counts only in the exponential average of the extensible
+    load manager.
 
     ``like_java`` computes with Pulsar's accidents; the planner's mode sets it.
     """
 
     cpu: float = setting(
-        "Weight of CPU in a broker's score; 0 leaves it out.",
+        "Weight of CPU in a broker's score; 0 ignores it.",
         "multiplier",
         "loadBalancerCPUResourceWeight",
         default=1.0,
         within=_WEIGHT,
     )
     memory: float = setting(
-        "Weight of heap memory, read by TransferShedder alone; 0 leaves it out.",
+        "Weight of heap memory, used only by TransferShedder; 0 ignores it.",
         "multiplier",
         "loadBalancerMemoryResourceWeight",
         default=0.0,
         within=_WEIGHT,
     )
     direct_memory: float = setting(
-        "Weight of direct memory in a broker's score; 0 leaves it out.",
+        "Weight of direct memory in a broker's score; 0 ignores it.",
         "multiplier",
         "loadBalancerDirectMemoryResourceWeight",
         default=0.0,
         within=_WEIGHT,
     )
     bandwidth_in: float = setting(
-        "Weight of inbound network use in a broker's score; 0 leaves it out.",
+        "Weight of inbound network use in a broker's score; 0 ignores it.",
         "multiplier",
         "loadBalancerBandwidthInResourceWeight",
         default=1.0,
@@ -70,7 +70,7 @@ class ResourceWeights(Settings):
         pulsar_alias="loadBalancerBandwithInResourceWeight",
     )
     bandwidth_out: float = setting(
-        "Weight of outbound network use in a broker's score; 0 leaves it out.",
+        "Weight of outbound network use in a broker's score; 0 ignores it.",
         "multiplier",
         "loadBalancerBandwidthOutResourceWeight",
         default=1.0,

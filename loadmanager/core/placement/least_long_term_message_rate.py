@@ -15,16 +15,16 @@ from loadmanager.core.settings import Settings, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastLongTermMessageRate(Settings):
-    """Prefer the least long-term message rate, bundles under way included.
+    """Prefer the lowest long-term message rate, including bundles under way.
 
-    A broker above ``overloaded`` scores infinity and is taken only if all are. Bundles
-    given to a broker that it has not reported yet count too, so a burst of placements
-    spreads: with brokers at 100 and 110 and two bundles of 20, the first goes to the
-    one at 100, which then stands at 120, and the second to the other.
+    A broker above ``overloaded`` has an infinite score, and is chosen only if all have. Placed
+    bundles that a broker has not reported yet count as well, so that a burst of placements is
+    spread: with brokers at 100 and 110 and two bundles of 20, the first bundle goes to the
+    broker at 100, which then has 120, and the second to the other broker.
     """
 
     overloaded: float = setting(
-        "Above this usage a broker takes no bundle while another is below.",
+        "Above this usage a broker takes no bundle if another is below.",
         "fraction",
         "loadBalancerBrokerOverloadedThresholdPercentage",
         default=0.85,

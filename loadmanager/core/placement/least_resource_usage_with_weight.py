@@ -1,7 +1,7 @@
 """LeastResourceUsageWithWeight: any broker well below the mean usage.
 
-Two forms, as in Pulsar: the modular load manager's keeps a running usage of its own,
-the extensible one's reads the average the load data brings along.
+There are two forms, as in Pulsar: that of the modular load manager keeps its own average usage,
+that of the extensible one uses the average in the load data.
 """
 
 from dataclasses import dataclass, field
@@ -34,19 +34,19 @@ class LeastResourceUsageWithWeight(Settings):
     """Prefer any candidate at least ``difference`` below the candidates' mean usage.
 
     Of brokers at 0.1, 0.3 and 0.8 the mean is 0.4, and the first two are best. If none
-    is that low, all candidates are. Usage is a running one, which takes a step each
-    round; a broker without bundles or without any message starts at 0. Between two
-    rounds the present usage counts as it will in the next step, so that a broker that
-    was just given bundles is seen to have them.
+    is that low, all candidates are. Usage is an exponential average, updated each round; for a
+    broker without bundles or without messages it is the current usage. Between two rounds the
+    average includes the current usage already, so that bundles placed since the last round
+    count.
 
-    Pulsar's accident `step-per-placement`: there the running usage takes its step at
-    every placement, for the candidates of that placement alone. How long the past
-    counts is then not a time, but a number of placements.
+    Pulsar's accident `step-per-placement`: there the average is updated at every placement, for
+    the candidates of that placement only, so that its memory is not a time but a number of
+    placements.
     """
 
     difference: float = _difference()
     history: float = setting(
-        "How much of a broker's running usage the past keeps each round.",
+        "Weight of the past in a broker's average usage at each round.",
         "fraction",
         "loadBalancerHistoryResourcePercentage",
         default=0.9,
@@ -85,10 +85,10 @@ class LeastResourceUsageWithWeight(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastAverageUsage(Settings):
-    """The extensible load manager's form: reads the average that comes with the load data.
+    """Prefer candidates by the average usage in the load data, as the extensible load manager.
 
-    Candidates without load data count neither in the mean nor as best; but if there is
-    no best, any candidate may be taken, they included.
+    Candidates without load data are excluded from the mean and from the best; if there is no
+    best candidate, any candidate may be chosen, including them.
     """
 
     difference: float = _difference()

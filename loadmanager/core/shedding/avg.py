@@ -1,4 +1,4 @@
-"""AvgShedder: the fullest broker gives to the emptiest, the next to the next, and so on."""
+"""AvgShedder: pairs the most loaded broker with the least loaded, and so on inwards."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,23 +21,23 @@ _HITS: Final = (0, 1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvgShedder(Settings):
-    """Pair the brokers by load, fullest with emptiest, and even each pair out in part.
+    """Pair brokers by load, most with least loaded, and reduce the difference of each pair.
 
-    Scores are points: 100 is full. A pair whose difference has reached
+    Scores are in points: 100 is full. A pair whose difference has reached
     ``low_threshold_points`` in ``low_hits`` rounds, or ``high_threshold_points`` in
-    ``high_hits``, moves ``max_share`` of the difference of its traffic, largest bundles
-    that fit first, and each goes to the other broker of the pair. Brokers at 80 and 20
-    with 10,000 and 2,000 messages/s move up to 0.5 times 8,000.
+    ``high_hits``, moves ``max_share`` of the difference of its traffic to the less loaded
+    broker, the largest bundles that fit first. A pair with 10,000 and 2,000 messages/s moves up
+    to 0.5 times 8,000.
 
-    Counters belong to brokers: hits gathered with another partner count too. The plan
-    of where a bundle goes is by name and lasts for one round (Pulsar since July 2026).
+    Counters belong to brokers: hits with another partner count as well. The targets of bundles
+    are planned by bundle name, for one round (as in Pulsar since July 2026).
 
     Pulsar's accidents: `hits-spent` clears a pair's counters before it is known whether
-    any bundle fits, so that the pair waits again for nothing; `own-partner` counts two
-    hits of the broker in the middle, which is paired with itself, where the low
-    threshold is 0; `hits-of-the-gone` keeps the counters of brokers that left for when
-    they come back; `sole-bundle` unloads the only bundle of a broker though its log
-    says that it will not. The planner refuses the last in safe mode.
+    any bundle fits, so that the pair may wait again without a move; `own-partner` counts two
+    hits of the broker in the middle, which is paired with itself, if the low
+    threshold is 0; `hits-of-the-gone` keeps the counters of brokers that left until
+    they return; `sole-bundle` unloads the only bundle of a broker although its log
+    denies it. The planner refuses the last in safe mode.
     """
 
     low_threshold_points: float = setting(

@@ -1,4 +1,4 @@
-"""One pair of brokers in TransferShedder: bundles from the fuller, swaps from the emptier."""
+"""One pair of brokers in TransferShedder: moves off the more loaded one, and swaps."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from loadmanager.core.shedding.transfer import TransferShedder
 
 _SWAP_CEILING: Final = 0.75
-"""After a swap the fuller broker must keep less than this of its throughput."""
+"""After a swap the source must have less than this fraction of its throughput."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Offload:
-    """The moves from ``source`` (the fuller) to ``target``, up to ``limit_bytes_per_s``.
+    """The moves from ``source`` (more loaded) to ``target``, up to ``limit_bytes_per_s``.
 
     Amounts are throughputs, in plus out. ``spare`` runs over the target's heaviest
     bundles once: bundles skipped by one swap are not considered by the next.
 
-    Pulsar's accidents: `swap-gain` counts what a swap brings back only in debug mode,
-    by a statement that stands inside a logging block, so that otherwise too little moves
-    after a swap; `swap-unchecked` takes bundles of the target in a swap that just
+    Pulsar's accidents: `swap-gain` counts the traffic that a swap returns only in debug mode,
+    by a statement inside a logging block, so that otherwise too little moves
+    after a swap; `swap-unchecked` swaps bundles of the target that recently
     moved, are owned by another broker or belong to an excluded namespace.
     """
 

@@ -16,14 +16,14 @@ _EXTRA: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadShedder(Settings):
-    """Offer bundles of every broker that is used to ``overloaded`` or more.
+    """Offer bundles of every broker with a usage of ``overloaded`` or more.
 
     A broker at usage u offers its largest bundles by throughput until they reach its
     throughput times (u - overloaded + 0.05), and at least one. It keeps no memory.
 
-    Pulsar's accident `all-overloaded`: it looks at no other broker, so that where all
-    are overloaded, all shed and pass their bundles around. In safe mode the planner
-    refuses what no other broker is better for.
+    Pulsar's accident `all-overloaded`: it ignores all other brokers, so that if all are
+    overloaded, all shed, and bundles move around without effect. In safe mode the planner
+    refuses a move if no other broker is better.
     """
 
     overloaded: float = setting(

@@ -21,17 +21,17 @@ _EXTRA: Final = 0.05
 class ThresholdShedder(Settings):
     """Offer bundles of every broker at least ``threshold`` above the mean usage.
 
-    Usage is a running one: of the past ``history`` counts. A broker with usage u
-    offers its largest bundles by throughput until they reach its throughput times
+    Usage is an exponential average in which the past has the weight ``history``. A broker with
+    usage u offers its largest bundles by throughput until they reach its throughput times
     (u - mean - threshold + 0.05). With three brokers at 0.9, 0.3 and 0.3 the mean is
     0.5; the first is 0.3 over the threshold of 0.1 and offers 35 percent of its
     throughput.
 
-    With ``lower_boundary`` on and nothing offered, the busiest broker also sheds when
-    another is more than ``threshold`` below the mean.
+    If ``lower_boundary`` is set and nothing was offered, the most loaded broker also sheds if
+    another one is more than ``threshold`` below the mean.
 
-    Pulsar's accident `second-step`: looking at the lower boundary folds the present
-    usage into the history a second time in the same round.
+    Pulsar's accident `second-step`: the check of the lower boundary adds the current usage to
+    the average a second time in the same round.
     """
 
     threshold: float = setting(
@@ -43,7 +43,7 @@ class ThresholdShedder(Settings):
         pulsar_divisor=100.0,
     )
     history: float = setting(
-        "How much of a broker's running usage the past keeps each round. "
+        "Weight of the past in a broker's average usage at each round. "
         "Higher reacts later and to less noise.",
         "fraction",
         "loadBalancerHistoryResourcePercentage",
@@ -51,7 +51,7 @@ class ThresholdShedder(Settings):
         within=(0.0, 1.0),
     )
     min_bytes_per_s: float = setting(
-        "A broker that would have to shed less than this is left alone.",
+        "A broker that would shed less than this sheds nothing.",
         "bytes/s",
         "loadBalancerBundleUnloadMinThroughputThreshold",
         default=10 * 1048576.0,
@@ -59,7 +59,7 @@ class ThresholdShedder(Settings):
         pulsar_divisor=1.0 / 1048576.0,
     )
     lower_boundary: bool = setting(
-        "Also shed from the busiest broker when one is far below the mean.",
+        "Also shed from the most loaded broker if another one is far below the mean.",
         default=False,
         pulsar_key="lowerBoundarySheddingEnabled",
     )

@@ -1,4 +1,4 @@
-"""TransferShedder: the extensible load manager's way, from fullest to emptiest with swaps."""
+"""TransferShedder of the extensible load manager: moves from most to least loaded, with swaps."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,28 +18,28 @@ _LEAST_MULTIPLIER = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferShedder(Settings):
-    """Even out brokers until the standard deviation of their load is ``target_std``.
+    """Reduce the standard deviation of the brokers' load to ``target_std``.
 
-    After more than ``hits`` rounds out of balance in a row, the fullest broker gives
-    half the difference to the emptiest, at most ``brokers_per_round`` pairs a round. A
+    After more than ``hits`` consecutive rounds out of balance, the most loaded broker sheds half
+    of the difference to the least loaded one, in at most ``brokers_per_round`` pairs per round. A
     bundle too large for the rest of that half may be swapped for smaller ones of the
-    other broker. Load is the exponential average the view brings along, and only the
-    heaviest bundles of each broker are looked at.
+    other broker. Load is the exponential average in the view, and only the heaviest bundles of
+    each broker are considered.
 
-    Pulsar's accidents: `stale-pairs` leaves a broker whose load data is too old out of
-    the mean, and yet pairs it with another; `nan-spread` takes the root of a variance
-    that rounding made negative. More stand in `Offload`.
+    Pulsar's accidents: `stale-pairs` excludes a broker whose load data is too old from
+    the mean, but still pairs it with another; `nan-spread` takes the root of a variance
+    that rounding made negative. `Offload` has more.
     """
 
     target_std: float = setting(
-        "Standard deviation of the brokers' load that is good enough.",
+        "Acceptable standard deviation of the brokers' load.",
         "fraction",
         "loadBalancerBrokerLoadTargetStd",
         default=0.25,
         within=(0.0, 10.0),
     )
     hits: int = setting(
-        "Rounds out of balance in a row before the next one moves anything.",
+        "Consecutive rounds out of balance after which the next one moves bundles.",
         "rounds",
         "loadBalancerSheddingConditionHitCountThreshold",
         default=3,
@@ -51,28 +51,28 @@ class TransferShedder(Settings):
         pulsar_key="loadBalancerTransferEnabled",
     )
     brokers_per_round: int = setting(
-        "Most brokers that shed in one round.",
+        "Maximum number of brokers that shed in one round.",
         "brokers",
         "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
         default=3,
         within=(0, 1_000_000),
     )
     shedding_delay_s: float = setting(
-        "A broker that was part of a move must have reported this much later.",
+        "Time after a move until a report of its brokers counts again.",
         "seconds",
         "loadBalanceSheddingDelayInSeconds",
         default=180.0,
         within=(0.0, 1e9),
     )
     load_ttl_s: float = setting(
-        "Load data older than this counts in no average.",
+        "Load data older than this is ignored.",
         "seconds",
         "loadBalancerBrokerLoadDataTTLInSeconds",
         default=1800.0,
         within=(0.0, 1e9),
     )
     overloaded: float = setting(
-        "Usage above which the fullest broker sheds whatever the deviation.",
+        "Usage above which the most loaded broker sheds regardless of the deviation.",
         "fraction",
         "loadBalancerBrokerOverloadedThresholdPercentage",
         default=0.85,
@@ -90,8 +90,8 @@ class TransferShedder(Settings):
         pulsar_key="loadBalancerSheddingExcludedNamespaces",
     )
     count_swapped_back: bool = setting(
-        "In parity mode, count what a swap brings back, as Pulsar does only in its "
-        "debug mode. In safe mode it is counted always.",
+        "In parity mode, count the traffic that a swap returns, as Pulsar does only in its "
+        "debug mode. In safe mode it always counts.",
         default=False,
         pulsar_key="loadBalancerDebugModeEnabled",
     )

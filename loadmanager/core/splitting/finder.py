@@ -18,11 +18,13 @@ _FEWEST_TOPICS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRules(Settings):
-    """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term.
+    """The limits above which a bundle is split.
+
+    Topics and sessions are those of the latest report, traffic is long-term.
 
     Pulsar's accident `wrapped-limit`: the limit on throughput is computed in bytes with
-    32 bits. 2048 MiB/s wrap around to a negative limit that every bundle with two topics
-    exceeds, 4096 to none at all.
+    32 bits. 2048 MiB/s overflow to a negative limit that every bundle with two topics
+    exceeds, 4096 to a limit of zero.
     """
 
     max_topics: int = setting(
@@ -33,7 +35,7 @@ class SplitRules(Settings):
         within=(1, 2**31 - 1),
     )
     max_sessions: int = setting(
-        "Most producers and consumers in a bundle; 0 or less does not look at them.",
+        "Most producers and consumers in a bundle; 0 or less ignores them.",
         "sessions",
         "loadBalancerNamespaceBundleMaxSessions",
         default=1000,
@@ -54,7 +56,7 @@ class SplitRules(Settings):
         within=(0, 2**31 - 1),
     )
     max_bundles: int = setting(
-        "A namespace with this many bundles is cut no further.",
+        "Bundles of a namespace with this many bundles are not split.",
         "bundles",
         "loadBalancerNamespaceMaximumBundles",
         default=128,
