@@ -8,7 +8,7 @@ valid, but the best assignment that they allow may be above it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -53,15 +53,12 @@ class Assignable:
 
     def bound(self, confined: Iterable[Confined] = ()) -> float:
         """Return a lower bound of the largest demand, subject to the ``confined`` bundles."""
-        cost, background, capacity, class_of = (
-            self.cost, self.background, self.capacity, self.class_of,
-        )  # fmt: skip
-        found = lower_bound(cost, background, capacity, class_of, self.present)
+        brokers = (self.background, self.capacity, self.class_of)
+        found = lower_bound(self.cost, *brokers, self.present)
         for one in confined:
-            brokers = one.brokers & self.present
-            if brokers.any() and one.bundles.any():
-                inner = cost[:, one.bundles]
-                found = max(found, lower_bound(inner, background, capacity, class_of, brokers))
+            present = one.brokers & self.present
+            if present.any() and one.bundles.any():
+                found = max(found, lower_bound(self.cost[:, one.bundles], *brokers, present))
         return found
 
     def levels(self) -> FloatArray:
@@ -71,12 +68,11 @@ class Assignable:
     def of_resource(self, resource: int) -> "Assignable":
         """Return the problem restricted to one resource."""
         at = slice(resource, resource + 1)
-        return Assignable(
+        return replace(
+            self,
             cost=self.cost[:, :, at],
             background=self.background[:, at],
             capacity=self.capacity[:, at],
-            class_of=self.class_of,
-            present=self.present,
         )
 
 

@@ -12,6 +12,7 @@ from loadmanager.core.rates import six_digits
 MOST_SAMPLES: Final = 12
 """Number of samples kept: one minute at the default interval of five seconds."""
 
+_RESOURCES: Final = ("cpu", "memory", "bandwidth_in", "bandwidth_out")
 _NO_BUNDLES: Final[AbstractSet[BundleId]] = frozenset()
 
 
@@ -35,10 +36,7 @@ class UsageSamples:
         """Return the last sample, with mean and variance of each resource."""
         return replace(
             self.taken[-1],
-            cpu=_varied([one.cpu for one in self.taken]),
-            memory=_varied([one.memory for one in self.taken]),
-            bandwidth_in=_varied([one.bandwidth_in for one in self.taken]),
-            bandwidth_out=_varied([one.bandwidth_out for one in self.taken]),
+            **{name: _varied([getattr(one, name) for one in self.taken]) for name in _RESOURCES},
         )
 
 

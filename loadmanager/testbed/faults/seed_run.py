@@ -43,7 +43,7 @@ from loadmanager.testbed.faults.process_faults import (
     start,
 )
 from loadmanager.testbed.faults.scene import Action, Scene
-from loadmanager.testbed.faults.trace import Entry, Trace, listen
+from loadmanager.testbed.faults.trace import Trace, listen
 from loadmanager.testbed.faults.violation import Invariant, Violation
 from loadmanager.testbed.faults.virtual_loop import START_S, VirtualTimeError
 from loadmanager.testbed.faults.virtual_time import run
@@ -157,7 +157,7 @@ class _SeedRun:
         monitor = Monitor(cluster, self._trace)
         self._scene = scene = Scene(cluster, monitor, rng)
         self._clients = clients = Clients(scene)
-        listen(self._heard)
+        listen(self._trace.add_entry)
         background: list[asyncio.Task[None]] = []
         try:
             await self._open(scene)
@@ -180,40 +180,35 @@ class _SeedRun:
 
     def outcome(self, real_s: float, found: Violation | None) -> SeedOutcome:
         """Return the outcome."""
-        scene, clients = self._scene, self._clients
-        counted: dict[str, int] = {}
-        longest_s = unled_s = asked_s = 0.0
-        if scene is not None and clients is not None:
-            monitor = scene.monitor
-            longest_s = monitor.availability.longest_s
-            unled_s, asked_s = monitor.leaders.longest_s, monitor.availability.longest_asked_s
-            counted = {
-                "lookups": clients.asked,
-                "answers": monitor.answers.answered,
-                "stale": monitor.answers.stale,
-                "loads": monitor.serving.loads,
-                "orders": monitor.orders.writes,
-                "locks": monitor.orders.locks,
-                "terms": len(scene.cluster.service.epochs),
+        measured: dict[str, Any] = {}
+        if self._scene is not None and self._clients is not None:
+            monitor = self._scene.monitor
+            measured = {
+                "happened": dict(self._scene.counts),
+                "counted": {
+                    "lookups": self._clients.asked,
+                    "answers": monitor.answers.answered,
+                    "stale": monitor.answers.stale,
+                    "loads": monitor.serving.loads,
+                    "orders": monitor.orders.writes,
+                    "locks": monitor.orders.locks,
+                    "terms": len(self._scene.cluster.service.epochs),
+                },
+                "longest_unserved_s": monitor.availability.longest_s,
+                "longest_unled_s": monitor.leaders.longest_s,
+                "longest_asked_s": monitor.availability.longest_asked_s,
             }
+        if found:
+            measured |= {"violation": str(found), "invariant": found.invariant.value}
+            measured["last_lines"] = self._trace.last_lines
         return SeedOutcome(
             seed=self._seed,
             steps=self._steps_done,
             digest=self._trace.digest,
             virtual_s=self.ended_at_s - START_S,
             real_s=real_s,
-            happened=dict(scene.counts) if scene else {},
-            counted=counted,
-            longest_unserved_s=longest_s,
-            longest_unled_s=unled_s,
-            longest_asked_s=asked_s,
-            violation=str(found) if found else "",
-            invariant=found.invariant.value if found else "",
-            last_lines=self._trace.last_lines if found else (),
+            **measured,
         )
-
-    def _heard(self, entry: Entry) -> None:
-        self._trace.add_entry(entry)
 
     async def _open(self, scene: Scene) -> None:
         cluster = scene.cluster
