@@ -1,17 +1,17 @@
-"""A load report in its two forms, with the same names of figures.
+"""Codecs of the two forms of a load report, which use the same names of figures.
 
 Pulsar's ``LocalBrokerData`` is in snapshots and over HTTP. CPU is in percent of one core
 (limit 100 per core), memory in MiB, bandwidth in kbit/s. A resource that could not be
 measured is written with limit 0, which is how Pulsar says that it does not count.
 
-The node ``/loadbalance/loads/{broker}`` has what a broker carries, without its
-registration, as compressed JSON with one column for each figure of the bundles, which are
-named once, grouped by namespace. Rates are written as the report gives them, with six
-digits, so that the leader decides by the same figures that the history has. So a broker
-with 20,000 bundles needs at most two thirds of the megabyte that ZooKeeper accepts.
-Unknown fields are ignored, at the top, in a resource and as further columns. A resource
-may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, of the last samples. A
-change that a reader of this version would misunderstand needs another ``version``.
+The node ``/loadbalance/loads/{broker}`` has the loads without the registration, as compressed
+JSON with one column for each figure of the bundles, whose names are written once, grouped by
+namespace. Rates have the six digits of the report, so that the leader decides on the same
+figures as recorded in history. A broker with 20,000 bundles needs at most two thirds of the
+megabyte that ZooKeeper accepts. Unknown fields are ignored: at the top, in a resource, and as
+further columns. A resource may have the ``mean`` and ``variance`` of the last samples beside
+``usage`` and ``limit``. A change that a reader of this version would misread needs another
+``version``.
 """
 
 from collections.abc import Mapping
