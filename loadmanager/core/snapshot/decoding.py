@@ -80,14 +80,14 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
             "registrations without loads, which brokers of format 2 keep in /loadbalance/loads",
             "a snapshot of the leader (GET /admin/v2/loadmanager/snapshot) or load reports",
         )
-    reading = _Reading(where, {"brokers": found} if plain else found, lenient=lenient)
+    reading = Reading(where, {"brokers": found} if plain else found, lenient=lenient)
     return agreed(where, reading.snapshot(), reading.left_out, lenient=lenient)
 
 
-class _Reading:
-    """The reading of one document."""
+class Reading:
+    """Reads one document; its parts may also be read without the rest."""
 
-    def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool) -> None:
+    def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool = False) -> None:
         self._where = where
         self._found = found
         self._lenient = lenient
@@ -95,6 +95,7 @@ class _Reading:
         self.left_out: list[str] = []
 
     def snapshot(self) -> Snapshot:
+        """Return the whole snapshot."""
         fields = self._fields
         if fields.count("version", VERSION) != VERSION:
             fields.refuse("version", f"{VERSION}, the version this program reads")
@@ -122,8 +123,8 @@ class _Reading:
             owners=self._each("owners", parse_bundle, _broker),
             in_flight=self._each("inFlight", parse_bundle, _broker),
             unowned=self._bundles(fields, "unowned"),
-            policies=self._policies(),
-            memory=self._memory(),
+            policies=self.policies(),
+            memory=self.memory(),
             membership_changed_ago_s=(
                 fields.rate("membershipChangedSecondsAgo", 0.0, DURATION_S) if has_changed else None
             ),
@@ -132,7 +133,7 @@ class _Reading:
                 if "departedSecondsAgo" in self._found
                 else ()
             ),
-            in_force=self._in_force(),
+            in_force=self.in_force(),
             costs=self._costs(),
         )
 
@@ -194,7 +195,8 @@ class _Reading:
                 bundles.append(parse_bundle(text))
         return tuple(dict.fromkeys(bundles))
 
-    def _policies(self) -> Policies:
+    def policies(self) -> Policies:
+        """Return the constraints."""
         domains = self._each("failureDomains", str, _domain, "constraints")
         return Policies(
             isolation=self._each("namespaceIsolationPolicies", str, _isolation, "constraints"),
@@ -203,7 +205,8 @@ class _Reading:
             staying=frozenset(self._bundles(self._fields.inner("constraints"), "staying")),
         )
 
-    def _memory(self) -> RoundMemory:
+    def memory(self) -> RoundMemory:
+        """Return the memory of the strategies."""
         with self._tolerated():
             return RoundMemory.from_fields(self._fields.inner("memory"))
         return RoundMemory()
@@ -217,7 +220,8 @@ class _Reading:
     def _has(self, name: str) -> bool:
         return self._found.get(name) is not None
 
-    def _in_force(self) -> InForce:
+    def in_force(self) -> InForce:
+        """Return the strategies and settings."""
         settings = self._fields.inner("settings")
         return InForce(
             shedder=_choice(settings, "shedder", SHEDDERS),

@@ -57,14 +57,6 @@ class _Touch:
 
 
 @dataclass(slots=True)
-class _Answered:
-    """The last answer of one sidecar for one bundle."""
-
-    token: int
-    at_s: float
-
-
-@dataclass(slots=True)
 class AnswersWatch:
     """Compares each answer with the history of locks and registrations."""
 
@@ -78,7 +70,7 @@ class AnswersWatch:
     stale: int = 0
     """The number of answers that named a broker after it had released or lost the lock."""
     _touch: defaultdict[str, _Touch] = field(default_factory=lambda: defaultdict(_Touch))
-    _tokens: dict[tuple[str, BundleId], _Answered] = field(default_factory=dict)
+    _tokens: dict[tuple[str, BundleId], tuple[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
 
     def node_changed(self, path: str, was: Znode | None, now: Znode | None, at_s: float) -> None:
@@ -140,13 +132,13 @@ class AnswersWatch:
         self._compare_with_last(name, owner, text, at_s)
 
     def _compare_with_last(self, name: str, owner: Owner, answer: str, at_s: float) -> None:
-        last = self._tokens.get((name, owner.bundle))
+        token, then_s = self._tokens.get((name, owner.bundle), (0, at_s))
         # Answers at the same time have no order: lookups that wait together are answered in turn.
-        if last is not None and last.at_s < at_s and last.token > owner.fencing_token:
-            seen = f"{answer} after token {last.token} at {last.at_s:.3f} s"
+        if then_s < at_s and token > owner.fencing_token:
+            seen = f"{answer} after token {token} at {then_s:.3f} s"
             self.report(Invariant.ANSWERS_GO_ON, owner.bundle, seen)
-        if last is None or last.token <= owner.fencing_token:
-            self._tokens[name, owner.bundle] = _Answered(owner.fencing_token, at_s)
+        if token <= owner.fencing_token:
+            self._tokens[name, owner.bundle] = owner.fencing_token, at_s
         # Epoch 0: the sidecar knows no leader.
         if owner.epoch:
             before = self._epochs.get(name, 0)
