@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import HostUsage, ResourceUsage
@@ -34,10 +34,10 @@ class UsageSamples:
 
     def last(self) -> HostUsage:
         """Return the last sample, with mean and variance of each resource."""
-        return replace(
-            self.taken[-1],
-            **{name: _varied([getattr(one, name) for one in self.taken]) for name in _RESOURCES},
-        )
+        varied: dict[str, Any] = {
+            name: _varied([getattr(one, name) for one in self.taken]) for name in _RESOURCES
+        }
+        return replace(self.taken[-1], **varied)
 
 
 def _varied(taken: list[ResourceUsage | None]) -> ResourceUsage | None:
