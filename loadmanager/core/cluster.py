@@ -22,7 +22,6 @@ class UnknownBroker(LoadManagerError, KeyError):
 
     def __init__(self, broker: BrokerId) -> None:
         super().__init__(f"broker {broker} has no load report in this view")
-        self.broker = broker
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Record:
     body: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def record_of(kind: Kind, at_ms: int, source: object = None, **given: Any) -> Record:
+def record_of(kind: Kind, at_ms: int, source: object = None, /, **given: Any) -> Record:
     """Return a record of ``kind``: each field as ``given``, else an attribute of ``source``."""
     names = (one.name for one in kind.fields)
     body = {name: given[name] if name in given else getattr(source, name) for name in names}
@@ -186,27 +186,6 @@ def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: 
     return record_of(SHADOW, at_ms, shadowed, epoch=epoch, round=number, strategy=strategy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
-    """The end of an order; times are on the leader's wall clock, None for never."""
-
-    epoch: int
-    bundle: BundleId
-    source: BrokerId | None
-    target: BrokerId
-    outcome: str
-    ordered_at_ms: int
-    released_at_ms: int | None
-    acquired_at_ms: int | None
-    took_s: float | None
-    pause_s: float | None
-
-
-def hand_over_record(at_ms: int, hand_over: HandOver) -> Record:
-    """Return the record of the end of an order."""
-    return record_of(HAND_OVER, at_ms, hand_over)
-
-
 def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
     """Return the record of a task in its new state, and of its hand-over if it has ended.
 
@@ -225,11 +204,11 @@ def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
         asked_by=task.asked_by.word,
         age_s=now_s - task.proposed_at_s,
     )
-    return [record, *(hand_over_record(at_ms, one) for one in _hand_over(at_ms, task, now_s))]
+    return [record, *_hand_over(at_ms, task, now_s)]
 
 
-def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]:
-    """Yield the hand-over of a task that has ended."""
+def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
+    """Yield the record of the hand-over of a task that has ended."""
     own = task.asked_by is not AskedBy.RECONCILIATION
     if not (task.relocates and own and task.state.ended) or task.ordered_at_s is None:
         return
@@ -241,17 +220,15 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]
 
     done = task.state is TaskState.SERVING and task.ended_at_s is not None
     left = task.last_event is TaskEvent.TERM_ENDED
-    yield HandOver(
-        epoch=task.epoch,
-        bundle=task.bundle,
-        source=task.source,
-        target=task.target,
+    yield record_of(
+        HAND_OVER,
+        at_ms,
+        task,
         outcome="finished" if done else "left" if left else "replaced",
         ordered_at_ms=wall_ms(task.ordered_at_s),
         released_at_ms=None if task.released_at_s is None else wall_ms(task.released_at_s),
         acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
         took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
-        pause_s=task.pause_s,
     )
 
 

@@ -82,7 +82,6 @@ class _Use:
     resources: tuple[str, ...]
     low: FloatArray
     high: FloatArray
-    now: FloatArray
     background: FloatArray
     unit: FloatArray
     cost: FloatArray
@@ -168,7 +167,6 @@ def _by_usage(
         resources=tuple(RESOURCES[row] for row in counting),
         low=np.maximum(lasting + work * unit, 0.0),
         high=np.maximum(most + work * unit, 0.0),
-        now=now,
         background=background,
         unit=unit,
         cost=cost,
@@ -190,7 +188,6 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
         resources=RATES_ALONE,
         low=use,
         high=use,
-        now=use,
         background=np.zeros_like(use),
         unit=unit,
         cost=cost,
