@@ -19,9 +19,9 @@ from loadmanager.admin.optimality import (
 from loadmanager.admin.steering import BalancingState
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.core.candidates import Candidate
-from loadmanager.core.explaining import Decision, Ground
+from loadmanager.core.explaining import Decision
 from loadmanager.core.joint.weighing import Payback, Weighing
-from loadmanager.core.plan import Reason
+from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.ports import Account, LeaderQueries, LedgerWish, TaskWish
@@ -221,9 +221,9 @@ def _task(decision: Decision) -> dict[str, Any] | None:
     return {"number": decision.task, "state": None if state is None else state.value}
 
 
-def _ground_to_json(ground: Ground) -> dict[str, Any]:
+def _ground_to_json(ground: Refusal) -> dict[str, Any]:
     return {
-        "about": ground.about,
+        "about": ground.subject,
         "reason": ground.reason.value,
         "meaning": sentence(ground.reason),
         "takes": _takes(ground.reason),
