@@ -1,7 +1,7 @@
 """The invariants that fault runs check, and their violations."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
 
 
 class Invariant(StrEnum):
@@ -44,8 +44,5 @@ class Violation(AssertionError):
         self.seen = seen
 
 
-class Report(Protocol):
-    """Records a violation; the run ends at its next check."""
-
-    def __call__(self, invariant: Invariant, subject: str, seen: str) -> None:
-        """Report that ``invariant`` is broken at ``subject``."""
+Report = Callable[[Invariant, str, str], None]
+"""Records a violation, given its invariant, subject and observation; the run ends soon after."""
