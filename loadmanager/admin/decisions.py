@@ -17,9 +17,9 @@ from loadmanager.admin.optimality import (
 )
 from loadmanager.admin.tasks import TasksDocument, TasksQuery, tasks_document
 from loadmanager.core.candidates import Candidate
-from loadmanager.core.explaining import Decision, Ground
+from loadmanager.core.explaining import Decision
 from loadmanager.core.joint.weighing import Payback, Weighing
-from loadmanager.core.plan import Reason
+from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.leader.explain import Explainer
@@ -214,9 +214,9 @@ def _task(decision: Decision) -> dict[str, Any] | None:
     return {"number": decision.task, "state": None if state is None else state.value}
 
 
-def _ground_to_json(ground: Ground) -> dict[str, Any]:
+def _ground_to_json(ground: Refusal) -> dict[str, Any]:
     return {
-        "about": ground.about,
+        "about": ground.subject,
         "reason": ground.reason.value,
         "meaning": sentence(ground.reason),
         "takes": _takes(ground.reason),
@@ -245,4 +245,4 @@ def _payback(found: Payback | None) -> PaybackDocument | None:
 
 
 def _takes(code: object) -> str:
-    return REASONS[code].takes if isinstance(code, Reason) else ""
+    return REASONS[code].remedy if isinstance(code, Reason) else ""

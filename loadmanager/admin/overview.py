@@ -144,7 +144,7 @@ def _refusal(one: RefusalCount) -> RefusalDocument:
         reason=one.reason.value,
         count=one.count,
         meaning=sentence(one.reason),
-        takes=REASONS[one.reason].takes,
+        takes=REASONS[one.reason].remedy,
         subject=one.subject,
         detail=one.detail,
     )

@@ -63,7 +63,7 @@ class PlannedRefusal(Document):
     @computed_field
     def takes(self) -> str:
         """What would have to change for the subject to be moved."""
-        return REASONS[self.reason].takes
+        return REASONS[self.reason].remedy
 
 
 class PlanDocument(Document):

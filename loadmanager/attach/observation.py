@@ -135,7 +135,7 @@ class Observation:
 def refusal_text(refusal: Refusal) -> str:
     """Return a refusal as text."""
     detail = f" ({refusal.detail})" if refusal.detail else ""
-    return f"{REASONS[refusal.reason].says.removesuffix('.')}{detail}"
+    return f"{REASONS[refusal.reason].meaning.removesuffix('.')}{detail}"
 
 
 def observe(

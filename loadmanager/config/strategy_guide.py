@@ -108,7 +108,7 @@ def strategy_guide(chapters: str = "") -> str:
         "",
         *_rows(
             ("reason", "what it says", "what it would take"),
-            ((f"`{reason.value}`", one.says, one.takes) for reason, one in REASONS.items()),
+            ((f"`{reason.value}`", one.meaning, one.remedy) for reason, one in REASONS.items()),
         ),
     ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
-from loadmanager.core.policies import DEFAULT_DOMAIN, IsolationPolicy, hosts_matching
+from loadmanager.core.policies import DEFAULT_DOMAIN, IsolationPolicy, hosts_matching, open_to
 from loadmanager.core.scores import ResourceWeights
 
 Counts = NDArray[np.int64]
@@ -23,10 +23,7 @@ def isolated(view: ClusterView, namespace: Namespace, weights: ResourceWeights) 
     names, policies = view.brokers.names, view.policies
     policy = policies.governing(namespace)
     if policy is None:
-        kept = np.zeros(len(names), dtype=np.bool_)
-        for other in policies.isolation.values():
-            kept |= hosts_matching(other.primary, names)
-        return kept
+        return ~open_to(policies, None, names)
     return ~_served_by(view, policy, weights)
 
 

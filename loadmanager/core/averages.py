@@ -53,14 +53,9 @@ class BundleAverages:
     topics: int = 0
 
     @classmethod
-    def supposed(
-        cls,
-        rates: Rates = DEFAULT_RATES,
-        short_samples: int = SHORT_SAMPLES,
-        long_samples: int = LONG_SAMPLES,
-    ) -> Self:
+    def supposed(cls, rates: Rates = DEFAULT_RATES) -> Self:
         """Return averages without samples: ``rates`` apply until the first sample."""
-        return cls(Average(short_samples, 0, rates), Average(long_samples, 0, rates))
+        return cls(Average(SHORT_SAMPLES, 0, rates), Average(LONG_SAMPLES, 0, rates))
 
     def add(self, sample: BundleStats) -> "BundleAverages":
         """Return both averages with one more sample, and the topic count of the sample."""
@@ -100,6 +95,17 @@ class Running:
     started_at_ms: int
     load: float
     bytes_per_s: float
+
+
+def exponential_average(
+    past: NDArray[np.float64], values: NDArray[np.float64], kept_fraction: float
+) -> NDArray[np.float64]:
+    """Return the averages after ``values``, with the weight ``kept_fraction`` of the past.
+
+    A first value replaces NaN.
+    """
+    mixed = past * kept_fraction + (1.0 - kept_fraction) * values
+    return np.where(np.isnan(past), values, mixed)
 
 
 def add_samples(

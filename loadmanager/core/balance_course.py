@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from loadmanager.core.bounds import TIME_MS
+from loadmanager.core.bounds import HOUR_MS, TIME_MS
 from loadmanager.core.fields import Fields
 from loadmanager.core.rates import six_digits
-
-HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

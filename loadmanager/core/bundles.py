@@ -1,4 +1,4 @@
-"""A namespace's bundles: the boundaries that cut the hash circle into ranges."""
+"""The bundles of a namespace: boundaries that divide the hash range."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from loadmanager.core.ids import BundleId, Namespace, bundle_id, range_of
 class Boundaries:
     """The bundles of one namespace, in order of their ranges.
 
-    ``bounds`` starts with 0, ends with 0xffffffff and grows strictly, so that the
-    ranges tile the circle. A range holds its lower bound and not its upper one,
-    except the last, which holds 0xffffffff too.
+    ``bounds`` starts with 0, ends with 0xffffffff and is strictly increasing, so that the
+    ranges cover the hash range. A range includes its lower bound and excludes its upper one,
+    except the last, which includes 0xffffffff.
 
     ``version`` is that of the znode the boundaries were read from: a split is a
     compare-and-set on it, and an order for an older version is stale.

@@ -22,7 +22,6 @@ class UnknownBroker(LoadManagerError, KeyError):
 
     def __init__(self, broker: BrokerId) -> None:
         super().__init__(f"broker {broker} has no load report in this view")
-        self.broker = broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +139,8 @@ class ClusterView:
 
     def long_rates(self, bundle: BundleId) -> Rates | None:
         """Return the long-term traffic of ``bundle``, None if it was never measured."""
-        row = self.bundles.row(bundle)
-        if row is None or not self.bundles.known[row]:
-            return None
-        return Rates(*self.bundles.long[row].tolist())
+        row = self.bundles.measured_row(bundle)
+        return None if row is None else Rates(*self.bundles.long[row].tolist())
 
     def long_msgs_per_s(self, bundle: BundleId) -> float:
         """Return the long-term message rate of ``bundle``; an assumed rate if unmeasured."""

@@ -160,6 +160,18 @@ class BundleColumns:
         row = self.index.get(bundle)
         return row if row is not None and row < len(self.known) else None
 
+    def measured_row(self, bundle: BundleId) -> int | None:
+        """Return the row of ``bundle``, None if it has no sample or does not belong to these."""
+        row = self.row(bundle)
+        return row if row is not None and self.known[row] else None
+
+    def work(self, bundle: BundleId) -> FloatArray | None:
+        """Return (6,): rates, topics and connections of ``bundle``; None if it has no sample."""
+        row = self.measured_row(bundle)
+        if row is None:
+            return None
+        return np.array([*self.short[row], self.topics[row], self.connections[row]])
+
 
 @dataclass(frozen=True, eq=False)
 class OwnedRows:

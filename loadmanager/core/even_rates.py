@@ -102,26 +102,15 @@ def plan_even_rates(
         takes: (C, B) which brokers may take bundles of each kind.
         most_moves: the maximum number of moves.
     """
-    sizes = _over_mean(rates, brokers)
-    loads = np.zeros((brokers, sizes.shape[1]))
-    np.add.at(loads, owner, sizes)
-    before = _largest(loads)
-    owner, may_move = owner.copy(), movable.copy()
-    moves: list[RateMove] = []
-    while len(moves) < most_moves:
-        found = _best_move(
-            sizes, loads, owner, may_move=may_move, kind=kind, gives=gives, takes=takes
-        )
+    plan, may_move = _Planning(rates, owner, brokers), movable.copy()
+    while len(plan.moves) < most_moves:
+        found = _best_move(plan, may_move=may_move, kind=kind, gives=gives, takes=takes)
         if found is None:
             break
-        bundle, target = found
-        source = int(owner[bundle])
-        loads[source] -= sizes[bundle]
-        loads[target] += sizes[bundle]
+        plan.move(*found)
         # A bundle moves at most once in a plan: its clients are interrupted once.
-        owner[bundle], may_move[bundle] = target, False
-        moves.append(RateMove(bundle, source, target, _largest(loads)))
-    return RatePlan(tuple(moves), before, _least(sizes, brokers))
+        may_move[found[0]] = False
+    return plan.done()
 
 
 def rate_plan(
@@ -131,18 +120,32 @@ def rate_plan(
 
     The other arguments are those of `plan_even_rates`.
     """
-    sizes = _over_mean(rates, brokers)
-    loads = np.zeros((brokers, sizes.shape[1]))
-    np.add.at(loads, owner, sizes)
-    before, owner = _largest(loads), owner.copy()
-    found: list[RateMove] = []
+    plan = _Planning(rates, owner, brokers)
     for bundle, target in moves:
-        source = int(owner[bundle])
-        loads[source] -= sizes[bundle]
-        loads[target] += sizes[bundle]
-        owner[bundle] = target
-        found.append(RateMove(bundle, source, target, _largest(loads)))
-    return RatePlan(tuple(found), before, _least(sizes, brokers))
+        plan.move(bundle, target)
+    return plan.done()
+
+
+class _Planning:
+    """The loads and owners after the moves so far."""
+
+    def __init__(self, rates: Floats, owner: Places, brokers: int) -> None:
+        self.sizes = _over_mean(rates, brokers)
+        self.loads = np.zeros((brokers, self.sizes.shape[1]))
+        np.add.at(self.loads, owner, self.sizes)
+        self.owner = owner.copy()
+        self.moves: list[RateMove] = []
+        self._before = _largest(self.loads)
+
+    def move(self, bundle: int, target: int) -> None:
+        source = int(self.owner[bundle])
+        self.loads[source] -= self.sizes[bundle]
+        self.loads[target] += self.sizes[bundle]
+        self.owner[bundle] = target
+        self.moves.append(RateMove(bundle, source, target, _largest(self.loads)))
+
+    def done(self) -> RatePlan:
+        return RatePlan(tuple(self.moves), self._before, _least(self.sizes, len(self.loads)))
 
 
 def _over_mean(rates: Floats, brokers: int) -> Floats:
@@ -168,16 +171,10 @@ def _least(sizes: Floats, brokers: int) -> float:
 
 
 def _best_move(
-    sizes: Floats,
-    loads: Floats,
-    owner: Places,
-    *,
-    may_move: Flags,
-    kind: Places,
-    gives: Flags,
-    takes: Flags,
+    plan: _Planning, *, may_move: Flags, kind: Places, gives: Flags, takes: Flags
 ) -> tuple[int, int] | None:
     """Return the bundle and target that lower the potential most, None if none is worth it."""
+    sizes, loads, owner = plan.sizes, plan.loads, plan.owner
     if not loads.size:
         return None
     fullness = loads.max(axis=1)

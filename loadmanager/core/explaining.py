@@ -79,15 +79,6 @@ class Decision:
         return _KINDS.get(self.code, Kind.MOVE)
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """One reason why the subject stays as it is. ``about`` is "" for the whole round."""
-
-    about: str
-    reason: Reason
-    detail: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Explanation of the current state of one bundle or broker.
@@ -112,7 +103,7 @@ class Explanation:
     highest: float
     lowest: float
     decisions: tuple[Decision, ...]
-    grounds: tuple[Ground, ...]
+    grounds: tuple[Refusal, ...]
     candidates: tuple[Candidate, ...] = ()
     weighing: Weighing | None = None
 
@@ -237,59 +228,56 @@ def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]
 
 def _grounds_of_bundle(
     known: Known, bundle: BundleId, owner: BrokerId | None, candidates: Sequence[Candidate]
-) -> tuple[Ground, ...]:
+) -> tuple[Refusal, ...]:
     found = [*_own_grounds(known, bundle)]
     if known.refusals is None:
         return tuple(found)
     for about in (bundle, owner, ""):
         if about is not None:
-            found += [
-                Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())
-            ]
-    if not any(one.about == bundle for one in found):
+            found += known.refusals.get(about, ())
+    if not any(one.subject == bundle for one in found):
         kept = why_kept(bundle, candidates)
-        found[:0] = [] if kept is None else [Ground(bundle, kept.reason, kept.detail)]
-    return tuple(found) or (Ground(bundle, Reason.NOT_OFFERED),)
+        found[:0] = [] if kept is None else [kept]
+    return tuple(found) or (Refusal(bundle, Reason.NOT_OFFERED),)
 
 
-def _own_grounds(known: Known, bundle: BundleId) -> list[Ground]:
+def _own_grounds(known: Known, bundle: BundleId) -> list[Refusal]:
     """Return the reasons for the bundle to stay that do not depend on a round."""
     view, settings = known.view, known.planner.settings
-    found = []
+    found: list[Refusal] = []
     target = view.moved.get(bundle)
     if target is not None:
-        found.append(Ground(bundle, Reason.IN_FLIGHT, f"to {target}"))
+        found.append(Refusal(bundle, Reason.IN_FLIGHT, f"to {target}"))
     moved_at_s = known.memory.moved_at_s.get(bundle)
     if moved_at_s is not None and view.now_s - moved_at_s < settings.cool_down_s:
         ago_s = view.now_s - moved_at_s
         detail = f"moved {ago_s:.0f} s ago, rests {settings.cool_down_s - ago_s:.0f} s more"
-        found.append(Ground(bundle, Reason.RECENTLY_MOVED, detail))
+        found.append(Refusal(bundle, Reason.RECENTLY_MOVED, detail))
     if belongs_to_a_broker(bundle):
-        found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))
+        found.append(Refusal(bundle, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"))
     elif namespace_of(bundle) in settings.excluded_namespaces:
-        found.append(Ground(bundle, Reason.NAMESPACE_EXCLUDED, namespace_of(bundle)))
-    row = view.bundles.row(bundle)
-    if row is None or not view.bundles.known[row]:
-        found.append(Ground(bundle, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"))
+        found.append(Refusal(bundle, Reason.NAMESPACE_EXCLUDED, namespace_of(bundle)))
+    if view.bundles.measured_row(bundle) is None:
+        found.append(Refusal(bundle, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"))
     return found
 
 
 def _grounds_of_broker(
     known: Known, broker: BrokerId, weighing: Weighing | None
-) -> tuple[Ground, ...]:
+) -> tuple[Refusal, ...]:
     view, row = known.view, known.view.row(broker)
-    found = []
+    found: list[Refusal] = []
     if view.brokers.draining[row]:
-        found.append(Ground(broker, Reason.DRAINING))
+        found.append(Refusal(broker, Reason.DRAINING))
     age_s = float(view.age_s[row])
     if age_s > known.planner.filters.max_report_age_s:
-        found.append(Ground(broker, Reason.REPORT_STALE, f"{age_s:.0f} s old"))
+        found.append(Refusal(broker, Reason.REPORT_STALE, f"{age_s:.0f} s old"))
     if known.refusals is None:
         return tuple(found)
     for about in (broker, ""):
-        found += [Ground(about, one.reason, one.detail) for one in known.refusals.get(about, ())]
+        found += known.refusals.get(about, ())
     detail = "" if weighing is None else weighing.description
-    return tuple(found) or (Ground(broker, Reason.NOT_OFFERED, detail),)
+    return tuple(found) or (Refusal(broker, Reason.NOT_OFFERED, detail),)
 
 
 def _weighing(

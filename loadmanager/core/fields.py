@@ -6,6 +6,7 @@ bytes.
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -144,6 +145,13 @@ class Fields:
             self.refuse(name, "a list of texts")
         return tuple(value)
 
+    def parsed_texts(self, name: str, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
+        """Return a list of texts parsed by ``parse``, which may raise `InvalidName`."""
+        try:
+            return tuple(parse(text) for text in self.texts(name))
+        except InvalidName as problem:
+            self.refuse(name, problem.expected)
+
     def rates(self, name: str, length: int | None = None, bound: Bound = RATE) -> tuple[float, ...]:
         """Return a list of finite numbers within ``bound``, ``length`` of them if given."""
         values = self._list(name, length)
@@ -183,8 +191,28 @@ def parse_object(where: str, data: bytes) -> dict[str, Any]:
     def no_constant(text: str) -> NoReturn:
         raise MalformedContent(where, text, "a finite number")
 
+    return _parsed(where, data, parse_constant=no_constant)
+
+
+def parse_snapshot(where: str, data: bytes) -> dict[str, Any]:
+    """Return the JSON object in ``data``, in which no object may have a name twice.
+
+    It may contain NaN, which is refused where a number is expected. Raises as `parse_object`.
+    """
+
+    def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise MalformedContent(where, f"{_shown(twice)} twice in an object", "it once")
+        return found
+
+    return _parsed(where, data, object_pairs_hook=without_repetition)
+
+
+def _parsed(where: str, data: bytes, **hooks: Any) -> dict[str, Any]:
     try:
-        found = json.loads(data.decode(), parse_constant=no_constant)
+        found = json.loads(data.decode(), **hooks)
     except (UnicodeDecodeError, json.JSONDecodeError) as problem:
         raise MalformedContent(where, str(problem), "a JSON object in UTF-8") from None
     except MalformedContent:

@@ -2,10 +2,9 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
 from loadmanager.core.anti_affinity import (
@@ -21,7 +20,7 @@ from loadmanager.core.ids import BundleId, Domain, namespace_of
 from loadmanager.core.in_flight import Moved
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 _REASONS: Final = tuple(Reason)
 _CODES: Final = {reason: code for code, reason in enumerate(_REASONS)}
@@ -66,71 +65,49 @@ class Eligibility:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
+class Filters(Settings):
     """The rules for which brokers may take a bundle, in the order in which they refuse."""
 
-    max_report_age_s: Annotated[
-        float,
-        Interval(ge=1.0, le=86400.0),
-        Doc("A broker whose report is older takes and sheds nothing.", "seconds"),
-    ] = 180.0
-    max_topics: Annotated[
-        int,
-        Interval(ge=1, le=10**9),
-        Doc(
-            "A broker with more topics takes no bundle while another has fewer.",
-            "topics",
-            "loadBalancerBrokerMaxTopics",
-        ),
-    ] = 50_000
-    prefer_later_versions: Annotated[
-        bool,
-        Doc(
-            "Give bundles only to brokers of the newest version, as in a rolling upgrade.",
-            pulsar_key="preferLaterVersions",
-        ),
-    ] = False
+    max_report_age_s: float = setting(
+        "A broker whose report is older takes and sheds nothing.",
+        "seconds",
+        default=180.0,
+        within=(1.0, 86400.0),
+    )
+    max_topics: int = setting(
+        "A broker with more topics takes no bundle while another has fewer.",
+        "topics",
+        "loadBalancerBrokerMaxTopics",
+        default=50_000,
+        within=(1, 10**9),
+    )
+    prefer_later_versions: bool = setting(
+        "Give bundles only to brokers of the newest version, as in a rolling upgrade.",
+        default=False,
+        pulsar_key="preferLaterVersions",
+    )
 
-    failure_domains: Annotated[
-        bool,
-        Doc(
-            "Spread an anti-affinity group over failure domains before brokers.",
-            pulsar_key="failureDomainsEnabled",
-        ),
-    ] = False
-    even_bundles: Annotated[
-        bool,
-        Doc(
-            "Give a bundle only to brokers with the fewest of its namespace, whatever their load.",
-            pulsar_key="loadBalancerDistributeBundlesEvenlyEnabled",
-        ),
-    ] = False
+    failure_domains: bool = setting(
+        "Spread an anti-affinity group over failure domains before brokers.",
+        default=False,
+        pulsar_key="failureDomainsEnabled",
+    )
+    even_bundles: bool = setting(
+        "Give a bundle only to brokers with the fewest of its namespace, whatever their load.",
+        default=False,
+        pulsar_key="loadBalancerDistributeBundlesEvenlyEnabled",
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
-
     def eligible(
-        self, view: ClusterView, bundle: BundleId, domain: Domain = "persistent"
+        self, view: ClusterView, bundle: BundleId | None, domain: Domain = "persistent"
     ) -> Eligibility:
         """Return which brokers may take ``bundle``, which has topics of ``domain``.
 
-        The order is Pulsar's. Unlike in Pulsar, a mandatory rule is never dropped when no broker
-        remains: a bundle that no broker may take stays where it is.
+        None stands for a bundle to which no policy applies. The order is Pulsar's. Unlike in
+        Pulsar, a mandatory rule is never dropped when no broker remains: a bundle that no broker
+        may take stays where it is.
         """
-        return self._eligible(view, bundle, domain)
-
-    def open_to_all(self, view: ClusterView) -> Mask:
-        """Return which brokers may take a persistent bundle to which no policy applies."""
-        return self._eligible(view, None, "persistent").mask
-
-    def tells_apart(self, view: ClusterView) -> bool:
-        """Return whether any rule distinguishes between bundles."""
-        policies = view.policies
-        return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
-
-    def _eligible(self, view: ClusterView, bundle: BundleId | None, domain: Domain) -> Eligibility:
         brokers = view.brokers
         found = Eligibility(view)
         found.refuse(brokers.draining, Reason.DRAINING)
@@ -145,6 +122,11 @@ class Filters:
         if self.prefer_later_versions:
             found.prefer(_newest(brokers.versions, found.mask), Reason.OLDER_VERSION)
         return found
+
+    def tells_apart(self, view: ClusterView) -> bool:
+        """Return whether any rule distinguishes between bundles."""
+        policies = view.policies
+        return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
 
     def _keep_apart(self, view: ClusterView, bundle: BundleId, found: Eligibility) -> None:
         counts = group_counts(view, bundle)
@@ -184,3 +166,19 @@ class RestrictedTargets:
         name = self.view.bundles.names[bundle]
         moved = Moved.of(self.view.moved).adding(name, self.view.brokers.names[target])
         self.view = replace(self.view, moved=moved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a round, for a strategy that chooses targets itself.
+
+    ``gives`` and ``takes`` are the broker rows that may shed or take bundles, ``movable`` the
+    bundle rows that may move, and ``moves`` the maximum number of moves. ``restricted`` is None
+    if no policy distinguishes between bundles.
+    """
+
+    gives: Mask
+    takes: Mask
+    movable: Mask
+    moves: int = 1_000_000
+    restricted: RestrictedTargets | None = None

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.averages import BundleAverages, Running
+from loadmanager.core.averages import BundleAverages, Running, exponential_average
 from loadmanager.core.broker_table import BrokerEntry, BrokerLoad, broker_columns, owned_rows
 from loadmanager.core.bundle_table import BundleTable, TableAverages
 from loadmanager.core.cluster import ClusterView
@@ -263,9 +263,7 @@ def ema(past: float, value: float, kept_fraction: float) -> float:
 
 def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
     """Return the `ema` of each."""
-    former = np.array(past)
-    mixed = former * kept_fraction + (1.0 - kept_fraction) * values
-    averages: list[float] = np.where(np.isnan(former), values, mixed).tolist()
+    averages: list[float] = exponential_average(np.array(past), values, kept_fraction).tolist()
     return averages
 
 

@@ -28,7 +28,7 @@ bundle.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,17 +69,14 @@ def lower_bound(
     Returns:
         The bound; NaN without a broker.
     """
-    cost, background, capacity, class_of = _of_present(
-        cost, background, capacity, class_of, present
-    )
-    if not len(class_of):
+    of = _of_present(cost, background, capacity, class_of, present)
+    if not len(of.class_of):
         return float("nan")
-    bound = float((background / capacity).max())
-    if not cost.shape[1]:
+    bound = float((of.background / of.capacity).max())
+    if not of.cost.shape[1]:
         return bound
-    cheapest = cost.min(axis=0)
-    bound = max(bound, _heaviest(cost, cheapest, background, capacity, class_of))
-    for size, used, room in _of_one_size(cost, cheapest, background, capacity, class_of):
+    bound = max(bound, _heaviest(of))
+    for size, used, room in _of_one_size(of):
         bound = max(bound, float(((size.sum(axis=0) + used.sum(axis=0)) / room.sum(axis=0)).max()))
         for resource in range(size.shape[1]):
             bound = _counting(bound, size[:, resource], used[:, resource], room[:, resource])
@@ -99,16 +96,23 @@ def water_levels(
     vessels. No assignment has all brokers below the level of a resource. The arguments are those
     of `lower_bound`; NaN without a broker.
     """
-    cost, background, capacity, class_of = _of_present(
-        cost, background, capacity, class_of, present
-    )
+    of = _of_present(cost, background, capacity, class_of, present)
     levels = np.full(capacity.shape[1], np.nan)
-    if not len(class_of):
+    if not len(of.class_of):
         return levels
-    for size, used, room in _of_one_size(cost, cost.min(axis=0), background, capacity, class_of):
-        found = _water_level(size.sum(axis=0), used, room)
-        levels = np.fmax(levels, found)
+    for size, used, room in _of_one_size(of):
+        levels = np.fmax(levels, _water_level(size.sum(axis=0), used, room))
     return levels
+
+
+class _Problem(NamedTuple):
+    """The arguments of `lower_bound` for the brokers present, and the least cost of each bundle."""
+
+    cost: Floats
+    cheapest: Floats
+    background: Floats
+    capacity: Floats
+    class_of: NDArray[np.intp]
 
 
 def _of_present(
@@ -117,12 +121,14 @@ def _of_present(
     capacity: Floats,
     class_of: NDArray[np.intp],
     present: NDArray[np.bool_] | None,
-) -> tuple[Floats, Floats, Floats, NDArray[np.intp]]:
-    """Return the arguments restricted to the brokers present and to their classes."""
+) -> _Problem:
+    """Return the problem restricted to the brokers present and to their classes."""
     if present is not None:
         background, capacity, class_of = background[present], capacity[present], class_of[present]
     classes, class_of = np.unique(class_of, return_inverse=True)
-    return cost[classes], background, capacity, class_of
+    cost = cost[classes]
+    cheapest = cost.min(axis=0) if len(cost) else np.zeros(cost.shape[1:])
+    return _Problem(cost, cheapest, background, capacity, class_of)
 
 
 def _water_level(amount: Floats, background: Floats, capacity: Floats) -> Floats:
@@ -134,38 +140,25 @@ def _water_level(amount: Floats, background: Floats, capacity: Floats) -> Floats
     return np.asarray(((amount + used) / room).min(axis=0))
 
 
-def _of_one_size(
-    cost: Floats,
-    cheapest: Floats,
-    background: Floats,
-    capacity: Floats,
-    class_of: NDArray[np.intp],
-) -> Iterator[tuple[Floats, Floats, Floats]]:
+def _of_one_size(of: _Problem) -> Iterator[tuple[Floats, Floats, Floats]]:
     """Yield sizes (K, R), backgrounds and capacities for each choice of class weights."""
-    yield cheapest, background, capacity
-    if len(cost) == 1:
+    yield of.cheapest, of.background, of.capacity
+    if len(of.cost) == 1:
         return
-    total = cost.sum(axis=1)
-    weights = np.where(total > 0, total / max(cost.shape[1], 1), 1.0)
-    size = (cost / weights[:, None, :]).min(axis=0)
-    scale = weights[class_of]
-    yield size, background / scale, capacity / scale
+    total = of.cost.sum(axis=1)
+    weights = np.where(total > 0, total / max(of.cost.shape[1], 1), 1.0)
+    scale = weights[of.class_of]
+    yield (of.cost / weights[:, None, :]).min(axis=0), of.background / scale, of.capacity / scale
 
 
-def _heaviest(
-    cost: Floats,
-    cheapest: Floats,
-    background: Floats,
-    capacity: Floats,
-    class_of: NDArray[np.intp],
-) -> float:
+def _heaviest(of: _Problem) -> float:
     """Return the bound by single bundles, each on the broker that suits it best."""
-    share = (cheapest / capacity.max(axis=0)).max(axis=1)
+    share = (of.cheapest / of.capacity.max(axis=0)).max(axis=1)
     few = min(_HEAVIEST, len(share))
     heaviest = np.argpartition(share, len(share) - few)[-few:]
     # (few, B, R): the demand of each broker with its background and that bundle alone.
-    alone = (cost[:, heaviest].swapaxes(0, 1)[:, class_of] + background) / capacity
-    return float(alone.max(axis=2).min(axis=1).max())
+    alone = of.cost[:, heaviest].swapaxes(0, 1)[:, of.class_of] + of.background
+    return float((alone / of.capacity).max(axis=2).min(axis=1).max())
 
 
 def _counts(brokers: int, most: int) -> NDArray[np.intp]:

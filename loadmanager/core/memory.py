@@ -4,15 +4,19 @@ Strategies have no state: each round takes the memory and returns the next one. 
 continues from the stored memory, and a test may start from any state.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
+import numpy as np
+
+from loadmanager.core.averages import exponential_average
 from loadmanager.core.bounds import COUNT, TIME_S, TOTAL, Bound
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.state import JointState
+from loadmanager.core.scores import FloatArray
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -59,6 +63,18 @@ class Memory:
             low_hits=_dropped(self.low_hits, brokers),
             shed_at_s=_dropped(self.shed_at_s, brokers),
         )
+
+    def running_usage(
+        self, names: Sequence[BrokerId], scores: FloatArray, kept_fraction: float
+    ) -> FloatArray:
+        """Return the running usage of brokers after ``scores``, which begin it if it is new."""
+        # A broker without a past gives None, which numpy reads as NaN.
+        past = np.array(list(map(self.usage.get, names)), dtype=np.float64)
+        return exponential_average(past, scores, kept_fraction)
+
+    def with_usage(self, names: Sequence[BrokerId], usage: FloatArray) -> "Memory":
+        """Return the memory with the running usage of the given brokers replaced."""
+        return replace(self, usage={**self.usage, **dict(zip(names, usage.tolist(), strict=True))})
 
     def to_json(self) -> dict[str, Any]:
         """Return the memory as a JSON object."""

@@ -8,7 +8,7 @@ valid, but the best assignment that they allow may be above it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,7 +18,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.served import served_in
+from loadmanager.core.joint.served import served_in, sums_by_broker
 from loadmanager.core.lower_bound import lower_bound, water_levels
 from loadmanager.core.policies import IsolationPolicy, Policies, hosts_matching, open_to
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
@@ -53,15 +53,12 @@ class Assignable:
 
     def bound(self, confined: Iterable[Confined] = ()) -> float:
         """Return a lower bound of the largest demand, subject to the ``confined`` bundles."""
-        cost, background, capacity, class_of = (
-            self.cost, self.background, self.capacity, self.class_of,
-        )  # fmt: skip
-        found = lower_bound(cost, background, capacity, class_of, self.present)
+        brokers = (self.background, self.capacity, self.class_of)
+        found = lower_bound(self.cost, *brokers, self.present)
         for one in confined:
-            brokers = one.brokers & self.present
-            if brokers.any() and one.bundles.any():
-                inner = cost[:, one.bundles]
-                found = max(found, lower_bound(inner, background, capacity, class_of, brokers))
+            present = one.brokers & self.present
+            if present.any() and one.bundles.any():
+                found = max(found, lower_bound(self.cost[:, one.bundles], *brokers, present))
         return found
 
     def levels(self) -> FloatArray:
@@ -71,12 +68,11 @@ class Assignable:
     def of_resource(self, resource: int) -> "Assignable":
         """Return the problem restricted to one resource."""
         at = slice(resource, resource + 1)
-        return Assignable(
+        return replace(
+            self,
             cost=self.cost[:, :, at],
             background=self.background[:, at],
             capacity=self.capacity[:, at],
-            class_of=self.class_of,
-            present=self.present,
         )
 
 
@@ -253,12 +249,6 @@ def _sizes(
         speed = learned.brokers.of(view.brokers.reported).speed[:, known]
     sizes[~counts] = 0.0
     return sizes, speed
-
-
-def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
-    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
-    return np.stack(columns, axis=1)
 
 
 def _with_moves(view: ClusterView, owner: Indices, moves: Mapping[BundleId, BrokerId]) -> Indices:

@@ -8,7 +8,8 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView, TopBundle
 from loadmanager.core.columns import BrokerColumns, Indices, Listing, OwnedRows
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.optimality import Divided, sums_by_broker
+from loadmanager.core.joint.served import sums_by_broker
+from loadmanager.core.optimality import Divided
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_usage
 from loadmanager.core.top_k import TopBundles
 

@@ -66,7 +66,6 @@ class IllegalTransition(LoadManagerError):
 
     def __init__(self, bundle: BundleId, phase: Phase, event: Event) -> None:
         super().__init__(f"{bundle}: {event.value} cannot happen in phase {phase.value}")
-        self.bundle = bundle
         self.phase = phase
         self.event = event
 

@@ -2,24 +2,21 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
-
-from annotated_types import Interval
+from typing import Final
 
 from loadmanager.core.ids import Namespace
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
-_Moves = Annotated[int, Interval(ge=0, le=1_000_000)]
-_Seconds = Annotated[float, Interval(ge=0.0, le=604_800.0)]
-_Fraction = Annotated[float, Interval(ge=0.0, le=1.0)]
+_MOVES: Final = (0, 1_000_000)
+_SECONDS: Final = (0.0, 604_800.0)
+_FRACTION: Final = (0.0, 1.0)
 
 
 class Mode(StrEnum):
-    """How far the planner trusts the strategy.
+    """Whether the planner checks the decisions of the strategy.
 
-    SAFE refuses what would make things worse and keeps to the budgets. PARITY carries
-    out the strategy's decision as Pulsar would, its accidents included; only the gates
-    hold it back.
+    SAFE refuses moves that do not improve the balance, and enforces the budgets. PARITY carries
+    out the decisions as Pulsar does, including its accidents; only the gates apply.
     """
 
     SAFE = "safe"
@@ -27,81 +24,80 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannerSettings:
-    """The planner's mode, gates and budgets. Budgets and ``margin`` hold in SAFE mode."""
+class PlannerSettings(Settings):
+    """The planner's mode, gates and budgets. Budgets and ``margin`` apply in SAFE mode."""
 
-    mode: Annotated[Mode, Doc("safe, or parity: as Pulsar decides, its accidents included.")] = (
-        Mode.SAFE
+    mode: Mode = setting(
+        "safe, or parity: as Pulsar decides, including its accidents.", default=Mode.SAFE
     )
-    observe: Annotated[bool, Doc("Decide and record, but move nothing.")] = False
-    shedding: Annotated[
-        bool,
-        Doc("Whether bundles are moved at all.", pulsar_key="loadBalancerSheddingEnabled"),
-    ] = True
-    excluded_namespaces: Annotated[
-        frozenset[Namespace],
-        Doc(
-            "Namespaces whose bundles are never shed.",
-            pulsar_key="loadBalancerSheddingExcludedNamespaces",
-        ),
-    ] = frozenset()
-    margin: Annotated[
-        _Fraction,
-        Doc(
-            "How far the target must stay below where the source was, or the move is refused. "
-            "Higher moves less and never bounces on noise.",
-            "fraction",
-        ),
-    ] = 0.02
-    learned_costs: Annotated[
-        bool,
-        Doc(
-            "Whether moves are computed by the published cost model, where there is one and it is "
-            "good enough, instead of by shares of the traffic. Never in parity mode."
-        ),
-    ] = True
-    moves_per_round: Annotated[_Moves, Doc("Most moves in one round.", "moves")] = 50
-    bytes_per_s_per_round: Annotated[
-        float,
-        Interval(ge=0.0, le=1e15),
-        Doc("Most traffic moved in one round; one move is always allowed.", "bytes/s"),
-    ] = 1e9
-    in_flight_per_broker: Annotated[
-        _Moves, Doc("Most moves under way to and from one broker.", "moves")
-    ] = 10
-    moves_per_hour: Annotated[_Moves, Doc("Most moves within an hour.", "moves")] = 1000
-    placements_per_round: Annotated[
-        _Moves, Doc("Most unowned bundles placed in one round.", "bundles")
-    ] = 1000
-    drain_moves_per_round: Annotated[
-        _Moves, Doc("Most bundles taken off draining brokers in one round.", "moves")
-    ] = 50
-    cool_down_s: Annotated[
-        float,
-        Interval(ge=0.0, le=604_800.0),
-        Doc(
-            "A bundle that moved is not shed again for this long.",
-            "seconds",
-            "loadBalancerSheddingGracePeriodMinutes",
-            pulsar_divisor=1.0 / 60.0,
-        ),
-    ] = 1800.0
-    settle_s: Annotated[
-        _Seconds, Doc("No shedding until this long after a broker joined or left.", "seconds")
-    ] = 30.0
-    max_stale_fraction: Annotated[
-        _Fraction, Doc("No shedding while more of the brokers have a stale report.", "fraction")
-    ] = 0.34
-    max_lost_fraction: Annotated[
-        _Fraction,
-        Doc(
-            "No shedding while more of the brokers were lost within ``lost_window_s``.", "fraction"
-        ),
-    ] = 0.34
-    lost_window_s: Annotated[
-        _Seconds, Doc("How long a lost broker counts as lately lost.", "seconds")
-    ] = 600.0
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
+    observe: bool = setting("Decide and record, but move nothing.", default=False)
+    shedding: bool = setting(
+        "Whether bundles are moved for load.",
+        default=True,
+        pulsar_key="loadBalancerSheddingEnabled",
+    )
+    excluded_namespaces: frozenset[Namespace] = setting(
+        "Namespaces whose bundles are never shed.",
+        default=frozenset(),
+        pulsar_key="loadBalancerSheddingExcludedNamespaces",
+    )
+    margin: float = setting(
+        "How far the target must stay below the former load of the source, or the move is refused. "
+        "Higher values cause fewer moves, and none because of noise.",
+        "fraction",
+        default=0.02,
+        within=_FRACTION,
+    )
+    learned_costs: bool = setting(
+        "Whether moves are predicted by the published cost model, if there is a good enough one, "
+        "instead of by shares of the traffic. Never in parity mode.",
+        default=True,
+    )
+    moves_per_round: int = setting("Most moves in one round.", "moves", default=50, within=_MOVES)
+    bytes_per_s_per_round: float = setting(
+        "Most traffic moved in one round; one move is always allowed.",
+        "bytes/s",
+        default=1e9,
+        within=(0.0, 1e15),
+    )
+    in_flight_per_broker: int = setting(
+        "Most moves under way to and from one broker.", "moves", default=10, within=_MOVES
+    )
+    moves_per_hour: int = setting(
+        "Most moves within an hour.", "moves", default=1000, within=_MOVES
+    )
+    placements_per_round: int = setting(
+        "Most unowned bundles placed in one round.", "bundles", default=1000, within=_MOVES
+    )
+    drain_moves_per_round: int = setting(
+        "Most bundles taken off draining brokers in one round.", "moves", default=50, within=_MOVES
+    )
+    cool_down_s: float = setting(
+        "A bundle that moved is not shed again for this long.",
+        "seconds",
+        "loadBalancerSheddingGracePeriodMinutes",
+        default=1800.0,
+        within=(0.0, 604_800.0),
+        pulsar_divisor=1.0 / 60.0,
+    )
+    settle_s: float = setting(
+        "No shedding until this long after a broker joined or left.",
+        "seconds",
+        default=30.0,
+        within=_SECONDS,
+    )
+    max_stale_fraction: float = setting(
+        "No shedding while more of the brokers have a stale report.",
+        "fraction",
+        default=0.34,
+        within=_FRACTION,
+    )
+    max_lost_fraction: float = setting(
+        "No shedding while more of the brokers were lost within ``lost_window_s``.",
+        "fraction",
+        default=0.34,
+        within=_FRACTION,
+    )
+    lost_window_s: float = setting(
+        "How long a lost broker counts as recently lost.", "seconds", default=600.0, within=_SECONDS
+    )

@@ -9,13 +9,10 @@ would never stop writing.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
-
-from annotated_types import Interval
 
 from loadmanager.core.load import LoadReport, ResourceUsage, registration_of
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 
 class Due(StrEnum):
@@ -40,57 +37,54 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRules:
+class ReportRules(Settings):
     """How often and on what change a report is published."""
 
-    min_interval_s: Annotated[
-        float,
-        Interval(ge=0.0, le=3600.0),
-        Doc("Shortest time between two reports; forced ones do not wait.", "seconds"),
-    ] = 5.0
-    max_interval_s: Annotated[
-        float,
-        Interval(ge=1.0, le=86400.0),
-        Doc("A report this old is written again unchanged, as a sign of life.", "seconds"),
-    ] = 60.0
-    change_fraction: Annotated[
-        float,
-        Interval(ge=0.0, le=100.0),
-        Doc(
-            "Change of message rate or throughput, relative to the last report, that is reported.",
-            "fraction",
-            "loadBalancerReportUpdateThresholdPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.10
-    change_points: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc("Change of any resource's usage, in points of capacity, that is reported.", "fraction"),
-    ] = 0.10
-    floor_msgs_per_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e9),
-        Doc("A message rate that changes by less than this has not changed.", "messages/s"),
-    ] = 100.0
-    floor_bytes_per_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e12),
-        Doc("A throughput that changes by less than this has not changed.", "bytes/s"),
-    ] = 100_000.0
-    jitter_fraction: Annotated[
-        float,
-        Interval(ge=0.0, le=0.9),
-        Doc(
-            "By how much of itself max_interval_s is shortened at random, so that agents "
-            "started together do not write together.",
-            "fraction",
-        ),
-    ] = 0.2
-
-    def __post_init__(self) -> None:
-        """Refuse rules outside their range."""
-        check(self)
+    min_interval_s: float = setting(
+        "Shortest time between two reports; forced reports are written at once.",
+        "seconds",
+        default=5.0,
+        within=(0.0, 3600.0),
+    )
+    max_interval_s: float = setting(
+        "An unchanged report is written again after this time, as a heartbeat.",
+        "seconds",
+        default=60.0,
+        within=(1.0, 86400.0),
+    )
+    change_fraction: float = setting(
+        "Change of message rate or throughput, relative to the last report, that is reported.",
+        "fraction",
+        "loadBalancerReportUpdateThresholdPercentage",
+        default=0.10,
+        within=(0.0, 100.0),
+        pulsar_divisor=100.0,
+    )
+    change_points: float = setting(
+        "Change of any resource's usage, in points of capacity, that is reported.",
+        "fraction",
+        default=0.10,
+        within=(0.0, 1.0),
+    )
+    floor_msgs_per_s: float = setting(
+        "A message rate that changes by less than this has not changed.",
+        "messages/s",
+        default=100.0,
+        within=(0.0, 1e9),
+    )
+    floor_bytes_per_s: float = setting(
+        "A throughput that changes by less than this has not changed.",
+        "bytes/s",
+        default=100_000.0,
+        within=(0.0, 1e12),
+    )
+    jitter_fraction: float = setting(
+        "Largest random reduction of max_interval_s, so that agents that were started together "
+        "do not write together.",
+        "fraction",
+        default=0.2,
+        within=(0.0, 0.9),
+    )
 
 
 def due(
@@ -126,12 +120,14 @@ def due(
 def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | None:
     if last.bundles.keys() != current.bundles.keys():
         return Due.BUNDLES
-    if _known(last) != _known(current):
+    for name in RESOURCES:
+        before, used = getattr(last, name), getattr(current, name)
         # The first report has no rates yet: otherwise CPU and network would stay unknown until
         # ``max_interval_s``.
-        return Due.USAGE
-    if _usage_changed(last, current, rules.change_points):
-        return Due.USAGE
+        if (before is None) != (used is None):
+            return Due.USAGE
+        if abs(_fraction(used) - _fraction(before)) > rules.change_points:
+            return Due.USAGE
     then, now = last.totals, current.totals
     if _moved(then.msgs_per_s, now.msgs_per_s, rules.change_fraction, rules.floor_msgs_per_s):
         return Due.MSG_RATE
@@ -140,18 +136,8 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
     return None
 
 
-def _known(report: LoadReport) -> frozenset[str]:
-    """Return the resources that were measured."""
-    return frozenset(name for name in RESOURCES if getattr(report, name) is not None)
-
-
-def _usage_changed(last: LoadReport, current: LoadReport, points: float) -> bool:
-    """Return whether any resource changed; each is a fraction of its limit, 0 if unknown."""
-    return any(abs(_fraction(current, name) - _fraction(last, name)) > points for name in RESOURCES)
-
-
-def _fraction(report: LoadReport, resource: str) -> float:
-    used: ResourceUsage | None = getattr(report, resource)
+def _fraction(used: ResourceUsage | None) -> float:
+    """Return usage as a fraction of its limit, 0 if unknown."""
     return (used.fraction or 0.0) if used is not None else 0.0
 
 

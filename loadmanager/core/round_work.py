@@ -9,9 +9,8 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.cost import CostModel
-from loadmanager.core.filters import Eligibility, Filters, RestrictedTargets
+from loadmanager.core.filters import Eligibility, Filters, Limits, RestrictedTargets
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
-from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, choose
 from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
@@ -81,7 +80,7 @@ class RoundWork:
                 if left == 0:
                     self._refuse(bundle, Reason.ROUND_BUDGET, f"draining {source}")
                     return
-                left -= self._move_away(bundle, source)
+                left -= self.place(bundle, leaving=source, cause=Cause.DRAINING) is not None
 
     def weigh(self, offers: Iterable[Offer]) -> None:
         """Decide on a shedder's offers, in order. Call it once per round."""
@@ -110,7 +109,7 @@ class RoundWork:
             moves = min(moves, max(self.moves_left_in_hour, 0))
         return Limits(
             gives=fresh & ~view.brokers.draining,
-            takes=filters.open_to_all(view),
+            takes=filters.eligible(view, None).mask,
             movable=movable,
             moves=moves,
             restricted=RestrictedTargets(view, filters) if filters.tells_apart(view) else None,
@@ -135,15 +134,6 @@ class RoundWork:
             source = self.view.listed_owner(bundle)
             if source is not None:
                 self.in_flight[source] += 1
-
-    def _move_away(self, bundle: BundleId, source: BrokerId) -> bool:
-        eligible = self.filters.eligible(self.view, bundle)
-        target = self._choose(eligible.rows, bundle)
-        if target is None:
-            self._refuse(bundle, Reason.NO_CANDIDATE, _why_none(eligible))
-            return False
-        self._move(Offer(bundle, source, Cause.DRAINING), source, target)
-        return True
 
     def _stale(self) -> frozenset[BrokerId]:
         """Return the brokers whose reports are too old for shedding."""

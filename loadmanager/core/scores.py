@@ -9,14 +9,13 @@ else divides in 64 bits.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 from numpy.typing import NDArray
 
 from loadmanager.core.load import LoadReport, ResourceUsage
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 FloatArray = NDArray[np.float64]
 
@@ -27,73 +26,62 @@ CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 
 _SCORED: Final = [CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT]
 
-Weight = Annotated[float, Interval(ge=0.0, le=1000.0)]
+_WEIGHT: Final = (0.0, 1000.0)
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceWeights:
-    """How much each resource's percentage counts before the largest is taken.
+class ResourceWeights(Settings):
+    """The factors by which the usage of each resource is multiplied before the largest is taken.
 
-    Heap memory never counts in Pulsar's modular scores, whatever its weight: a heap
-    fills and empties as the collector likes. ``memory`` counts only in the
-    exponential average of the extensible load manager.
+    Heap memory never counts in Pulsar's modular scores, whatever its weight, because it depends
+    on the garbage collector. ``memory`` counts only in the exponential average of the extensible
+    load manager.
 
     ``like_java`` computes with Pulsar's accidents; the planner's mode sets it.
     """
 
-    cpu: Annotated[
-        Weight,
-        Doc(
-            "Weight of CPU in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerCPUResourceWeight",
-        ),
-    ] = 1.0
-    memory: Annotated[
-        Weight,
-        Doc(
-            "Weight of heap memory, read by TransferShedder alone; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerMemoryResourceWeight",
-        ),
-    ] = 0.0
-    direct_memory: Annotated[
-        Weight,
-        Doc(
-            "Weight of direct memory in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerDirectMemoryResourceWeight",
-        ),
-    ] = 0.0
-    bandwidth_in: Annotated[
-        Weight,
-        Doc(
-            "Weight of inbound network use in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerBandwidthInResourceWeight",
-            pulsar_alias="loadBalancerBandwithInResourceWeight",
-        ),
-    ] = 1.0
-    bandwidth_out: Annotated[
-        Weight,
-        Doc(
-            "Weight of outbound network use in a broker's score; 0 leaves it out.",
-            "multiplier",
-            "loadBalancerBandwidthOutResourceWeight",
-            pulsar_alias="loadBalancerBandwithOutResourceWeight",
-        ),
-    ] = 1.0
+    cpu: float = setting(
+        "Weight of CPU in a broker's score; 0 ignores it.",
+        "multiplier",
+        "loadBalancerCPUResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+    )
+    memory: float = setting(
+        "Weight of heap memory, used only by TransferShedder; 0 ignores it.",
+        "multiplier",
+        "loadBalancerMemoryResourceWeight",
+        default=0.0,
+        within=_WEIGHT,
+    )
+    direct_memory: float = setting(
+        "Weight of direct memory in a broker's score; 0 ignores it.",
+        "multiplier",
+        "loadBalancerDirectMemoryResourceWeight",
+        default=0.0,
+        within=_WEIGHT,
+    )
+    bandwidth_in: float = setting(
+        "Weight of inbound network use in a broker's score; 0 ignores it.",
+        "multiplier",
+        "loadBalancerBandwidthInResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+        pulsar_alias="loadBalancerBandwithInResourceWeight",
+    )
+    bandwidth_out: float = setting(
+        "Weight of outbound network use in a broker's score; 0 ignores it.",
+        "multiplier",
+        "loadBalancerBandwidthOutResourceWeight",
+        default=1.0,
+        within=_WEIGHT,
+        pulsar_alias="loadBalancerBandwithOutResourceWeight",
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse weights outside their range."""
-        check(self)
 
     def as_array(self) -> FloatArray:
         """Return the weights in the order of `RESOURCES`."""
-        return np.array(
-            [self.cpu, self.memory, self.direct_memory, self.bandwidth_in, self.bandwidth_out]
-        )
+        return np.array([getattr(self, name) for name in RESOURCES])
 
 
 def percent_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
@@ -151,21 +139,11 @@ def _fraction(usage: FloatArray, limit: FloatArray) -> FloatArray:
         return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
 
-def usage_rows(*resources: ResourceUsage | None) -> tuple[list[float], list[float]]:
-    """Return usages and limits as two lists, both 0 for an unknown resource."""
+def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
+    """Return the usages and limits of one report, in the order of `RESOURCES`; 0 if unknown."""
+    resources: list[ResourceUsage | None] = [getattr(report, name) for name in RESOURCES]
     usages = [0.0 if item is None else item.usage for item in resources]
     return usages, [0.0 if item is None else item.limit for item in resources]
-
-
-def report_usage(report: LoadReport) -> tuple[list[float], list[float]]:
-    """Return the usages and limits of one report, in the order of `RESOURCES`."""
-    return usage_rows(
-        report.cpu,
-        report.memory,
-        report.direct_memory,
-        report.bandwidth_in,
-        report.bandwidth_out,
-    )
 
 
 def report_variance(report: LoadReport) -> list[float]:

@@ -7,7 +7,7 @@ profile is kept, so that a large file takes little memory.
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES
@@ -101,15 +101,7 @@ def fits_in_seed(one: BundleSeed) -> bool:
 
 
 def _lines(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
-    yield to_json(
-        {
-            "format": FORMAT,
-            "cluster": head.cluster,
-            "made_at_ms": head.made_at_ms,
-            "since_ms": head.since_ms,
-            "until_ms": head.until_ms,
-        }
-    )
+    yield to_json({"format": FORMAT, **asdict(head)})
     count = 0
     for one in bundles:
         yield _line_of(one)
@@ -163,7 +155,9 @@ def read_seed(where: str, lines: Iterable[bytes], hour: int) -> Seed:
         if head is None:
             head = _head(fields)
         elif "bundles" in fields.names():
-            return _ended(fields, head, found)
+            if fields.count("bundles") != len(found):
+                fields.refuse("bundles", f"{len(found)}, the number of bundles before it")
+            return Seed(head, found)
         else:
             bundle, expected = _bundle_of(fields, hour)
             found[bundle] = expected
@@ -181,12 +175,6 @@ def _head(fields: Fields) -> SeedHead:
         since_ms=fields.count("since_ms", None, TIME_MS),
         until_ms=fields.count("until_ms", None, TIME_MS),
     )
-
-
-def _ended(fields: Fields, head: SeedHead, found: Mapping[BundleId, Expected]) -> Seed:
-    if fields.count("bundles") != len(found):
-        fields.refuse("bundles", f"{len(found)}, the number of bundles before it")
-    return Seed(head, found)
 
 
 def _bundle_of(fields: Fields, hour: int) -> tuple[BundleId, Expected]:

@@ -1,16 +1,14 @@
 """Self-describing settings: dataclass fields with a range, a unit and an effect.
 
-Every strategy is a frozen dataclass whose fields are its settings. A field is
-annotated with its range (``annotated_types``) and a `Doc`; the configuration file,
-its reference and the reading of Pulsar's own keys are all derived from these.
+Every strategy is a frozen dataclass whose fields are its settings. Each field is declared by
+`setting`, with its range and a `Doc`; the configuration file, its reference and the reading of
+Pulsar's own keys are all derived from these.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
-
-from annotated_types import Ge, Gt, Interval, Le, Lt
+from typing import Any, TypeVar, get_type_hints
 
 from loadmanager.core.errors import LoadManagerError
 
@@ -63,6 +61,45 @@ class SettingOutOfRange(LoadManagerError, ValueError):
         self.name = name
 
 
+def setting(
+    effect: str,
+    unit: str = "",
+    pulsar_key: str = "",
+    *,
+    default: T,
+    within: tuple[float | None, float | None] = (None, None),
+    pulsar_divisor: float = 1.0,
+    pulsar_alias: str = "",
+) -> T:
+    """Return the field of a setting; ``within`` is its inclusive range, the rest as in `Doc`."""
+    doc = Doc(effect, unit, pulsar_key, pulsar_divisor, pulsar_alias)
+    limits = [None if limit is None else float(limit) for limit in within]
+    declared: T = field(default=default, metadata={"doc": doc, "within": limits})
+    return declared
+
+
+class Settings:
+    """Base of dataclasses of settings: none is created with a number outside its range."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a number outside its range.
+
+        Raises:
+            SettingOutOfRange: with the field, the value and the range.
+        """
+        for one in settings_of(type(self)):
+            number = getattr(self, one.name)
+            if not isinstance(number, int | float):
+                continue
+            low = one.least if one.least is not None else float("-inf")
+            high = one.most if one.most is not None else float("inf")
+            if not low <= number <= high:
+                expected = f"{one.doc.unit} from {low} to {high}".strip()
+                raise SettingOutOfRange(type(self).__name__, one.name, number, expected)
+
+
 def settings_of(kind: type) -> tuple[Setting, ...]:
     """Return the described fields of a dataclass, in their order; nested groups are left out."""
     return _described(kind)
@@ -70,14 +107,14 @@ def settings_of(kind: type) -> tuple[Setting, ...]:
 
 @cache
 def _described(kind: type) -> tuple[Setting, ...]:
-    hints = get_type_hints(kind, include_extras=True)
-    found: list[Setting] = []
-    for spec in fields(kind):
-        base, *notes = get_args(hints[spec.name]) or (hints[spec.name],)
-        doc = next((note for note in notes if isinstance(note, Doc)), None)
-        if doc is not None:
-            least, most = _bounds(notes)
-            found.append(Setting(spec.name, base, spec.default, least, most, doc))
+    hints = get_type_hints(kind)
+    found = []
+    for one in fields(kind):
+        if "doc" in one.metadata:
+            least, most = one.metadata["within"]
+            found.append(
+                Setting(one.name, hints[one.name], one.default, least, most, one.metadata["doc"])
+            )
     return tuple(found)
 
 
@@ -117,23 +154,6 @@ def with_arithmetic(value: T, *, like_java: bool) -> T:
     return replace(value, **changed) if changed else value
 
 
-def check(value: object) -> None:
-    """Refuse a settings dataclass that holds a number outside its range.
-
-    Raises:
-        SettingOutOfRange: with the field, the value and the range.
-    """
-    for setting in settings_of(type(value)):
-        number = getattr(value, setting.name)
-        if not isinstance(number, int | float):
-            continue
-        low = setting.least if setting.least is not None else float("-inf")
-        high = setting.most if setting.most is not None else float("inf")
-        if not low <= number <= high:
-            expected = f"{setting.doc.unit} from {low} to {high}".strip()
-            raise SettingOutOfRange(type(value).__name__, setting.name, number, expected)
-
-
 def from_pulsar(kind: type[T], keys: Mapping[str, Any]) -> T:
     """Return a strategy with the settings from Pulsar's own keys.
 
@@ -157,15 +177,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     return str(value) if isinstance(value, str) else value
-
-
-def _bounds(notes: list[Any]) -> tuple[float | None, float | None]:
-    least: float | None = None
-    most: float | None = None
-    for note in notes:
-        for part in note if isinstance(note, Interval) else (note,):
-            if isinstance(part, Ge | Gt):
-                least = float(part.ge if isinstance(part, Ge) else part.gt)  # type: ignore[arg-type]  # ranges here are of numbers
-            elif isinstance(part, Le | Lt):
-                most = float(part.le if isinstance(part, Le) else part.lt)  # type: ignore[arg-type]  # ranges here are of numbers
-    return least, most

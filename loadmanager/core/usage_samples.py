@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import HostUsage, ResourceUsage
@@ -12,6 +12,7 @@ from loadmanager.core.rates import six_digits
 MOST_SAMPLES: Final = 12
 """Number of samples kept: one minute at the default interval of five seconds."""
 
+_RESOURCES: Final = ("cpu", "memory", "bandwidth_in", "bandwidth_out")
 _NO_BUNDLES: Final[AbstractSet[BundleId]] = frozenset()
 
 
@@ -33,13 +34,10 @@ class UsageSamples:
 
     def last(self) -> HostUsage:
         """Return the last sample, with mean and variance of each resource."""
-        return replace(
-            self.taken[-1],
-            cpu=_varied([one.cpu for one in self.taken]),
-            memory=_varied([one.memory for one in self.taken]),
-            bandwidth_in=_varied([one.bandwidth_in for one in self.taken]),
-            bandwidth_out=_varied([one.bandwidth_out for one in self.taken]),
-        )
+        varied: dict[str, Any] = {
+            name: _varied([getattr(one, name) for one in self.taken]) for name in _RESOURCES
+        }
+        return replace(self.taken[-1], **varied)
 
 
 def _varied(taken: list[ResourceUsage | None]) -> ResourceUsage | None:

@@ -17,14 +17,14 @@ from typing import Final, Self
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.history import (
-    HandOver,
+    HAND_OVER,
     Origin,
     Record,
     RoundFacts,
     Stream,
     bundles_records,
-    hand_over_record,
     move_record,
+    record_of,
     round_records,
     term_record,
 )
@@ -195,7 +195,7 @@ class Recording:
         """Write how a hand-over ended, and the decision if no round recorded it."""
         ended_s = record.at_s if record.served_at_s is None else record.served_at_s
         records = [] if record.why is Why.SHED else self._decision(record)
-        records.append(hand_over_record(self._at_ms(ended_s), self._hand_over(record)))
+        records.append(self._hand_over(record, self._at_ms(ended_s)))
         self._rounds_offer(self._at_ms(ended_s), records)
 
     def _decision(self, record: MoveRecord) -> list[Record]:
@@ -216,16 +216,16 @@ class Recording:
         )
         return [line]
 
-    def _hand_over(self, record: MoveRecord) -> HandOver:
+    def _hand_over(self, record: MoveRecord, at_ms: int) -> Record:
         served_s = record.served_at_s
         released_s = None
         if served_s is not None and record.source is not None:
             released_s = served_s - record.pause_s
-        return HandOver(
+        return record_of(
+            HAND_OVER,
+            at_ms,
+            record,
             epoch=_EPOCH,
-            bundle=record.bundle,
-            source=record.source,
-            target=record.target,
             outcome="left" if served_s is None else "finished",
             ordered_at_ms=self._at_ms(record.at_s),
             released_at_ms=None if released_s is None else self._at_ms(released_s),

@@ -9,7 +9,7 @@ STATES: Final = ("serving", "failed", "superseded", "timed_out", "landed_elsewhe
 
 
 class AttachMetrics:
-    """What one process has seen of a Pulsar cluster, and done there; NaN while it has not."""
+    """State of a Pulsar cluster and moves in it, as observed by one process; NaN if unknown."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:

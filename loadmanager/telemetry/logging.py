@@ -1,4 +1,4 @@
-"""Logging: one line an event, in the same form for our events and those of libraries."""
+"""Logging: one line per event, in the same form for this package and libraries."""
 
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -11,8 +11,8 @@ _HIDDEN: Final = "********"
 # Ends of field names whose values are never logged. A fencing token is no secret.
 _SECRET_ENDS: Final = ("password", "secret", "authorization", "credentials", "private_key")
 
-# The least level each library may log at, whatever ours is. kazoo prints each request
-# at debug, and the one that logs in has the password in it.
+# The lowest level at which each library may log. At debug level kazoo logs each request,
+# including the password of the one that authenticates.
 _LIBRARY_LEVELS: Final[Mapping[str, int]] = {
     "kazoo": logging.INFO,
     "aiohttp.access": logging.WARNING,
@@ -21,14 +21,14 @@ _LIBRARY_LEVELS: Final[Mapping[str, int]] = {
 
 
 class _OurHandler(logging.StreamHandler[TextIO]):
-    """Marks the handler as installed here, so that a second call replaces it."""
+    """The type of the handler installed here, which a second call replaces."""
 
 
 def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa: A002 - the key's name
-    """Log to ``stream``, one event a line.
+    """Log to ``stream``, one event per line.
 
     Times are ISO 8601 in UTC. Tracebacks are plain text without the values of local
-    variables: those would carry passwords.
+    variables, which may contain passwords.
 
     Args:
         format: ``json``, ``console``, or ``auto``: console if ``stream`` is a terminal.
@@ -58,16 +58,16 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
 
 
 def change_level(level: str) -> None:
-    """Set the level to ``level``, with the present format."""
+    """Set the level to ``level``, with the current format."""
     least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(least))
     _set_levels(least)
 
 
 class _LossyStream:
-    """A stream whose lines are lost where they cannot be written, as on a full disk.
+    """A stream that drops lines that cannot be written, for example on a full disk.
 
-    A sidecar that ended for lack of a log line would take its broker's bundles along.
+    If a failed log line ended the sidecar, its broker would lose its bundles.
     """
 
     def __init__(self, stream: TextIO, processors: Sequence[structlog.typing.Processor]) -> None:
@@ -76,7 +76,7 @@ class _LossyStream:
         self._lost = 0
 
     def write(self, text: str) -> None:
-        """Write, or count what was lost; report that as soon as there is room."""
+        """Write a line, or count it as lost; report lost lines with the next one written."""
         try:
             self._stream.write(f"{self._notice()}{text}")
             self._stream.flush()
@@ -133,7 +133,7 @@ def _rendering_processors(*, console: bool, colors: bool) -> Sequence[structlog.
 def hide_secrets(
     logger: Any, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Replace the value of each field that by its name is a secret, at any depth."""
+    """Replace the value of each field whose name denotes a secret, at any depth."""
     del logger, method
     for key, value in event.items():
         if key.lower().endswith(_SECRET_ENDS):

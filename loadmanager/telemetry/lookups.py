@@ -1,4 +1,4 @@
-"""Counting lookups: the one place where the library's counters are too expensive."""
+"""Metrics of lookups, for which the counters of the library are too slow."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ _PULSAR_NAMES: Final = {"answered": "answers", "redirected": "redirects", "faile
 class LookupMetrics(Collector):
     """The results of lookups, and their durations.
 
-    A sidecar answers tens of thousands a second, and one locked counter costs as much
-    as the rest of the answer. These are plain numbers, turned into samples when they
-    are scraped; so all calls, and the scrape, belong on one thread, the event loop's.
+    A sidecar answers tens of thousands of lookups per second, and one locked counter costs as
+    much as the rest of an answer. These are plain numbers, converted to samples at each scrape;
+    all calls and scrapes must be made on the thread of the event loop.
     """
 
     def __init__(self) -> None:

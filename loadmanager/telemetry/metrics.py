@@ -1,9 +1,9 @@
 """Every metric of a sidecar, in one place.
 
-Names are Pulsar's where Pulsar has one, so that existing dashboards work, else
-``loadmanager_*`` with the base unit at the end. Labels take their values from closed
-sets; only ``broker`` grows with the cluster. A bundle or a topic is never a label:
-there are hundreds of thousands, and each value is a time series for ever.
+Names are Pulsar's if Pulsar has the metric, so that existing dashboards work, else
+``loadmanager_*`` with the base unit at the end. Labels have closed sets of values; only
+``broker`` grows with the cluster. Bundles and topics are never labels: there are hundreds of
+thousands of them, and each value would be a time series.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from loadmanager.core.ownership import Phase
 from loadmanager.telemetry.decisions import LearningMetrics, OptimalityMetrics, ShadowMetrics
 from loadmanager.telemetry.lookups import LookupMetrics
 
-# Sets that are known here; reasons, strategies and operations are the core's and the ports'.
+# Sets defined here; those of reasons, strategies and operations are in the core and the ports.
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "change": ("acquired", "released", "lost"),
     "leadership": ("gained", "lost"),
@@ -298,7 +298,7 @@ class Metrics:
             self._http_refusals.labels(reason)
 
     def show_usage(self, report: LoadReport) -> None:
-        """Show a broker's usage in percent of its limits; an unknown one shows nothing."""
+        """Set a broker's usage in percent of its limits; unknown usage has no series."""
         for resource, gauge in self._usage.items():
             used = getattr(report, resource)
             fraction = None if used is None else used.fraction
@@ -315,7 +315,7 @@ class Metrics:
         self._report_age.labels(broker).set(age_s)
 
     def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
-        """Remove the series of brokers that left, so that no alert waits for them."""
+        """Remove the series of brokers that left, so that no alert refers to them."""
         for broker in brokers:
             self._report_age.remove(broker)
             for gauge in self._usage.values():
@@ -372,7 +372,7 @@ class Metrics:
             self._disagreements.labels(kind).set(counts.get(kind, 0))
 
     def http_refused(self, reason: str) -> None:
-        """Count a connection or request that was turned away."""
+        """Count a refused connection or request."""
         self._http_refusals.labels(reason).inc()
 
     def malformed(self, kind: str) -> None:

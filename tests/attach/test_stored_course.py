@@ -10,7 +10,8 @@ from fake_pulsar import FakePulsar
 
 from loadmanager.attach.state import Part, State
 from loadmanager.attach.stored_course import Course
-from loadmanager.core.balance_course import HOUR_MS, BalancePoint
+from loadmanager.core.balance_course import BalancePoint
+from loadmanager.core.bounds import HOUR_MS
 
 NOW_MS = 1_800_000_000_000
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from loadmanager.core.balance_course import HOUR_MS, BalancePoint, last_hour
+from loadmanager.core.balance_course import BalancePoint, last_hour
+from loadmanager.core.bounds import HOUR_MS
 
 NOW_MS = 10 * HOUR_MS
 

@@ -10,7 +10,6 @@ from loadmanager.core.cluster import UnknownBroker
 from loadmanager.core.explaining import (
     Decision,
     Explanation,
-    Ground,
     Kind,
     Known,
     Outcome,
@@ -97,7 +96,7 @@ def test_a_bundle_is_told_with_its_load_its_brokers_score_and_its_chances() -> N
         highest=near(0.9),
         lowest=near(0.1),
         decisions=(),
-        grounds=(Ground(HIGH, Reason.NOT_OFFERED),),
+        grounds=(Refusal(HIGH, Reason.NOT_OFFERED),),
         candidates=(Candidate(B2, near(0.1), near(0.325), None),),
     )
 
@@ -138,19 +137,19 @@ def test_what_the_last_round_said_of_it_of_its_broker_and_of_all_holds_it() -> N
         Refusal(LOW, Reason.ROUND_BUDGET),
     )
     assert explain_bundle(known(None, *refusals), HIGH, ()).grounds == (
-        Ground(HIGH, Reason.NO_CANDIDATE),
-        Ground(B1, Reason.HITS_PENDING, "1 low hits"),
-        Ground("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
+        Refusal(HIGH, Reason.NO_CANDIDATE),
+        Refusal(B1, Reason.HITS_PENDING, "1 low hits"),
+        Refusal("", Reason.MEMBERSHIP_CHANGING, "changed 3 s ago"),
     )
 
 
 def test_a_bundle_that_moved_lately_rests_and_says_for_how_long() -> None:
     memory = RoundMemory(moved_at_s={HIGH: 900.0, LOW: -900.0})
     assert explain_bundle(known(memory=memory), HIGH, ()).grounds == (
-        Ground(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),
+        Refusal(HIGH, Reason.RECENTLY_MOVED, "moved 100 s ago, rests 1700 s more"),
     )
     assert explain_bundle(known(memory=memory), LOW, ()).grounds == (
-        Ground(LOW, Reason.NOT_OFFERED),
+        Refusal(LOW, Reason.NOT_OFFERED),
     )
 
 
@@ -160,7 +159,7 @@ def test_a_bundle_under_way_says_where_to() -> None:
     )
     got = explain_bundle(known(snapshot), LOW, ())
     assert (got.owner, got.target) == (B1, B2)
-    assert got.grounds == (Ground(LOW, Reason.IN_FLIGHT, "to b2:8080"),)
+    assert got.grounds == (Refusal(LOW, Reason.IN_FLIGHT, "to b2:8080"),)
 
 
 def test_bundles_that_never_move_say_so() -> None:
@@ -168,10 +167,10 @@ def test_bundles_that_never_move_say_so() -> None:
     excluded = PlannerSettings(excluded_namespaces=frozenset({Namespace("t/ns")}))
     at_hand = known(snapshot, settings=excluded)
     assert explain_bundle(at_hand, OWN, ()).grounds == (
-        Ground(OWN, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"),
+        Refusal(OWN, Reason.NAMESPACE_EXCLUDED, "it is a broker's own bundle"),
     )
     assert explain_bundle(at_hand, LOW, ()).grounds == (
-        Ground(LOW, Reason.NAMESPACE_EXCLUDED, "t/ns"),
+        Refusal(LOW, Reason.NAMESPACE_EXCLUDED, "t/ns"),
     )
 
 
@@ -179,7 +178,7 @@ def test_a_bundle_nobody_measured_or_reports_says_so() -> None:
     unmeasured = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, averages={})
     for snapshot in (unmeasured, Snapshot(reports={B1: report(B1, 0.9, {})})):
         got = explain_bundle(known(snapshot), LOW, ())
-        assert got.grounds == (Ground(LOW, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"),)
+        assert got.grounds == (Refusal(LOW, Reason.LOAD_UNKNOWN, "no sample of its traffic yet"),)
     assert (got.owner, got.score) == (None, None)
     assert got.candidates[0].refused is None
 
@@ -195,8 +194,8 @@ def test_a_broker_is_told_with_its_load_and_what_was_said_of_it() -> None:
     assert (got.kind, got.bundles, got.msgs_per_s, got.bytes_per_s) == ("broker", 2, 40e3, 40e6)
     assert got.score == pytest.approx(0.9)
     assert got.grounds == (
-        Ground(B1, Reason.WITHIN_THRESHOLD, "0.9"),
-        Ground("", Reason.SHEDDING_OFF),
+        Refusal(B1, Reason.WITHIN_THRESHOLD, "0.9"),
+        Refusal("", Reason.SHEDDING_OFF),
     )
     assert got.candidates == ()
 
@@ -207,13 +206,13 @@ def test_a_draining_or_silent_broker_says_so_first() -> None:
         age_s={B1: 400.0},
     )
     assert explain_broker(known(snapshot), B1, ()).grounds == (
-        Ground(B1, Reason.REPORT_STALE, "400 s old"),
+        Refusal(B1, Reason.REPORT_STALE, "400 s old"),
     )
-    assert explain_broker(known(snapshot), B2, ()).grounds == (Ground(B2, Reason.DRAINING),)
+    assert explain_broker(known(snapshot), B2, ()).grounds == (Refusal(B2, Reason.DRAINING),)
 
 
 def test_a_broker_the_strategy_said_nothing_of_was_not_offered() -> None:
-    assert explain_broker(known(), B1, ()).grounds == (Ground(B1, Reason.NOT_OFFERED),)
+    assert explain_broker(known(), B1, ()).grounds == (Refusal(B1, Reason.NOT_OFFERED),)
 
 
 def test_a_broker_without_a_report_is_unknown() -> None:

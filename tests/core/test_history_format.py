@@ -12,8 +12,8 @@ from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history import (
+    HAND_OVER,
     KINDS,
-    HandOver,
     Origin,
     Record,
     RoundFacts,
@@ -22,10 +22,10 @@ from loadmanager.core.history import (
     cut_record,
     described,
     encode,
-    hand_over_record,
     lost_record,
     optimality_record,
     read_line,
+    record_of,
     report_of,
     report_record,
     round_records,
@@ -262,7 +262,9 @@ def test_what_a_strategy_would_have_had_is_a_line_of_its_own() -> None:
 
 def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
     average = BundleAverages.supposed()
-    hand_over = HandOver(
+    hand_over = record_of(
+        HAND_OVER,
+        NOON_MS,
         epoch=3,
         bundle=A,
         source=None,
@@ -282,7 +284,7 @@ def test_every_kind_can_be_written_and_read_back(hot: Hot) -> None:
             *round_records(told(averages={A: average}, memory=RoundMemory()), *hot, 1),
             term_record(NOON_MS, 3, "began"),
             tick_record(NOON_MS, epoch=3, number=1, tick=6, sampled=True, taken={B1: 9}, left=[B2]),
-            hand_over_record(NOON_MS, hand_over),
+            hand_over,
             *task_records(NOON_MS, TASK, 0.0),
             cut_record(NOON_MS, epoch=3, action="split", whole=A, parts=[B]),
             optimality_record(NOON_MS, 3, 7, FOUND),

@@ -12,20 +12,19 @@ from joint_cluster import CPU_PER_MSG, Broker, Traffic, name, open_limits, view
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import TrafficShare
 from loadmanager.core.errors import MalformedContent
+from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.document import MOST_BROKERS, MOST_BYTES, decode_joint, encode_joint
 from loadmanager.core.joint.learning import measured_error
-from loadmanager.core.joint.level import water_level
 from loadmanager.core.joint.persistence import LOOK_S, Persistence
 from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search
-from loadmanager.core.joint.standing import Standing
+from loadmanager.core.joint.standing import Standing, water_level
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import solved
-from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import JointPlacement
 from loadmanager.core.planner import Planner

@@ -9,9 +9,9 @@ from loadmanager.core.reason_texts import CAUSES, REASONS, sentence
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_a_sentence_and_says_what_it_would_take(reason: Reason) -> None:
     told = REASONS[reason]
-    assert sentence(reason) == told.says
-    assert told.says.endswith(".")
-    assert told.takes.endswith(".")
+    assert sentence(reason) == told.meaning
+    assert told.meaning.endswith(".")
+    assert told.remedy.endswith(".")
 
 
 @pytest.mark.parametrize("cause", Cause)

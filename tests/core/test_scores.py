@@ -2,12 +2,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.load import ResourceUsage
+from loadmanager.core.ids import parse_broker
+from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.scores import (
     ResourceWeights,
     max_usage,
     percent_usage,
-    usage_rows,
+    report_usage,
     weighted_max_usage,
     weighted_max_with_memory,
 )
@@ -38,4 +39,13 @@ def test_without_weights_nothing_counts() -> None:
 
 
 def test_an_unknown_resource_is_nothing_of_nothing() -> None:
-    assert usage_rows(ResourceUsage(1.0, 2.0), None) == ([1.0, 0.0], [2.0, 0.0])
+    report = LoadReport(
+        broker=parse_broker("b1:8080"),
+        urls=BrokerUrls(http_url="http://b1:8080"),
+        sidecar_url="",
+        started_at_ms=0,
+        reported_at_ms=0,
+        memory=ResourceUsage(1.0, 2.0),
+    )
+    usages, limits = report_usage(report)
+    assert (usages, limits) == ([0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0, 0.0])

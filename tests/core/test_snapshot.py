@@ -74,7 +74,7 @@ FAULTS: list[tuple[bytes, str]] = [
     (b"{", "Expecting property name enclosed in double quotes: line 1 column 2"),
     (b"[]", "[]; expected a JSON object"),
     (b"\xff", "expected a JSON object in UTF-8"),
-    (b"[" * 100_000, "expected JSON with numbers and depth of a sane size"),
+    (b"[" * 100_000, "expected JSON of a sane size and depth"),
     (b'{"brokers":{},"brokers":{}}', "'brokers' twice in an object; expected it once"),
     (b"{}", "brokers is missing; expected load reports of one broker or more, by broker id"),
     (document(version=2), "version = 2; expected 1, the version this program reads"),

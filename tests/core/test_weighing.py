@@ -204,7 +204,7 @@ def test_a_bundle_that_is_left_alone_has_its_best_moves_numbers() -> None:
     (ground,) = explained().grounds
     best = explained().candidates[0]
     assert best.payback is not None
-    assert (ground.about, ground.reason) == (BUNDLE, Reason.NOT_OFFERED)
+    assert (ground.subject, ground.reason) == (BUNDLE, Reason.NOT_OFFERED)
     assert ground.detail == (
         f"to {best.broker}, {best.payback.use:.3f} of {best.payback.resource} and "
         f"{best.payback.use_with:.3f} with it: saves {best.payback.saving:.4f} and costs "

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.config import SheddingSettings
 from loadmanager.testbed.faults.campaign import Totals, outcomes
-from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed, seeded_config
+from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed, seeded_config
 
 QUICK_SEEDS = range(8)
 DEFAULT_SEEDS = range(500, 520)
@@ -39,6 +39,6 @@ def test_no_seed_of_three_hundred_breaks_a_promise_and_everything_happens_in_the
         totals.add(outcome)
     assert totals.seeds == len(MANY_SEEDS)
     assert [f"{one.seed}: {one.violation}" for one in totals.failures] == []
-    assert {one.name for one in HAPPENINGS} <= totals.happened.keys()
+    assert {one.name for one in ACTIONS} <= totals.happened.keys()
     assert totals.counted["answers"] > 30_000
     assert totals.counted["terms"] > 500

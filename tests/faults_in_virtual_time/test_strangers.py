@@ -12,7 +12,7 @@ from loadmanager.core.wire import LockRecord, encode_lock
 from loadmanager.ports import Create, Node
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.monitor import Monitor
-from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed
 from loadmanager.testbed.faults.trace import Trace
 from loadmanager.testbed.faults.violation import Invariant
 
@@ -107,7 +107,7 @@ async def test_restored_data_are_older_and_have_no_ephemeral_nodes(cluster: Clus
 
 @pytest.mark.parametrize("seed", [3, 8])
 def test_older_data_restored_again_and_again_break_no_promise(seed: int) -> None:
-    happenings = [replace(one, weight=one.weight + 8 * (one.name in OFTEN)) for one in HAPPENINGS]
-    outcome = run_seed(seed, happenings=happenings)
+    actions = [replace(one, weight=one.weight + 8 * (one.name in OFTEN)) for one in ACTIONS]
+    outcome = run_seed(seed, actions=actions)
     assert not outcome.violation, "\n".join([*outcome.last_lines, outcome.violation])
     assert outcome.happened["restore older data"] > 0

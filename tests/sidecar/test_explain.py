@@ -159,7 +159,7 @@ async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
     told = sidecar.accounting.explain(B2).explanation
     assert (told.kind, told.subject, told.score) == ("broker", B2, 0.0)
     assert told.grounds[0].reason is Reason.WITHIN_THRESHOLD
-    assert told.grounds[0].about == B2
+    assert told.grounds[0].subject == B2
 
 
 async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> None:

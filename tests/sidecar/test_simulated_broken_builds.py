@@ -10,7 +10,7 @@ from dataclasses import replace
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.ports import Check, Node, NodeWatch, Operation, Stat
-from loadmanager.testbed.faults.seed_run import HAPPENINGS, run_seed
+from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed
 from loadmanager.testbed.faults.violation import Invariant
 
 SEEDS = range(60)
@@ -91,12 +91,12 @@ def first_caught(
     build: Callable[[Context], Context], weights: Mapping[str, int], why: Invariant
 ) -> int:
     """Return the first seed that finds this broken, and hold the whole build to the same seed."""
-    known = {one.name: one for one in HAPPENINGS}
-    happenings = [replace(known[name], weight=weight) for name, weight in weights.items()]
+    known = {one.name: one for one in ACTIONS}
+    actions = [replace(known[name], weight=weight) for name, weight in weights.items()]
     for seed in SEEDS:
-        broken = run_seed(seed, build=build, happenings=happenings)
+        broken = run_seed(seed, build=build, actions=actions)
         if broken.invariant == why.value:
-            whole = run_seed(seed, happenings=happenings)
+            whole = run_seed(seed, actions=actions)
             assert whole.violation == "", "\n".join(whole.last_lines)
             return seed
     raise AssertionError(f"no seed of {SEEDS} found {why.value} broken")

@@ -9,7 +9,7 @@ import pytest
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.explaining import Ground, Known, explain_broker, explain_bundle
+from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Reason, Refusal
@@ -68,13 +68,15 @@ class Asking:
             if view.listed_owner(bundle) is not None:
                 told = explain_bundle(known, bundle, ())
                 own = {bundle, ""}
-                self._judge(bundle, tuple(one for one in told.grounds if one.about in own))
+                self._judge(bundle, tuple(one for one in told.grounds if one.subject in own))
 
-    def _judge(self, subject: str, grounds: tuple[Ground, ...]) -> None:
+    def _judge(self, subject: str, grounds: tuple[Refusal, ...]) -> None:
         numbered = [
             one
             for one in grounds
-            if one.reason in SAID_WITHOUT_NUMBERS or re.search(r"\d", one.detail) or one.about == ""
+            if one.reason in SAID_WITHOUT_NUMBERS
+            or re.search(r"\d", one.detail)
+            or one.subject == ""
         ]
         if not numbered:
             self.poor.append(f"round {self.rounds}: {subject}: {grounds}")

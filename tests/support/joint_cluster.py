@@ -8,8 +8,8 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
+from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
-from loadmanager.core.limits import Limits
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import view_of
 from loadmanager.core.planner import Plan

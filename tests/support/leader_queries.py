@@ -7,7 +7,7 @@ from loadmanager.core.balancing import Balancing
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind, TaskState
 from loadmanager.core.candidates import Candidate
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.explaining import Decision, Explanation, Ground, Outcome
+from loadmanager.core.explaining import Decision, Explanation, Outcome
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.weighing import (
     BundleCost,
@@ -17,7 +17,7 @@ from loadmanager.core.joint.weighing import (
     Weighing,
 )
 from loadmanager.core.optimality import Optimality
-from loadmanager.core.plan import Cause, Reason
+from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
@@ -132,8 +132,8 @@ BUNDLE_STORY = Explanation(
     lowest=0.3,
     decisions=(LEFT_ALONE, MOVED),
     grounds=(
-        Ground(BUNDLE, Reason.RECENTLY_MOVED, "moved 60 s ago, rests 1740 s more"),
-        Ground("", Reason.ROUND_BUDGET),
+        Refusal(BUNDLE, Reason.RECENTLY_MOVED, "moved 60 s ago, rests 1740 s more"),
+        Refusal("", Reason.ROUND_BUDGET),
     ),
     candidates=(
         Candidate(B3, 0.3, 0.41, None),
@@ -171,7 +171,7 @@ BROKER_STORY = replace(
     owner=None,
     bundles=12,
     decisions=(MOVED,),
-    grounds=(Ground(B1, Reason.WITHIN_THRESHOLD, "0.600, mean 0.450"),),
+    grounds=(Refusal(B1, Reason.WITHIN_THRESHOLD, "0.600, mean 0.450"),),
     candidates=(),
 )
 

@@ -169,10 +169,11 @@ def costs_of(fields: Fields) -> CostDocument:
 def _class_costs(fields: Fields) -> ClassCosts:
     brokers = fields.texts("brokers")
     _check_brokers(fields, "brokers", brokers)
-    typical = fields.inner("typical")
+    typical, resources = fields.inner("typical"), fields.inner("resources")
     _check_names(typical, RATES)
+    _check_names(resources, RESOURCES)
     return ClassCosts(
-        resources=_by_resource(fields, "resources", lambda one: _terms(one, RATES)),
+        resources={name: _terms(resources.inner(name), RATES) for name in resources.names()},
         brokers=tuple(map(BrokerId, brokers)),
         minutes=fields.count("minutes", default=None),
         typical={rate: _amount(typical, rate) for rate in typical.names()},
@@ -197,12 +198,6 @@ def _quality_of(fields: Fields) -> Quality:
         move_mape=_amount_or_none(fields, "move_mape"),
         typical_error=_amount_or_none(fields, "typical_error"),
     )
-
-
-def _by_resource(fields: Fields, name: str, read: Callable[[Fields], _Read]) -> Mapping[str, _Read]:
-    inner = fields.inner(name)
-    _check_names(inner, RESOURCES)
-    return {resource: read(inner.inner(resource)) for resource in inner.names()}
 
 
 def _terms(fields: Fields, allowed: tuple[str, ...]) -> Mapping[str, Term]:

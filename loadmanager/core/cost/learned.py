@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.columns import BrokerColumns, BundleColumns, Indices, Mask
+from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Term
 from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.cost.trust import distrust
@@ -90,7 +90,7 @@ class LearnedCost:
         For a bundle without an owner it is the mean over all brokers.
         """
         otherwise = self.fallback.usage(view, bundle, source)
-        rates = _rates_of(view.bundles, bundle)
+        rates = view.bundles.work(bundle)
         if rates is None:
             return otherwise
         if source is None:
@@ -111,7 +111,7 @@ class LearnedCost:
         rows: Indices,
     ) -> FloatArray:
         """Return the usage of ``bundle`` on each of ``rows``."""
-        rates = _rates_of(view.bundles, bundle)
+        rates = view.bundles.work(bundle)
         if rates is None:
             return self.fallback.elsewhere(view, bundle, source, usage, rows)
         fleet = self._fleet(view.brokers)
@@ -181,14 +181,6 @@ class LearnedCost:
         """Return the median of a class, used for brokers that are not in history."""
         known = [self.document.backgrounds.get(broker, {}) for broker in costs.brokers]
         return [_median([one[name] for one in known if name in one]) for name in RESOURCES]
-
-
-def _rates_of(bundles: BundleColumns, bundle: BundleId) -> FloatArray | None:
-    """Return all `RATES` of a bundle, None if it was never measured."""
-    row = bundles.row(bundle)
-    if row is None or not bundles.known[row]:
-        return None
-    return np.array([*bundles.short[row], bundles.topics[row], bundles.connections[row]])
 
 
 def _terms(costs: ClassCosts) -> list[list[float]]:

@@ -55,8 +55,8 @@ class TrafficShare:
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``."""
-        row = view.bundles.row(bundle)
-        if row is None or not view.bundles.known[row]:
+        row = view.bundles.measured_row(bundle)
+        if row is None:
             return _mean_usage(view)
         if source is None:
             totals, used = view.brokers.traffic.sum(axis=0), view.brokers.usage.sum(axis=0)

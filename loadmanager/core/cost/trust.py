@@ -44,24 +44,15 @@ def _poor(quality: Quality) -> str:
 def _vague(costs: ClassCosts, resource: str, fraction: float | None) -> str:
     terms = costs.resources.get(resource, {})
     amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])
-    values = np.array([terms[rate].value for rate in RATES if rate in terms])
-    total = float(values @ amounts)
+    known = [terms[rate] for rate in RATES if rate in terms]
+    total = float(np.array([term.value for term in known]) @ amounts)
     if total <= 0.0:
         return "typical traffic costs nothing of it"
     if fraction is None:
-        fraction = _in_quadrature(costs, resource) / total
+        # This assumes independent terms; terms that are confused with each other have errors in
+        # opposite directions.
+        widths = np.array([(term.high - term.low) / 2 for term in known])
+        fraction = float(np.sqrt(((widths * amounts) ** 2).sum())) / total
     if fraction > WIDEST_FRACTION:
         return f"known to within {fraction:.0%}, more than {WIDEST_FRACTION:.0%}"
     return ""
-
-
-def _in_quadrature(costs: ClassCosts, resource: str) -> float:
-    """Return half the interval of the cost of typical traffic, from the intervals of the terms.
-
-    This assumes independent terms; terms that are confused with each other have errors in
-    opposite directions.
-    """
-    terms = costs.resources.get(resource, {})
-    amounts = np.array([costs.typical.get(rate, 0.0) for rate in RATES if rate in terms])
-    widths = np.array([(terms[rate].high - terms[rate].low) / 2 for rate in RATES if rate in terms])
-    return float(np.sqrt(((widths * amounts) ** 2).sum()))

@@ -4,17 +4,16 @@ The format is described in ``docs/history-format.md``, which is generated from `
 """
 
 from loadmanager.core.history.describing import described
-from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.kinds import HAND_OVER, KINDS
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.records import (
-    HandOver,
     Origin,
     Record,
     cut_record,
     encode,
-    hand_over_record,
     lost_record,
     optimality_record,
+    record_of,
     report_record,
     shadow_record,
     task_records,
@@ -27,11 +26,11 @@ from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field, K
 
 __all__ = [
     "ENVELOPE",
+    "HAND_OVER",
     "KINDS",
     "VERSION",
     "Columns",
     "Field",
-    "HandOver",
     "Kind",
     "Origin",
     "Record",
@@ -43,11 +42,11 @@ __all__ = [
     "cut_record",
     "described",
     "encode",
-    "hand_over_record",
     "lost_record",
     "move_record",
     "optimality_record",
     "read_line",
+    "record_of",
     "report_of",
     "report_record",
     "round_records",

@@ -8,7 +8,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskState
-from loadmanager.core.history.schema import VERSION
+from loadmanager.core.history.kinds import (
+    CUT,
+    HAND_OVER,
+    KINDS,
+    OPTIMALITY,
+    REPORT,
+    SHADOW,
+    TASK,
+    TERM_CHANGE,
+    TICK,
+)
+from loadmanager.core.history.schema import VERSION, Kind
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.optimality import Optimality
@@ -47,6 +58,13 @@ class Record:
     body: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+def record_of(kind: Kind, at_ms: int, source: object = None, /, **given: Any) -> Record:
+    """Return a record of ``kind``: each field as ``given``, else an attribute of ``source``."""
+    names = (one.name for one in kind.fields)
+    body = {name: given[name] if name in given else getattr(source, name) for name in names}
+    return Record(kind.name, at_ms, body)
+
+
 def encode(record: Record, origin: Origin, seq: int) -> bytes:
     """Return the line of a record, with its line feed.
 
@@ -82,27 +100,20 @@ def report_record(
     """
     if columns is None:
         columns = stats_columns(report.bundles.values())
-    body = {
-        "broker": report.broker,
-        "broker_class": report.broker_class,
-        "started_at_ms": report.started_at_ms,
-        "reported_at_ms": report.reported_at_ms,
-        "version": report.version,
-        "due": due,
-        "interval_s": interval_s,
-        "window_s": window_s,
-        "draining": report.draining,
-        "healthy": report.healthy,
-        "persistent_topics": report.persistent_topics,
-        "non_persistent_topics": report.non_persistent_topics,
+    return record_of(
+        REPORT,
+        at_ms,
+        report,
+        due=due,
+        interval_s=interval_s,
+        window_s=window_s,
         **usages(*report_usage(report)),
         **_varied(report),
         **{name: sum(columns[name]) for name in _TOTALS},
-        "bundles": {"bundle": list(report.bundles), **columns},
-        "gains": sorted(report.gains),
-        "losses": sorted(report.losses),
-    }
-    return Record("report", at_ms, body)
+        bundles={"bundle": list(report.bundles), **columns},
+        gains=sorted(report.gains),
+        losses=sorted(report.losses),
+    )
 
 
 def stats_columns(stats: Iterable[BundleStats]) -> dict[str, list[Any]]:
@@ -139,7 +150,7 @@ def _varied(report: LoadReport) -> dict[str, float | None]:
 
 def term_record(at_ms: int, epoch: int, event: str) -> Record:
     """Return the record of a term that ``began`` or ``ended``."""
-    return Record("term", at_ms, {"epoch": epoch, "event": event})
+    return record_of(TERM_CHANGE, at_ms, epoch=epoch, event=event)
 
 
 def tick_record(
@@ -153,80 +164,26 @@ def tick_record(
     left: Iterable[BrokerId],
 ) -> Record:
     """Return the record of a tick; ``taken`` has the ``reported_at_ms`` of each new report."""
-    body = {
-        "epoch": epoch,
-        "round": number,
-        "tick": tick,
-        "sampled": sampled,
-        "taken": {"broker": list(taken), "reported_at_ms": list(taken.values())},
-        "left": sorted(left),
-    }
-    return Record("tick", at_ms, body)
+    return record_of(
+        TICK,
+        at_ms,
+        epoch=epoch,
+        round=number,
+        tick=tick,
+        sampled=sampled,
+        taken={"broker": list(taken), "reported_at_ms": list(taken.values())},
+        left=sorted(left),
+    )
 
 
 def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) -> Record:
     """Return the record of the distance of the cluster from the best possible at a round."""
-    body = {
-        "epoch": epoch,
-        "round": number,
-        "largest": found.largest,
-        "bound": found.bound,
-        "bound_within_policies": found.bound_within_policies,
-        "gap": found.gap,
-        "gap_within_policies": found.gap_within_policies,
-        "excess": found.excess,
-    }
-    return Record("optimality", at_ms, body)
+    return record_of(OPTIMALITY, at_ms, found, epoch=epoch, round=number)
 
 
 def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: Shadowed) -> Record:
     """Return the record of a shadow strategy at a round."""
-    body = {
-        "epoch": epoch,
-        "round": number,
-        "strategy": strategy,
-        "largest": shadowed.largest,
-        "gap": shadowed.gap,
-        "active_gap": shadowed.active_gap,
-        "moves": shadowed.moves,
-        "moved": shadowed.moved,
-        "active_moves": shadowed.active_moves,
-        "active_moved": shadowed.active_moved,
-    }
-    return Record("shadow", at_ms, body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandOver:
-    """The end of an order; times are on the leader's wall clock, None for never."""
-
-    epoch: int
-    bundle: BundleId
-    source: BrokerId | None
-    target: BrokerId
-    outcome: str
-    ordered_at_ms: int
-    released_at_ms: int | None
-    acquired_at_ms: int | None
-    took_s: float | None
-    pause_s: float | None
-
-
-def hand_over_record(at_ms: int, hand_over: HandOver) -> Record:
-    """Return the record of the end of an order."""
-    body = {
-        "epoch": hand_over.epoch,
-        "bundle": hand_over.bundle,
-        "source": hand_over.source,
-        "target": hand_over.target,
-        "outcome": hand_over.outcome,
-        "ordered_at_ms": hand_over.ordered_at_ms,
-        "released_at_ms": hand_over.released_at_ms,
-        "acquired_at_ms": hand_over.acquired_at_ms,
-        "took_s": hand_over.took_s,
-        "pause_s": hand_over.pause_s,
-    }
-    return Record("hand_over", at_ms, body)
+    return record_of(SHADOW, at_ms, shadowed, epoch=epoch, round=number, strategy=strategy)
 
 
 def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
@@ -237,26 +194,21 @@ def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
         task: the task; its times are on the monotonic clock.
         now_s: the current time on that clock.
     """
-    body = {
-        "epoch": task.epoch,
-        "task": task.number,
-        "action": task.kind.value,
-        "bundles": list(task.bundles),
-        "source": task.source,
-        "target": task.target,
-        "cause": task.cause.value,
-        "asked_by": task.asked_by.word,
-        "state": task.state.value,
-        "age_s": now_s - task.proposed_at_s,
-        "attempts": task.attempts,
-        "note": task.note,
-    }
-    hand_over = _hand_over(at_ms, task, now_s)
-    return [Record("task", at_ms, body), *(hand_over_record(at_ms, one) for one in hand_over)]
+    record = record_of(
+        TASK,
+        at_ms,
+        task,
+        task=task.number,
+        action=task.kind,
+        bundles=list(task.bundles),
+        asked_by=task.asked_by.word,
+        age_s=now_s - task.proposed_at_s,
+    )
+    return [record, *_hand_over(at_ms, task, now_s)]
 
 
-def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]:
-    """Yield the hand-over of a task that has ended."""
+def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
+    """Yield the record of the hand-over of a task that has ended."""
     own = task.asked_by is not AskedBy.RECONCILIATION
     if not (task.relocates and own and task.state.ended) or task.ordered_at_s is None:
         return
@@ -268,17 +220,15 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[HandOver]
 
     done = task.state is TaskState.SERVING and task.ended_at_s is not None
     left = task.last_event is TaskEvent.TERM_ENDED
-    yield HandOver(
-        epoch=task.epoch,
-        bundle=task.bundle,
-        source=task.source,
-        target=task.target,
+    yield record_of(
+        HAND_OVER,
+        at_ms,
+        task,
         outcome="finished" if done else "left" if left else "replaced",
         ordered_at_ms=wall_ms(task.ordered_at_s),
         released_at_ms=None if task.released_at_s is None else wall_ms(task.released_at_s),
         acquired_at_ms=wall_ms(task.ended_at_s or now_s) if done else None,
         took_s=(task.ended_at_s or now_s) - task.ordered_at_s if done else None,
-        pause_s=task.pause_s,
     )
 
 
@@ -286,21 +236,21 @@ def cut_record(
     at_ms: int, *, epoch: int, action: str, whole: BundleId, parts: Sequence[BundleId]
 ) -> Record:
     """Return the record of a split of ``whole`` into ``parts``, or of their merge."""
-    body = {"epoch": epoch, "action": action, "whole": whole, "parts": list(parts)}
-    return Record("cut", at_ms, body)
+    return record_of(CUT, at_ms, epoch=epoch, action=action, whole=whole, parts=list(parts))
 
 
 def lost_record(
     stream: str, at_ms: int, *, records: int, why: str, first_at_ms: int, last_at_ms: int
 ) -> Record:
     """Return the record of dropped records of a stream."""
-    body = {
-        "records": records,
-        "why": why,
-        "first_at_ms": first_at_ms,
-        "last_at_ms": last_at_ms,
-    }
-    return Record(f"lost_{stream}", at_ms, body)
+    return record_of(
+        KINDS[f"lost_{stream}"],
+        at_ms,
+        records=records,
+        why=why,
+        first_at_ms=first_at_ms,
+        last_at_ms=last_at_ms,
+    )
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

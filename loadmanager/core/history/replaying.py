@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
@@ -13,8 +12,8 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.snapshot import RunningLoad, Snapshot, decode_snapshot
-from loadmanager.core.wire.reports import report_to_json
+from loadmanager.core.snapshot import RunningLoad, Snapshot
+from loadmanager.core.snapshot.decoding import Reading
 
 Line = Mapping[str, Any]
 
@@ -61,12 +60,9 @@ def averages_of(lines: Iterable[Line]) -> dict[BundleId, BundleAverages]:
     found: dict[BundleId, BundleAverages] = {}
     for line in lines:
         columns = line["bundles"]
-        rows = zip(*(columns[name] for name in _AVERAGES), strict=True)
-        counts = zip(
-            columns["short_samples"], columns["long_samples"], columns["topics"], strict=True
-        )
-        for bundle, rates, (short, long, topics) in zip(
-            columns["bundle"], rows, counts, strict=True
+        names = ("bundle", "short_samples", "long_samples", "topics", *_AVERAGES)
+        for bundle, short, long, topics, *rates in zip(
+            *(columns[name] for name in names), strict=True
         ):
             found[BundleId(bundle)] = BundleAverages(
                 Average(SHORT_SAMPLES, short, Rates(*rates[:4])),
@@ -97,8 +93,15 @@ def snapshot_of(
         raise MalformedContent(where, what, f"{bundles[0]['parts']}, as they say")
     known = _reports(where, line["brokers"], reports)
     columns = line["brokers"]
-    return replace(
-        _plain_parts(where, line, known),
+    texts = {name: json.loads(line[name]) for name in ("memory", "constraints", "settings")}
+    parts = Reading(where, texts)
+    return Snapshot(
+        taken_at_ms=line["at_ms"],
+        cluster=line["cluster"],
+        epoch=line["epoch"],
+        memory=parts.memory(),
+        policies=parts.policies(),
+        in_force=parts.in_force(),
         reports=known,
         age_s=dict(zip(known, columns["age_s"], strict=True)),
         averages=averages_of(bundles),
@@ -130,17 +133,3 @@ def _reports(
             raise MalformedContent(where, what, "a report that is given")
         found[report.broker] = report
     return found
-
-
-def _plain_parts(where: str, line: Line, reports: Mapping[BrokerId, LoadReport]) -> Snapshot:
-    """Return a snapshot with the JSON parts of the round: memory, constraints and settings."""
-    document = {
-        "takenAtMs": line["at_ms"],
-        "cluster": line["cluster"],
-        "epoch": line["epoch"],
-        "brokers": {broker: report_to_json(one) for broker, one in list(reports.items())[:1]},
-        "memory": json.loads(line["memory"]),
-        "constraints": json.loads(line["constraints"]),
-        "settings": json.loads(line["settings"]),
-    }
-    return decode_snapshot(where, json.dumps(document).encode())

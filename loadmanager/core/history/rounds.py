@@ -10,7 +10,8 @@ import numpy as np
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history.records import Record, chunks, usages
+from loadmanager.core.history.kinds import MOVE
+from loadmanager.core.history.records import Record, chunks, record_of, usages
 from loadmanager.core.history.schema import SHORT_AND_LONG, TRAFFIC
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move
@@ -117,27 +118,24 @@ def move_record(
 
     ``strategies`` are given if they are not the planner's.
     """
-    row = view.bundles.row(move.bundle)
-    known = row is not None and bool(view.bundles.known[row])
+    known = view.bundles.measured_row(move.bundle) is not None
     rates = view.short_rates(move.bundle).tolist() if known else [None] * len(TRAFFIC)
     scores = loads(view, planner.weights)
     shedder, placement = strategies or strategies_of(planner)
-    body = {
-        "epoch": epoch,
-        "round": number,
-        "move": move_number,
-        "bundle": move.bundle,
-        "source": move.source,
-        "target": move.target,
-        "outcome": outcome,
-        "cause": move.cause.value,
-        "shedder": shedder,
-        "placement": placement,
+    return record_of(
+        MOVE,
+        at_ms,
+        move,
+        epoch=epoch,
+        round=number,
+        move=move_number,
+        outcome=outcome,
+        shedder=shedder,
+        placement=placement,
         **{one.name: value for one, value in zip(TRAFFIC, rates, strict=True)},
-        "source_score": _score(view, scores, move.source),
-        "target_score": _score(view, scores, move.target),
-    }
-    return Record("move", at_ms, body)
+        source_score=_score(view, scores, move.source),
+        target_score=_score(view, scores, move.target),
+    )
 
 
 def _outcome(facts: RoundFacts, move: Move, *, ordered: bool) -> str:

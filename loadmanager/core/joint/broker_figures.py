@@ -76,13 +76,10 @@ class BrokerFigures:
         to = [row for row, life in enumerate(lives) if life in former]
         taken = [former[lives[row]] for row in to]
         found = BrokerFigures.unknown(names, started)
-        found.seen_s[to] = self.seen_s[taken]
-        found.background[to] = self.background[taken]
-        found.speed[to] = self.speed[taken]
-        found.covariance[to] = self.covariance[taken]
-        found.least[:, to] = self.least[:, taken]
-        found.most[:, to] = self.most[:, taken]
-        found.span_s[to] = self.span_s[taken]
+        for name in ("seen_s", "background", "speed", "covariance", "span_s"):
+            getattr(found, name)[to] = getattr(self, name)[taken]
+        for name in ("least", "most"):
+            getattr(found, name)[:, to] = getattr(self, name)[:, taken]
         return found
 
     def expected(self, varying: FloatArray) -> FloatArray:

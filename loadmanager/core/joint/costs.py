@@ -45,9 +45,5 @@ class JointCosts:
 
     def _usual(self, view: ClusterView, bundle: BundleId) -> FloatArray | None:
         """Return the usage of a bundle on a broker of speed 1, None if it was never measured."""
-        bundles = view.bundles
-        row = bundles.row(bundle)
-        if row is None or not bundles.known[row]:
-            return None
-        served = [*bundles.short[row], bundles.topics[row], bundles.connections[row]]
-        return np.asarray(self.learned.unit_costs @ np.array(served))
+        work = view.bundles.work(bundle)
+        return None if work is None else np.asarray(self.learned.unit_costs @ work)

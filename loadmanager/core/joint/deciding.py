@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Mask
+from loadmanager.core.filters import Limits
 from loadmanager.core.joint.ages import Ages
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
@@ -16,7 +17,6 @@ from loadmanager.core.joint.search import Search, Stuck
 from loadmanager.core.joint.standing import EVEN, URGENT, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import PublishedCosts
-from loadmanager.core.limits import Limits
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 

@@ -5,14 +5,15 @@ It does not contain rates of bundles: these are learned again within minutes.
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from math import prod
+from typing import Final
 
 import numpy as np
 
 from loadmanager.core.bounds import DURATION_S, TIME_MS, Bound
-from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, packed, unpacked_object
-from loadmanager.core.ids import BrokerId, parse_broker
+from loadmanager.core.ids import parse_broker
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.persistence import Persistence
@@ -81,38 +82,45 @@ def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
     Raises:
         MalformedContent: the data has another format, or a figure is missing or impossible.
     """
-    found = unpacked_object(where, data, _MOST_UNPACKED)
-    if found.get("format") != FORMAT:
-        Fields(where, found).refuse("format", f"{FORMAT}, the only one this version knows")
+    fields = Fields(where, unpacked_object(where, data, _MOST_UNPACKED))
+    if fields.count("format", None) != FORMAT:
+        fields.refuse("format", f"{FORMAT}, the only one this version knows")
+
+    def array(name: str, *shape: int) -> FloatArray:
+        return np.array(fields.rates(name, prod(shape), _FIGURE)).reshape(shape)
+
     sums = CostSums(
-        gram=_array(where, found, "gram", _R * _F * _F).reshape(_R, _F, _F),
-        moment=_array(where, found, "moment", _R * _F).reshape(_R, _F),
-        weight=_array(where, found, "weight", _R),
-        shown=_array(where, found, "shown", _R),
+        gram=array("gram", _R, _F, _F),
+        moment=array("moment", _R, _F),
+        weight=array("weight", _R),
+        shown=array("shown", _R),
     )
     if min(sums.weight.min(), np.einsum("rff->rf", sums.gram).min()) < 0:
         raise MalformedContent(where, "gram, weight", "sums of squares, none below 0")
+    figures = _brokers(fields)
     learned = Learned(
         at_s=now_s,
-        unit_costs=_array(where, found, "costs", _R * _F).reshape(_R, _F),
+        unit_costs=array("costs", _R, _F),
         sums=sums,
-        noise=_array(where, found, "noise", _R),
-        looks=_array(where, found, "looks", _R),
-        brokers=_brokers(where, found),
+        noise=array("noise", _R),
+        looks=array("looks", _R),
+        brokers=figures,
     )
-    figures = learned.brokers
+    ago_s = fields.mapped(
+        "restarted_ago_s", parse_broker, lambda one, name: one.rate(name, bound=DURATION_S)
+    )
     restarts = Restarts(
         lives=dict(zip(figures.names, figures.started_at_ms, strict=True)),
-        back_s=_restarted(where, found, now_s),
+        back_s={broker: now_s - ago for broker, ago in ago_s.items()},
     )
-    return JointState(learned=learned, persistence=_persistence(where, found), restarts=restarts)
+    persistence = _persistence(fields, array("persistence", 7))
+    return JointState(learned=learned, persistence=persistence, restarts=restarts)
 
 
-def _persistence(where: str, found: dict[str, Any]) -> Persistence:
-    values = _array(where, found, "persistence", 7)
+def _persistence(fields: Fields, values: FloatArray) -> Persistence:
     first, both, second = values[2:5].tolist()
     if min(first, second) < 0 or both**2 > first * second * _ROUNDED:
-        raise MalformedContent(where, "persistence", "sums of squares and products of two parts")
+        fields.refuse("persistence", "sums of squares and products of two parts")
     lasting, lasting_new = np.clip(values[5:], 0.0, 1.0).tolist()
     return Persistence(
         lasted=values[:2],
@@ -122,14 +130,12 @@ def _persistence(where: str, found: dict[str, Any]) -> Persistence:
     )
 
 
-def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
-    brokers = found.get("brokers")
-    if not isinstance(brokers, dict):
-        raise MalformedContent(where, "brokers", "an object of lists of figures")
-    rows = [_figures(where, name, row) for name, row in brokers.items()]
-    names = tuple(_broker(where, name) for name in brokers)
-    figures = BrokerFigures.unknown(names, tuple(int(row[0]) for row in rows))
-    values = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), _FIGURES)
+def _brokers(fields: Fields) -> BrokerFigures:
+    rows = fields.mapped("brokers", parse_broker, _row)
+    started_at_ms = tuple(int(row[0]) for row in rows.values())
+    figures = BrokerFigures.unknown(tuple(rows), started_at_ms)
+    values = np.array([row[1:] for row in rows.values()], dtype=np.float64)
+    values = values.reshape(len(rows), _FIGURES)
     figures.background[:] = values[:, :_R]
     figures.speed[:] = np.clip(values[:, _R : 2 * _R], 0.1, 10.0)
     figures.covariance[:] = values[:, 2 * _R :].reshape(len(rows), _R, 3)
@@ -138,49 +144,14 @@ def _brokers(where: str, found: dict[str, Any]) -> BrokerFigures:
     return figures
 
 
-def _restarted(where: str, found: dict[str, Any], now_s: float) -> dict[BrokerId, float]:
-    """Return when brokers restarted; empty if an older version did not record it."""
-    ago_s = found.get("restarted_ago_s", {})
-    if not isinstance(ago_s, dict) or not all(map(DURATION_S.holds, ago_s.values())):
-        raise MalformedContent(where, "restarted_ago_s", "an object of seconds")
-    return {_broker(where, name): now_s - ago for name, ago in ago_s.items()}
-
-
-def _broker(where: str, name: str) -> BrokerId:
-    try:
-        return parse_broker(name)
-    except InvalidName as problem:
-        raise MalformedContent(where, str(problem), problem.expected) from None
-
-
-def _figures(where: str, name: str, row: object) -> Sequence[float]:
-    if (
-        not isinstance(row, list)
-        or len(row) != 1 + _FIGURES
-        or type(row[0]) is not int
-        or not TIME_MS.holds(row[0])
-        or not all(map(_possible, row[1:]))
-    ):
-        expected = f"when it started, and {_FIGURES} finite numbers"
-        raise MalformedContent(where, f'brokers["{name}"]', expected)
+def _row(brokers: Fields, name: str) -> Sequence[float]:
+    """Return when a broker started, in milliseconds since 1970, and its figures."""
+    row = brokers.rates(name, 1 + _FIGURES, _FIGURE)
+    if not (row[0].is_integer() and TIME_MS.holds(int(row[0]))):
+        brokers.refuse(name, f"when it started, and {_FIGURES} finite numbers")
     return row
-
-
-def _array(where: str, found: dict[str, Any], name: str, count: int) -> FloatArray:
-    value = found.get(name)
-    if not isinstance(value, list) or len(value) != count or not all(map(_possible, value)):
-        raise MalformedContent(where, name, f"a list of {count} finite numbers")
-    return np.array(value, dtype=np.float64)
-
-
-def _possible(value: object) -> bool:
-    return _FIGURE.holds(value)
 
 
 def _listed(values: FloatArray, digits: int = 9) -> list[float]:
     """Return the flattened figures, rounded to ``digits`` significant digits."""
-    return [_rounded(value, digits) for value in values.ravel().tolist()]
-
-
-def _rounded(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
+    return [float(f"{value:.{digits}g}") for value in values.ravel().tolist()]

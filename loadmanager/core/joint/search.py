@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.filters import Limits
 from loadmanager.core.joint.standing import EVEN, Standing
-from loadmanager.core.limits import Limits
 from loadmanager.core.scores import FloatArray
 
 POWER: Final = 8

@@ -40,3 +40,9 @@ def owners(view: ClusterView) -> Indices:
 def fractions(usage: FloatArray, limit: FloatArray) -> FloatArray:
     """Return usage as a fraction of the limit, 0 if the limit is unknown."""
     return np.asarray(usage / np.where(limit > 0, limit, np.inf))
+
+
+def sums_by_broker(owner: Indices, sizes: FloatArray, brokers: int) -> FloatArray:
+    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
+    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in sizes.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))

@@ -8,8 +8,7 @@ import numpy as np
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Indices, Mask
 from loadmanager.core.joint.learning import Learned
-from loadmanager.core.joint.level import water_level
-from loadmanager.core.joint.served import RATES, fractions, owners, served_by, served_in
+from loadmanager.core.joint.served import fractions, owners, served_by, served_in, sums_by_broker
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -83,7 +82,6 @@ class _Use:
     resources: tuple[str, ...]
     low: FloatArray
     high: FloatArray
-    now: FloatArray
     background: FloatArray
     unit: FloatArray
     cost: FloatArray
@@ -159,7 +157,7 @@ def _by_usage(
     factor = weights.as_array()[counting]
     cost = served_in(view.bundles, predicted_rates(view, state)) @ learned.unit_costs[counting].T
     unit = factor * figures.speed[:, counting] / limit
-    work = _summed(owner, cost, len(limit))
+    work = sums_by_broker(owner, cost, len(limit))
     background = factor * figures.background[:, counting]
     least = factor * figures.least[:, :, counting].min(axis=0)
     most = factor * figures.most[:, :, counting].max(axis=0)
@@ -169,7 +167,6 @@ def _by_usage(
         resources=tuple(RESOURCES[row] for row in counting),
         low=np.maximum(lasting + work * unit, 0.0),
         high=np.maximum(most + work * unit, 0.0),
-        now=now,
         background=background,
         unit=unit,
         cost=cost,
@@ -185,13 +182,12 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
     cores = columns.limit[:, CPU]
     capacity = cores / cores.mean() if (cores > 0).all() else np.ones(len(cores))
     unit = 1.0 / capacity[:, np.newaxis]
-    work = _summed(owner, cost, len(cores))
+    work = sums_by_broker(owner, cost, len(cores))
     use = work * unit
     return _Use(
         resources=RATES_ALONE,
         low=use,
         high=use,
-        now=use,
         background=np.zeros_like(use),
         unit=unit,
         cost=cost,
@@ -208,6 +204,20 @@ def _level(use: _Use, counted: Mask) -> float:
         for row in range(len(use.resources))
     )
     return max(levels, default=0.0)
+
+
+def water_level(background: FloatArray, capacity: FloatArray, total: float) -> float:
+    """Return the level after ``total`` is poured onto the brokers' backgrounds.
+
+    ``background`` is a fraction of ``capacity``; ``total`` is in the unit of ``capacity``. There
+    is at least one broker. A broker whose background is above the level receives nothing.
+    """
+    order = np.argsort(background, kind="stable")
+    floor, width = background[order], capacity[order]
+    levels = (total + np.cumsum(floor * width)) / np.cumsum(width)
+    # The level with the i lowest brokers; valid if it does not reach the next background.
+    reached = levels <= np.append(floor[1:], np.inf)
+    return float(levels[int(np.argmax(reached))])
 
 
 def _heaviest(use: _Use, counted: Mask, owner: Indices) -> float:
@@ -238,22 +248,3 @@ def _weights(view: ClusterView, owner: Indices, brokers: int) -> tuple[FloatArra
 
 def _part(amounts: FloatArray, owner: Indices) -> FloatArray:
     return np.asarray(amounts / max(float(amounts[owner >= 0].sum()), 1e-12))
-
-
-def _summed(owner: Indices, cost: FloatArray, brokers: int) -> FloatArray:
-    """Return (B, R): the sums over each broker's bundles; bundles of owner -1 are ignored."""
-    columns = [np.bincount(owner + 1, column, brokers + 1)[1:] for column in cost.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((brokers, 0))
-
-
-__all__ = [
-    "EVEN",
-    "QUIET",
-    "RATES",
-    "RATES_ALONE",
-    "URGENT",
-    "Standing",
-    "predicted_rates",
-    "shares",
-    "standing",
-]

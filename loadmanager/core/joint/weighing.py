@@ -7,6 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
+from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.joint.search import Search
@@ -14,7 +15,6 @@ from loadmanager.core.joint.served import fractions, served_in
 from loadmanager.core.joint.standing import RATES_ALONE, Standing, predicted_rates, standing
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import PublishedCosts, doubt
-from loadmanager.core.limits import Limits
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
 
 _MOSTLY = 0.5
@@ -152,8 +152,7 @@ class Weigher:
             return None
         at = standing(self.view, self.state, self.weights, counted)
         source = None if broker is None else self.view.row(broker)
-        row = None if bundle is None else self.view.bundles.row(bundle)
-        measured = row if row is not None and self.view.bundles.known[row] else None
+        measured = None if bundle is None else self.view.bundles.measured_row(bundle)
         paybacks: Mapping[BrokerId, Payback] = {}
         if source is not None and measured is not None and at.owner[measured] == source:
             paybacks = self._paybacks(at, source, measured)

@@ -1,4 +1,4 @@
-"""AvgShedder's placement: where the shedder planned it, else anywhere."""
+"""The placement of AvgShedder: the target planned by the shedder, else any candidate."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from loadmanager.core.placement.contract import Ranking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPlacement:
-    """Give a bundle to the broker that AvgShedder shed it for; any other to any candidate.
+    """Choose the target that AvgShedder planned for a bundle, else any candidate.
 
-    The plan is by bundle name and lasts for one round, in both modes.
+    Targets are planned by bundle name, for one round, in both modes.
 
     Pulsar's accident `plan-by-statistics`: until July 2026 the plan was keyed by the
     bundle's statistics. It was lost when they changed, bundles with equal statistics
-    shared it, and all that was not measured went to one broker.
+    shared it, and all unmeasured bundles went to one broker.
     """
 
     def rank(

@@ -23,10 +23,9 @@ _COUNTED: Final = [CPU, BANDWIDTH_IN, BANDWIDTH_OUT]
 class JointPlacement:
     """Prefer the broker whose part of the joint strategy's potential rises least.
 
-    What was placed before and is not reported yet counts, by what it is predicted to use.
-    A bundle that was never measured, or any where usage is within the noise, goes to
-    the broker with the fewest messages per core. It belongs to the joint shedder, from
-    which it has the learned costs.
+    Earlier placements that are not reported yet count with their predicted usage. A bundle that
+    was never measured, or any bundle while usage is within its noise, goes to the broker with the
+    fewest messages per core. The costs are those that the joint shedder learned.
     """
 
     def rank(
@@ -44,9 +43,8 @@ class JointPlacement:
         self, view: ClusterView, rows: Indices, bundle: BundleId, memory: Memory
     ) -> FloatArray | None:
         """Return how much the potential would rise with the bundle on each of ``rows``."""
-        row = view.bundles.row(bundle)
         limit = view.brokers.limit[rows][:, _COUNTED]
-        if memory.joint is None or row is None or not view.bundles.known[row]:
+        if memory.joint is None or view.bundles.measured_row(bundle) is None:
             return None
         use = fractions(view.brokers.usage[rows][:, _COUNTED], limit)
         if use.max() < QUIET or not (limit > 0).all():

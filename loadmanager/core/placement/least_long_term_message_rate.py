@@ -1,10 +1,8 @@
 """LeastLongTermMessageRate: the broker with the fewest messages per second over time."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
@@ -12,34 +10,28 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastLongTermMessageRate:
-    """Prefer the least long-term message rate, bundles under way included.
+class LeastLongTermMessageRate(Settings):
+    """Prefer the lowest long-term message rate, including bundles under way.
 
-    A broker above ``overloaded`` scores infinity and is taken only if all are. Bundles
-    given to a broker that it has not reported yet count too, so a burst of placements
-    spreads: with brokers at 100 and 110 and two bundles of 20, the first goes to the
-    one at 100, which then stands at 120, and the second to the other.
+    A broker above ``overloaded`` has an infinite score, and is chosen only if all have. Placed
+    bundles that a broker has not reported yet count as well, so that a burst of placements is
+    spread: with brokers at 100 and 110 and two bundles of 20, the first bundle goes to the
+    broker at 100, which then has 120, and the second to the other broker.
     """
 
-    overloaded: Annotated[
-        float,
-        Interval(ge=0.0, le=10.0),
-        Doc(
-            "Above this usage a broker takes no bundle while another is below.",
-            "fraction",
-            "loadBalancerBrokerOverloadedThresholdPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.85
+    overloaded: float = setting(
+        "Above this usage a broker takes no bundle if another is below.",
+        "fraction",
+        "loadBalancerBrokerOverloadedThresholdPercentage",
+        default=0.85,
+        within=(0.0, 10.0),
+        pulsar_divisor=100.0,
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def scores(self, view: ClusterView, candidates: Indices) -> FloatArray:
         """Return messages per second of each candidate, infinity where it is overloaded."""

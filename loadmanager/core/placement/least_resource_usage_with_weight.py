@@ -1,74 +1,65 @@
 """LeastResourceUsageWithWeight: any broker well below the mean usage.
 
-Two forms, as in Pulsar: the modular load manager's keeps a running usage of its own,
-the extensible one's reads the average the load data brings along.
+There are two forms, as in Pulsar: that of the modular load manager keeps its own average usage,
+that of the extensible one uses the average in the load data.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import dataclass, field
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement.contract import Ranking
 from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
-Difference = Annotated[
-    float,
-    Interval(ge=0.0, le=1.0),
-    Doc(
+
+def _difference() -> float:
+    return setting(
         "How far below the mean usage a broker must be to be among the best.",
         "fraction",
         "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
+        default=0.10,
+        within=(0.0, 1.0),
         pulsar_divisor=100.0,
-    ),
-]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastResourceUsageWithWeight:
+class LeastResourceUsageWithWeight(Settings):
     """Prefer any candidate at least ``difference`` below the candidates' mean usage.
 
     Of brokers at 0.1, 0.3 and 0.8 the mean is 0.4, and the first two are best. If none
-    is that low, all candidates are. Usage is a running one, which takes a step each
-    round; a broker without bundles or without any message starts at 0. Between two
-    rounds the present usage counts as it will in the next step, so that a broker that
-    was just given bundles is seen to have them.
+    is that low, all candidates are. Usage is an exponential average, updated each round; for a
+    broker without bundles or without messages it is the current usage. Between two rounds the
+    average includes the current usage already, so that bundles placed since the last round
+    count.
 
-    Pulsar's accident `step-per-placement`: there the running usage takes its step at
-    every placement, for the candidates of that placement alone. How long the past
-    counts is then not a time, but a number of placements.
+    Pulsar's accident `step-per-placement`: there the average is updated at every placement, for
+    the candidates of that placement only, so that its memory is not a time but a number of
+    placements.
     """
 
-    difference: Difference = 0.10
-    history: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How much of a broker's running usage the past keeps each round.",
-            "fraction",
-            "loadBalancerHistoryResourcePercentage",
-        ),
-    ] = 0.9
+    difference: float = _difference()
+    history: float = setting(
+        "Weight of the past in a broker's average usage at each round.",
+        "fraction",
+        "loadBalancerHistoryResourcePercentage",
+        default=0.9,
+        within=(0.0, 1.0),
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory with a step of every broker's running usage."""
         if self.like_java:
             return memory
-        return _remembering(memory, view.brokers.names, self._next(view, memory))
+        return memory.with_usage(view.brokers.names, self._next(view, memory))
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
@@ -81,32 +72,26 @@ class LeastResourceUsageWithWeight:
         if self.like_java:  # step-per-placement
             every = view.brokers.names
             names = every if len(candidates) == len(every) else [every[row] for row in candidates]
-            memory = _remembering(memory, names, usage)
+            memory = memory.with_usage(names, usage)
         best = candidates[well_below(usage, float(usage.mean()), self.difference)]
         return Ranking(best if len(best) else candidates, memory)
 
     def _next(self, view: ClusterView, memory: Memory) -> FloatArray:
         """Return the running usage of every broker one step on."""
         scores = view.scores(self.weights)
-        # A broker without a past gives None, which numpy reads as NaN.
-        past = np.array(list(map(memory.usage.get, view.brokers.names)), dtype=np.float64)
-        mixed = past * self.history + (1.0 - self.history) * scores
-        return np.where(np.isnan(past) | _idle(view), scores, mixed)
+        usage = memory.running_usage(view.brokers.names, scores, self.history)
+        return np.where(_idle(view), scores, usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastAverageUsage:
-    """The extensible load manager's form: reads the average that comes with the load data.
+class LeastAverageUsage(Settings):
+    """Prefer candidates by the average usage in the load data, as the extensible load manager.
 
-    Candidates without load data count neither in the mean nor as best; but if there is
-    no best, any candidate may be taken, they included.
+    Candidates without load data are excluded from the mean and from the best; if there is no
+    best candidate, any candidate may be chosen, including them.
     """
 
-    difference: Difference = 0.10
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
+    difference: float = _difference()
 
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
@@ -125,12 +110,6 @@ class LeastAverageUsage:
 def well_below(usage: FloatArray, mean: float, difference: float) -> Mask:
     """Return which usages are at least ``difference`` below ``mean``."""
     return usage + difference <= mean
-
-
-def _remembering(memory: Memory, names: Sequence[BrokerId], usage: FloatArray) -> Memory:
-    remembered = {**memory.usage}
-    remembered.update(zip(names, usage.tolist(), strict=True))
-    return replace(memory, usage=remembered)
 
 
 def _idle(view: ClusterView) -> Mask:

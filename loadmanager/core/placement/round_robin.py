@@ -1,4 +1,4 @@
-"""RoundRobin: one candidate after the other, whatever they carry."""
+"""RoundRobin: one candidate after the other, regardless of load."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,13 +16,13 @@ _TURNS: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin:
-    """Take the candidates in turn. Pulsar places namespaces that are never shed like this.
+    """Choose the candidates in turn. Pulsar places namespaces that are never shed like this.
 
-    The order is remembered and made again when the candidates are others.
+    The order is kept until the candidates change.
 
-    Pulsar's accident `stale-turns`: there the order is made again when their number
-    changes or the broker whose turn it is has left. Where one broker replaced another,
-    the old order stays until the missing one's turn, and the new one gets none.
+    Pulsar's accident `stale-turns`: there the order changes only if the number of candidates
+    changes or the next broker has left. If one broker replaced another, the old order remains
+    until the turn of the missing one, and the new one is never chosen.
     """
 
     like_java: bool = False

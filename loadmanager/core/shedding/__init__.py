@@ -15,21 +15,17 @@ _MODULAR: Final = "org.apache.pulsar.broker.loadbalance.impl"
 _EXTENSIBLE: Final = "org.apache.pulsar.broker.loadbalance.extensions.scheduler"
 
 SHEDDERS: Final[Mapping[str, type[Shedder]]] = {
-    "threshold": ThresholdShedder,
-    "ThresholdShedder": ThresholdShedder,
-    f"{_MODULAR}.ThresholdShedder": ThresholdShedder,
-    "overload": OverloadShedder,
-    "OverloadShedder": OverloadShedder,
-    f"{_MODULAR}.OverloadShedder": OverloadShedder,
-    "uniform": UniformLoadShedder,
-    "UniformLoadShedder": UniformLoadShedder,
-    f"{_MODULAR}.UniformLoadShedder": UniformLoadShedder,
-    "avg": AvgShedder,
-    "AvgShedder": AvgShedder,
-    f"{_MODULAR}.AvgShedder": AvgShedder,
-    "transfer": TransferShedder,
-    "TransferShedder": TransferShedder,
-    f"{_EXTENSIBLE}.TransferShedder": TransferShedder,
+    **{
+        name: kind
+        for short, package, kind in (
+            ("threshold", _MODULAR, ThresholdShedder),
+            ("overload", _MODULAR, OverloadShedder),
+            ("uniform", _MODULAR, UniformLoadShedder),
+            ("avg", _MODULAR, AvgShedder),
+            ("transfer", _EXTENSIBLE, TransferShedder),
+        )
+        for name in (short, kind.__name__, f"{package}.{kind.__name__}")
+    },
     "joint": JointShedder,
 }
 """Each strategy by our short name, Pulsar's class name, and that with its package."""

@@ -1,104 +1,97 @@
-"""AvgShedder: the fullest broker gives to the emptiest, the next to the next, and so on."""
+"""AvgShedder: pairs the most loaded broker with the least loaded, and so on inwards."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import largest_first
 
-_Points = Annotated[float, Interval(ge=0.0, le=1000.0)]
-_Hits = Annotated[int, Interval(ge=0, le=1_000_000)]
+_POINTS: Final = (0.0, 1000.0)
+_HITS: Final = (0, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AvgShedder:
-    """Pair the brokers by load, fullest with emptiest, and even each pair out in part.
+class AvgShedder(Settings):
+    """Pair brokers by load, most with least loaded, and reduce the difference of each pair.
 
-    Scores are points: 100 is full. A pair whose difference has reached
+    Scores are in points: 100 is full. A pair whose difference has reached
     ``low_threshold_points`` in ``low_hits`` rounds, or ``high_threshold_points`` in
-    ``high_hits``, moves ``max_share`` of the difference of its traffic, largest bundles
-    that fit first, and each goes to the other broker of the pair. Brokers at 80 and 20
-    with 10,000 and 2,000 messages/s move up to 0.5 times 8,000.
+    ``high_hits``, moves ``max_share`` of the difference of its traffic to the less loaded
+    broker, the largest bundles that fit first. A pair with 10,000 and 2,000 messages/s moves up
+    to 0.5 times 8,000.
 
-    Counters belong to brokers: hits gathered with another partner count too. The plan
-    of where a bundle goes is by name and lasts for one round (Pulsar since July 2026).
+    Counters belong to brokers: hits with another partner count as well. The targets of bundles
+    are planned by bundle name, for one round (as in Pulsar since July 2026).
 
     Pulsar's accidents: `hits-spent` clears a pair's counters before it is known whether
-    any bundle fits, so that the pair waits again for nothing; `own-partner` counts two
-    hits of the broker in the middle, which is paired with itself, where the low
-    threshold is 0; `hits-of-the-gone` keeps the counters of brokers that left for when
-    they come back; `sole-bundle` unloads the only bundle of a broker though its log
-    says that it will not. The planner refuses the last in safe mode.
+    any bundle fits, so that the pair may wait again without a move; `own-partner` counts two
+    hits of the broker in the middle, which is paired with itself, if the low
+    threshold is 0; `hits-of-the-gone` keeps the counters of brokers that left until
+    they return; `sole-bundle` unloads the only bundle of a broker although its log
+    denies it. The planner refuses the last in safe mode.
     """
 
-    low_threshold_points: Annotated[
-        _Points,
-        Doc(
-            "Difference of a pair that counts towards ``low_hits``.",
-            "points",
-            "loadBalancerAvgShedderLowThreshold",
-        ),
-    ] = 15.0
-    high_threshold_points: Annotated[
-        _Points,
-        Doc(
-            "Difference of a pair that counts towards ``high_hits``.",
-            "points",
-            "loadBalancerAvgShedderHighThreshold",
-        ),
-    ] = 40.0
-    low_hits: Annotated[
-        _Hits,
-        Doc(
-            "Rounds above the low threshold before a pair moves anything.",
-            "rounds",
-            "loadBalancerAvgShedderHitCountLowThreshold",
-        ),
-    ] = 8
-    high_hits: Annotated[
-        _Hits,
-        Doc(
-            "Rounds above the high threshold before a pair moves anything.",
-            "rounds",
-            "loadBalancerAvgShedderHitCountHighThreshold",
-        ),
-    ] = 2
-    max_share: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "The share of a pair's difference that moves in one round; 0.5 evens it out. "
-            "Pulsar's default was 0.2 before version 5.0.",
-            "fraction",
-            "maxUnloadPercentage",
-        ),
-    ] = 0.5
-    min_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc("No move by message rate for this or less.", "messages/s", "minUnloadMessage"),
-    ] = 1000
-    min_bytes_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc("No move by throughput for this or less.", "bytes/s", "minUnloadMessageThroughput"),
-    ] = 1048576
+    low_threshold_points: float = setting(
+        "Difference of a pair that counts towards ``low_hits``.",
+        "points",
+        "loadBalancerAvgShedderLowThreshold",
+        default=15.0,
+        within=_POINTS,
+    )
+    high_threshold_points: float = setting(
+        "Difference of a pair that counts towards ``high_hits``.",
+        "points",
+        "loadBalancerAvgShedderHighThreshold",
+        default=40.0,
+        within=_POINTS,
+    )
+    low_hits: int = setting(
+        "Rounds above the low threshold before a pair moves anything.",
+        "rounds",
+        "loadBalancerAvgShedderHitCountLowThreshold",
+        default=8,
+        within=_HITS,
+    )
+    high_hits: int = setting(
+        "Rounds above the high threshold before a pair moves anything.",
+        "rounds",
+        "loadBalancerAvgShedderHitCountHighThreshold",
+        default=2,
+        within=_HITS,
+    )
+    max_share: float = setting(
+        "The share of a pair's difference that moves in one round; 0.5 evens it out. "
+        "Pulsar's default was 0.2 before version 5.0.",
+        "fraction",
+        "maxUnloadPercentage",
+        default=0.5,
+        within=(0.0, 1.0),
+    )
+    min_msgs_per_s: int = setting(
+        "No move by message rate for this or less.",
+        "messages/s",
+        "minUnloadMessage",
+        default=1000,
+        within=(0, 2**31 - 1),
+    )
+    min_bytes_per_s: int = setting(
+        "No move by throughput for this or less.",
+        "bytes/s",
+        "minUnloadMessageThroughput",
+        default=1048576,
+        within=(0, 2**31 - 1),
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def scores(self, view: ClusterView) -> FloatArray:
         """Return the score of each broker in points."""

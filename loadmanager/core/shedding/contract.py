@@ -5,8 +5,8 @@ from typing import Protocol, Self, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.filters import Limits
 from loadmanager.core.joint.weighing import Weigher
-from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
 

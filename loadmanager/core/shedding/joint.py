@@ -1,28 +1,28 @@
-"""The joint strategy: which bundles move where, all resources, bundles and brokers at once."""
+"""The joint strategy: chooses bundles and targets together, over all resources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.filters import Limits
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
 from loadmanager.core.joint.prior import published_costs
 from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.joint.weighing import Weigher
-from loadmanager.core.limits import Limits
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 
 
 class MovePrice(StrEnum):
-    """How dear a move is."""
+    """The price of a move."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -34,62 +34,54 @@ _PRICES: Final[Mapping[MovePrice, float]] = {
     MovePrice.NORMAL: 2.0,
     MovePrice.EVEN: 0.35,
 }
-"""What the potential must fall by for each weight of a mean broker that is interrupted.
+"""The least reduction of the potential per interrupted load, in loads of a mean broker.
 
-It is for an imbalance that is new; `Ages` has what an older one costs.
+It applies to a new imbalance; `Ages` reduces it for older ones.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointShedder:
-    """Choose moves and their targets together, by what they gain for what they interrupt.
+class JointShedder(Settings):
+    """Choose moves together with their targets, by their gain and the traffic they interrupt.
 
-    It learns from load reports what messages, bytes, topics and connections cost of each
-    resource, and how fast and how busy with other things each broker is. So it accounts for how
-    high every broker would stand if the load were water, and moves bundles, or swaps them,
-    where that brings brokers closer to this level by more than the move's price, which
-    falls the longer a broker has stood above it. How much of a change of traffic lasts is
-    learned, too: what is gone in a minute moves nothing.
-    Where usage is within the noise, rates are balanced instead.
+    From load reports it learns the usage of each resource per message, byte, topic and
+    connection, and the speed and background usage of each broker. From these it computes the
+    level of all brokers if load were evenly divisible, and moves or swaps bundles if that brings
+    brokers closer to this level by more than the price of the move. The price falls the longer a
+    broker has been above the level. It also learns how much of a change of traffic lasts: a
+    burst that ends within a minute causes no move. If usage is within its noise, rates are
+    balanced instead.
 
-    It is its own placement, and refuses another beside it.
+    It includes its own placement, and cannot be combined with another one.
     """
 
-    move_price: Annotated[
-        MovePrice,
-        Doc(
-            "How dear a move is. quiet: only what stands out is moved. even: brokers are kept "
-            "closer together, by more moves."
-        ),
-    ] = MovePrice.NORMAL
-    heap: Annotated[
-        bool,
-        Doc(
-            "Whether heap memory counts, in spite of its weight, while traffic makes most of it "
-            "and it can be predicted: a collector's saw-tooth cannot."
-        ),
-    ] = True
+    move_price: MovePrice = setting(
+        "Price of a move. quiet: only large imbalances are corrected. even: brokers are kept "
+        "closer together, by more moves.",
+        default=MovePrice.NORMAL,
+    )
+    heap: bool = setting(
+        "Whether heap memory counts, whatever its weight, while most of it depends on traffic and "
+        "it can be predicted, unlike the saw-tooth of a garbage collector.",
+        default=True,
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     published: PublishedCosts | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
-
     def beginning_with(self, document: CostDocument | None) -> "JointShedder":
-        """Return the strategy that begins with the costs that are published, if any."""
+        """Return the strategy with the published costs as initial costs, if any."""
         return replace(self, published=None if document is None else published_costs(document))
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
-        """Return what it learned of costs, or the other ones before it learned any."""
+        """Return the learned costs, or ``otherwise`` before any are learned."""
         return otherwise if memory.joint is None else JointCosts(memory.joint.learned, otherwise)
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return the memory with what the reports of ``view`` teach."""
+        """Return the memory after learning from the reports of ``view``."""
         return replace(memory, joint=learned_from(view, memory.joint, self.published))
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the moves of one round where nothing but the view restricts them."""
+        """Return the moves of one round without limits other than draining brokers."""
         brokers = np.ones(len(view.brokers.names), dtype=np.bool_)
         bundles = np.ones(len(view.bundles.known), dtype=np.bool_)
         every = ~view.brokers.draining & brokers
@@ -102,7 +94,7 @@ class JointShedder:
         return Shed(offers, refusals, replace(memory, joint=state))
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
-        """Return what moves are weighed by once the reports of ``view`` have taught."""
+        """Return the weigher of moves after learning from the reports of ``view``."""
         return Weigher(
             view=view,
             state=learned_from(view, memory.joint, self.published),

@@ -1,56 +1,35 @@
-"""One pair of brokers in TransferShedder: bundles from the fuller, swaps from the emptier."""
+"""One pair of brokers in TransferShedder: moves off the more loaded one, and swaps."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from loadmanager.core.cluster import ClusterView, TopBundle
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
+from loadmanager.core.ids import BrokerId, BundleId, namespace_of
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 
+if TYPE_CHECKING:
+    from loadmanager.core.shedding.transfer import TransferShedder
+
 _SWAP_CEILING: Final = 0.75
-"""After a swap the fuller broker must keep less than this of its throughput."""
-
-
-class OffloadRules(Protocol):
-    """The settings of an offload, implemented by `TransferShedder`."""
-
-    @property
-    def transfer(self) -> bool:
-        """Whether destinations are named and swaps allowed."""
-
-    @property
-    def restricted_too(self) -> bool:
-        """Whether bundles with policies may move."""
-
-    @property
-    def excluded_namespaces(self) -> frozenset[Namespace]:
-        """Namespaces whose bundles never move."""
-
-    @property
-    def count_swapped_back(self) -> bool:
-        """Whether traffic swapped back is counted when computing like Java."""
-
-    @property
-    def like_java(self) -> bool:
-        """Whether Pulsar's accidents are reproduced."""
+"""After a swap the source must have less than this fraction of its throughput."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Offload:
-    """The moves from ``source`` (the fuller) to ``target``, up to ``limit_bytes_per_s``.
+    """The moves from ``source`` (more loaded) to ``target``, up to ``limit_bytes_per_s``.
 
     Amounts are throughputs, in plus out. ``spare`` runs over the target's heaviest
     bundles once: bundles skipped by one swap are not considered by the next.
 
-    Pulsar's accidents: `swap-gain` counts what a swap brings back only in debug mode,
-    by a statement that stands inside a logging block, so that otherwise too little moves
-    after a swap; `swap-unchecked` takes bundles of the target in a swap that just
+    Pulsar's accidents: `swap-gain` counts the traffic that a swap returns only in debug mode,
+    by a statement inside a logging block, so that otherwise too little moves
+    after a swap; `swap-unchecked` swaps bundles of the target that recently
     moved, are owned by another broker or belong to an excluded namespace.
     """
 
-    rules: OffloadRules
+    rules: "TransferShedder"
     view: ClusterView
     source: BrokerId
     target: BrokerId
@@ -67,7 +46,7 @@ class Offload:
 
     @classmethod
     def between(
-        cls, rules: OffloadRules, view: ClusterView, most: int, least: int, cause: Cause
+        cls, rules: "TransferShedder", view: ClusterView, most: int, least: int, cause: Cause
     ) -> "Offload | Refusal":
         """Return the offload from broker row ``most`` to ``least``, or why there is none."""
         brokers = view.brokers

@@ -1,15 +1,13 @@
 """OverloadShedder: brokers above a fixed usage shed the excess."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final
-
-from annotated_types import Interval
+from typing import Final
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import offers_of
 
@@ -17,32 +15,26 @@ _EXTRA: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverloadShedder:
-    """Offer bundles of every broker that is used to ``overloaded`` or more.
+class OverloadShedder(Settings):
+    """Offer bundles of every broker with a usage of ``overloaded`` or more.
 
     A broker at usage u offers its largest bundles by throughput until they reach its
     throughput times (u - overloaded + 0.05), and at least one. It keeps no memory.
 
-    Pulsar's accident `all-overloaded`: it looks at no other broker, so that where all
-    are overloaded, all shed and pass their bundles around. In safe mode the planner
-    refuses what no other broker is better for.
+    Pulsar's accident `all-overloaded`: it ignores all other brokers, so that if all are
+    overloaded, all shed, and bundles move around without effect. In safe mode the planner
+    refuses a move if no other broker is better.
     """
 
-    overloaded: Annotated[
-        float,
-        Interval(ge=0.0, le=10.0),
-        Doc(
-            "Usage from which a broker sheds.",
-            "fraction",
-            "loadBalancerBrokerOverloadedThresholdPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.85
+    overloaded: float = setting(
+        "Usage from which a broker sheds.",
+        "fraction",
+        "loadBalancerBrokerOverloadedThresholdPercentage",
+        default=0.85,
+        within=(0.0, 10.0),
+        pulsar_divisor=100.0,
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""

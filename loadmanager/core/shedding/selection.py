@@ -23,9 +23,9 @@ def take_until(view: ClusterView, broker: int, sizes: FloatArray, need: float) -
 
     The one that reaches it is included, and at least one is always taken, as in Pulsar.
 
-    Its accidents: `at-least-one` takes the largest bundle however little is to be shed,
-    so that one hot bundle is passed around; `idle-bundles` goes on with bundles without
-    traffic where all others together are too little. In safe mode the planner refuses
+    Its accidents: `at-least-one` takes the largest bundle even if little is to be shed,
+    so that one hot bundle moves from broker to broker; `idle-bundles` continues with bundles
+    without traffic if all others together are too small. In safe mode the planner refuses
     both.
     """
     rows = largest_first(view, broker, sizes)

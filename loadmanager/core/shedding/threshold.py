@@ -1,18 +1,15 @@
 """ThresholdShedder: brokers too far above the mean of the cluster shed the excess."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.ids import BrokerId
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray, ResourceWeights
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import offers_of
 
@@ -21,91 +18,72 @@ _EXTRA: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdShedder:
+class ThresholdShedder(Settings):
     """Offer bundles of every broker at least ``threshold`` above the mean usage.
 
-    Usage is a running one: of the past ``history`` counts. A broker with usage u
-    offers its largest bundles by throughput until they reach its throughput times
+    Usage is an exponential average in which the past has the weight ``history``. A broker with
+    usage u offers its largest bundles by throughput until they reach its throughput times
     (u - mean - threshold + 0.05). With three brokers at 0.9, 0.3 and 0.3 the mean is
     0.5; the first is 0.3 over the threshold of 0.1 and offers 35 percent of its
     throughput.
 
-    With ``lower_boundary`` on and nothing offered, the busiest broker also sheds when
-    another is more than ``threshold`` below the mean.
+    If ``lower_boundary`` is set and nothing was offered, the most loaded broker also sheds if
+    another one is more than ``threshold`` below the mean.
 
-    Pulsar's accident `second-step`: looking at the lower boundary folds the present
-    usage into the history a second time in the same round.
+    Pulsar's accident `second-step`: the check of the lower boundary adds the current usage to
+    the average a second time in the same round.
     """
 
-    threshold: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How far above the mean usage a broker sheds. Lower settles closer and moves more.",
-            "fraction",
-            "loadBalancerBrokerThresholdShedderPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.10
-    history: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc(
-            "How much of a broker's running usage the past keeps each round. "
-            "Higher reacts later and to less noise.",
-            "fraction",
-            "loadBalancerHistoryResourcePercentage",
-        ),
-    ] = 0.9
-    min_bytes_per_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e15),
-        Doc(
-            "A broker that would have to shed less than this is left alone.",
-            "bytes/s",
-            "loadBalancerBundleUnloadMinThroughputThreshold",
-            pulsar_divisor=1.0 / 1048576.0,
-        ),
-    ] = 10 * 1048576.0
-    lower_boundary: Annotated[
-        bool,
-        Doc(
-            "Also shed from the busiest broker when one is far below the mean.",
-            pulsar_key="lowerBoundarySheddingEnabled",
-        ),
-    ] = False
+    threshold: float = setting(
+        "How far above the mean usage a broker sheds. Lower settles closer and moves more.",
+        "fraction",
+        "loadBalancerBrokerThresholdShedderPercentage",
+        default=0.10,
+        within=(0.0, 1.0),
+        pulsar_divisor=100.0,
+    )
+    history: float = setting(
+        "Weight of the past in a broker's average usage at each round. "
+        "Higher reacts later and to less noise.",
+        "fraction",
+        "loadBalancerHistoryResourcePercentage",
+        default=0.9,
+        within=(0.0, 1.0),
+    )
+    min_bytes_per_s: float = setting(
+        "A broker that would shed less than this sheds nothing.",
+        "bytes/s",
+        "loadBalancerBundleUnloadMinThroughputThreshold",
+        default=10 * 1048576.0,
+        within=(0.0, 1e15),
+        pulsar_divisor=1.0 / 1048576.0,
+    )
+    lower_boundary: bool = setting(
+        "Also shed from the most loaded broker if another one is far below the mean.",
+        default=False,
+        pulsar_key="lowerBoundarySheddingEnabled",
+    )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""
         names = view.brokers.names
         scores = view.scores(self.weights)
-        usage = self._fold(names, memory.usage, scores)
+        usage = memory.running_usage(names, scores, self.history)
         mean = _mean(usage)
         if mean == 0.0:
             idle = Refusal("", Reason.CLUSTER_IDLE, f"{len(names)} brokers")
-            return Shed((), (idle,), _remember(memory, names, usage))
+            return Shed((), (idle,), memory.with_usage(names, usage))
         offers, refusals = self._above(view, usage, mean)
-        remembered = _remember(memory, names, usage)
+        remembered = memory.with_usage(names, usage)
         if self.lower_boundary and not offers:
             if self.like_java:  # second-step
-                usage = self._fold(names, remembered.usage, scores)
-                remembered = _remember(memory, names, usage)
+                usage = remembered.running_usage(names, scores, self.history)
+                remembered = memory.with_usage(names, usage)
             offers, low_refusals = self._below(view, usage)
             refusals += low_refusals
         return Shed(tuple(offers), tuple(refusals), remembered)
-
-    def _fold(
-        self, names: tuple[BrokerId, ...], past: Mapping[BrokerId, float], scores: FloatArray
-    ) -> FloatArray:
-        former = np.array([past.get(name, np.nan) for name in names], dtype=np.float64)
-        mixed = former * self.history + (1.0 - self.history) * scores
-        return np.where(np.isnan(former), scores, mixed)
 
     def _above(
         self, view: ClusterView, usage: FloatArray, mean: float
@@ -145,7 +123,3 @@ class ThresholdShedder:
 
 def _mean(usage: FloatArray) -> float:
     return float(usage.mean()) if len(usage) else 0.0
-
-
-def _remember(memory: Memory, names: tuple[BrokerId, ...], usage: FloatArray) -> Memory:
-    return replace(memory, usage={**memory.usage, **dict(zip(names, usage.tolist(), strict=True))})

@@ -1,17 +1,15 @@
-"""TransferShedder: the extensible load manager's way, from fullest to emptiest with swaps."""
+"""TransferShedder of the extensible load manager: moves from most to least loaded, with swaps."""
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed, Spread
 from loadmanager.core.shedding.offload import Offload
 
@@ -19,106 +17,85 @@ _LEAST_MULTIPLIER = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferShedder:
-    """Even out brokers until the standard deviation of their load is ``target_std``.
+class TransferShedder(Settings):
+    """Reduce the standard deviation of the brokers' load to ``target_std``.
 
-    After more than ``hits`` rounds out of balance in a row, the fullest broker gives
-    half the difference to the emptiest, at most ``brokers_per_round`` pairs a round. A
+    After more than ``hits`` consecutive rounds out of balance, the most loaded broker sheds half
+    of the difference to the least loaded one, in at most ``brokers_per_round`` pairs per round. A
     bundle too large for the rest of that half may be swapped for smaller ones of the
-    other broker. Load is the exponential average the view brings along, and only the
-    heaviest bundles of each broker are looked at.
+    other broker. Load is the exponential average in the view, and only the heaviest bundles of
+    each broker are considered.
 
-    Pulsar's accidents: `stale-pairs` leaves a broker whose load data is too old out of
-    the mean, and yet pairs it with another; `nan-spread` takes the root of a variance
-    that rounding made negative. More stand in `Offload`.
+    Pulsar's accidents: `stale-pairs` excludes a broker whose load data is too old from
+    the mean, but still pairs it with another; `nan-spread` takes the root of a variance
+    that rounding made negative. `Offload` has more.
     """
 
-    target_std: Annotated[
-        float,
-        Interval(ge=0.0, le=10.0),
-        Doc(
-            "Standard deviation of the brokers' load that is good enough.",
-            "fraction",
-            "loadBalancerBrokerLoadTargetStd",
-        ),
-    ] = 0.25
-    hits: Annotated[
-        int,
-        Interval(ge=0, le=1_000_000),
-        Doc(
-            "Rounds out of balance in a row before the next one moves anything.",
-            "rounds",
-            "loadBalancerSheddingConditionHitCountThreshold",
-        ),
-    ] = 3
-    transfer: Annotated[
-        bool,
-        Doc("Name the destination and allow swaps.", pulsar_key="loadBalancerTransferEnabled"),
-    ] = True
-    brokers_per_round: Annotated[
-        int,
-        Interval(ge=0, le=1_000_000),
-        Doc(
-            "Most brokers that shed in one round.",
-            "brokers",
-            "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
-        ),
-    ] = 3
-    shedding_delay_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e9),
-        Doc(
-            "A broker that was part of a move must have reported this much later.",
-            "seconds",
-            "loadBalanceSheddingDelayInSeconds",
-        ),
-    ] = 180.0
-    load_ttl_s: Annotated[
-        float,
-        Interval(ge=0.0, le=1e9),
-        Doc(
-            "Load data older than this counts in no average.",
-            "seconds",
-            "loadBalancerBrokerLoadDataTTLInSeconds",
-        ),
-    ] = 1800.0
-    overloaded: Annotated[
-        float,
-        Interval(ge=0.0, le=10.0),
-        Doc(
-            "Usage above which the fullest broker sheds whatever the deviation.",
-            "fraction",
-            "loadBalancerBrokerOverloadedThresholdPercentage",
-            pulsar_divisor=100.0,
-        ),
-    ] = 0.85
-    restricted_too: Annotated[
-        bool,
-        Doc(
-            "Also move bundles whose namespace has isolation or anti-affinity policies.",
-            pulsar_key="loadBalancerSheddingBundlesWithPoliciesEnabled",
-        ),
-    ] = False
-    excluded_namespaces: Annotated[
-        frozenset[Namespace],
-        Doc(
-            "Namespaces whose bundles are never shed.",
-            pulsar_key="loadBalancerSheddingExcludedNamespaces",
-        ),
-    ] = frozenset()
-    count_swapped_back: Annotated[
-        bool,
-        Doc(
-            "In parity mode, count what a swap brings back, as Pulsar does only in its "
-            "debug mode. In safe mode it is counted always.",
-            pulsar_key="loadBalancerDebugModeEnabled",
-        ),
-    ] = False
+    target_std: float = setting(
+        "Acceptable standard deviation of the brokers' load.",
+        "fraction",
+        "loadBalancerBrokerLoadTargetStd",
+        default=0.25,
+        within=(0.0, 10.0),
+    )
+    hits: int = setting(
+        "Consecutive rounds out of balance after which the next one moves bundles.",
+        "rounds",
+        "loadBalancerSheddingConditionHitCountThreshold",
+        default=3,
+        within=(0, 1_000_000),
+    )
+    transfer: bool = setting(
+        "Name the destination and allow swaps.",
+        default=True,
+        pulsar_key="loadBalancerTransferEnabled",
+    )
+    brokers_per_round: int = setting(
+        "Maximum number of brokers that shed in one round.",
+        "brokers",
+        "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
+        default=3,
+        within=(0, 1_000_000),
+    )
+    shedding_delay_s: float = setting(
+        "Time after a move until a report of its brokers counts again.",
+        "seconds",
+        "loadBalanceSheddingDelayInSeconds",
+        default=180.0,
+        within=(0.0, 1e9),
+    )
+    load_ttl_s: float = setting(
+        "Load data older than this is ignored.",
+        "seconds",
+        "loadBalancerBrokerLoadDataTTLInSeconds",
+        default=1800.0,
+        within=(0.0, 1e9),
+    )
+    overloaded: float = setting(
+        "Usage above which the most loaded broker sheds regardless of the deviation.",
+        "fraction",
+        "loadBalancerBrokerOverloadedThresholdPercentage",
+        default=0.85,
+        within=(0.0, 10.0),
+        pulsar_divisor=100.0,
+    )
+    restricted_too: bool = setting(
+        "Also move bundles whose namespace has isolation or anti-affinity policies.",
+        default=False,
+        pulsar_key="loadBalancerSheddingBundlesWithPoliciesEnabled",
+    )
+    excluded_namespaces: frozenset[Namespace] = setting(
+        "Namespaces whose bundles are never shed.",
+        default=frozenset(),
+        pulsar_key="loadBalancerSheddingExcludedNamespaces",
+    )
+    count_swapped_back: bool = setting(
+        "In parity mode, count the traffic that a swap returns, as Pulsar does only in its "
+        "debug mode. In safe mode it always counts.",
+        default=False,
+        pulsar_key="loadBalancerDebugModeEnabled",
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""

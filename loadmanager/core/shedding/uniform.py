@@ -1,17 +1,16 @@
-"""UniformLoadShedder: the broker with the most traffic sheds part of its lead."""
+"""UniformLoadShedder: the broker with the most traffic sheds part of the difference."""
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from annotated_types import Interval
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
 from loadmanager.core.shedding.selection import largest_first
 
@@ -20,68 +19,64 @@ _NEARLY_ZERO: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformLoadShedder:
-    """Offer bundles of the busiest broker when it is too far ahead of the idlest.
+class UniformLoadShedder(Settings):
+    """Offer bundles of the broker with the most traffic if it exceeds the least by too much.
 
-    Message rate is looked at first: with 3000 and 1000 messages/s the busiest is 200
-    percent ahead, and offers bundles of up to 0.2 of the 2000 between them. Only if
-    rates are near enough is throughput compared, by its ratio. Usage never counts, so
-    brokers of different size are made to carry the same.
+    Message rates are compared first: with 3000 and 1000 messages/s the difference is 200
+    percent, and bundles of up to 0.2 of the 2000 between them are offered. Only if the rates
+    are close enough, throughputs are compared by their ratio. Usage never counts, so brokers of
+    different sizes get the same traffic.
 
-    Pulsar's accidents: `whole-amounts` cuts what is to be shed, and what is taken off
-    it, down to whole numbers of 32 bits; `least-of-32-bits` takes a least traffic above
-    2,147,483,647 for that, so that brokers with 9 GB/s each are found uneven;
-    `idle-bundles` sheds every bundle without traffic, because nothing fits any need.
+    Pulsar's accidents: `whole-amounts` truncates the amount to be shed, and what is subtracted
+    from it, to whole numbers of 32 bits; `least-of-32-bits` limits the least traffic to
+    2,147,483,647, so that brokers with 9 GB/s each count as uneven;
+    `idle-bundles` sheds every bundle without traffic, because a size of zero fits any amount.
     """
 
-    rate_difference_percent: Annotated[
-        float,
-        Interval(ge=-1.0, le=1e9),
-        Doc(
-            "How far, in percent of the least message rate, the busiest may lead; "
-            "0 or less ignores message rates.",
-            "percent",
-            "loadBalancerMsgRateDifferenceShedderThreshold",
-        ),
-    ] = 50.0
-    throughput_ratio: Annotated[
-        float,
-        Interval(ge=-1.0, le=1e9),
-        Doc(
-            "How many times the least throughput the most may be; 0 or less ignores it.",
-            "ratio",
-            "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
-        ),
-    ] = 4.0
-    max_share: Annotated[
-        float,
-        Interval(ge=0.0, le=1.0),
-        Doc("The share of the lead that moves in one round.", "fraction", "maxUnloadPercentage"),
-    ] = 0.2
-    max_bundles: Annotated[
-        int,
-        Interval(ge=-1, le=1_000_000),
-        Doc(
-            "Most bundles in one round; -1 for no limit.",
-            "bundles",
-            "maxUnloadBundleNumPerShedding",
-        ),
-    ] = -1
-    min_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=_INT_MAX),
-        Doc("Less than this is not worth a move.", "messages/s", "minUnloadMessage"),
-    ] = 1000
-    min_bytes_per_s: Annotated[
-        int,
-        Interval(ge=0, le=_INT_MAX),
-        Doc("Less than this is not worth a move.", "bytes/s", "minUnloadMessageThroughput"),
-    ] = 1048576
+    rate_difference_percent: float = setting(
+        "Largest difference of message rates, in percent of the least message rate; "
+        "0 or less ignores message rates.",
+        "percent",
+        "loadBalancerMsgRateDifferenceShedderThreshold",
+        default=50.0,
+        within=(-1.0, 1e9),
+    )
+    throughput_ratio: float = setting(
+        "Largest ratio of the most to the least throughput; 0 or less ignores it.",
+        "ratio",
+        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
+        default=4.0,
+        within=(-1.0, 1e9),
+    )
+    max_share: float = setting(
+        "The fraction of the difference that moves in one round.",
+        "fraction",
+        "maxUnloadPercentage",
+        default=0.2,
+        within=(0.0, 1.0),
+    )
+    max_bundles: int = setting(
+        "Maximum number of bundles in one round; -1 for no limit.",
+        "bundles",
+        "maxUnloadBundleNumPerShedding",
+        default=-1,
+        within=(-1, 1_000_000),
+    )
+    min_msgs_per_s: int = setting(
+        "Smaller amounts are not moved.",
+        "messages/s",
+        "minUnloadMessage",
+        default=1000,
+        within=(0, _INT_MAX),
+    )
+    min_bytes_per_s: int = setting(
+        "Smaller amounts are not moved.",
+        "bytes/s",
+        "minUnloadMessageThroughput",
+        default=1048576,
+        within=(0, _INT_MAX),
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the offers for one round."""

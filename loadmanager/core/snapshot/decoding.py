@@ -1,15 +1,15 @@
 """Decodes snapshots from JSON: every error names its place and the expected content."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, costs_of
-from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
-from loadmanager.core.fields import Fields
+from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.fields import Fields, parse_snapshot
 from loadmanager.core.ids import (
     BrokerId,
     BundleId,
@@ -26,8 +26,7 @@ from loadmanager.core.shedding import SHEDDERS
 from loadmanager.core.snapshot.agreement import agreed
 from loadmanager.core.snapshot.document import Choice, InForce, RunningLoad, Snapshot
 from loadmanager.core.snapshot.encoding import VERSION
-from loadmanager.core.snapshot.parsing import SHOWN, parsed
-from loadmanager.core.wire.policies import failure_domain_from, isolation_from
+from loadmanager.core.wire.policies import bounds_from, failure_domain_from, isolation_from
 from loadmanager.core.wire.reports import report_from
 from loadmanager.core.wire.shared_forms import rates_from
 
@@ -57,7 +56,7 @@ _NAMES: Final = (
 _REGISTERED: Final = "brokerVersion"
 """A field of registrations that load reports do not have."""
 
-_BOUND: Final = re.compile(r"0x[0-9a-fA-F]{8}")
+_SHOWN: Final = 80
 
 
 def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapshot:
@@ -73,7 +72,7 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     Raises:
         MalformedContent: the first fault, with its place and the expected content.
     """
-    found = parsed(where, data)
+    found = parse_snapshot(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
     if plain and all(isinstance(one, dict) and _REGISTERED in one for one in found.values()):
         raise MalformedContent(
@@ -81,14 +80,14 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
             "registrations without loads, which brokers of format 2 keep in /loadbalance/loads",
             "a snapshot of the leader (GET /admin/v2/loadmanager/snapshot) or load reports",
         )
-    reading = _Reading(where, {"brokers": found} if plain else found, lenient=lenient)
+    reading = Reading(where, {"brokers": found} if plain else found, lenient=lenient)
     return agreed(where, reading.snapshot(), reading.left_out, lenient=lenient)
 
 
-class _Reading:
-    """The reading of one document."""
+class Reading:
+    """Reads one document; its parts may also be read without the rest."""
 
-    def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool) -> None:
+    def __init__(self, where: str, found: Mapping[str, Any], *, lenient: bool = False) -> None:
         self._where = where
         self._found = found
         self._lenient = lenient
@@ -96,12 +95,15 @@ class _Reading:
         self.left_out: list[str] = []
 
     def snapshot(self) -> Snapshot:
+        """Return the whole snapshot."""
         fields = self._fields
         if fields.count("version", VERSION) != VERSION:
             fields.refuse("version", f"{VERSION}, the version this program reads")
         for name in fields.names():
             if name not in _NAMES:
-                self._fault(MalformedContent(self._where, f"{name} is unknown", _one_of(_NAMES)))
+                with self._tolerated():
+                    what = f"{name} is unknown"
+                    raise MalformedContent(self._where, what, _one_of(_NAMES))
         has_changed = "membershipChangedSecondsAgo" in self._found
         return Snapshot(
             reports=self._reports(),
@@ -109,14 +111,20 @@ class _Reading:
             cluster=fields.text("cluster", ""),
             epoch=fields.count("epoch", bound=EPOCH),
             age_s=self._each("ageSeconds", parse_broker, _age),
-            averages=self._each_if_there("bundles", parse_bundle, _averages),
-            running=self._each_if_there("runningLoad", parse_broker, _running),
+            averages=(
+                self._each("bundles", parse_bundle, _averages) if self._has("bundles") else None
+            ),
+            running=(
+                self._each("runningLoad", parse_broker, _running)
+                if self._has("runningLoad")
+                else None
+            ),
             boundaries=self._each("boundaries", parse_namespace, _boundaries),
             owners=self._each("owners", parse_bundle, _broker),
             in_flight=self._each("inFlight", parse_bundle, _broker),
             unowned=self._bundles(fields, "unowned"),
-            policies=self._policies(),
-            memory=self._memory(),
+            policies=self.policies(),
+            memory=self.memory(),
             membership_changed_ago_s=(
                 fields.rate("membershipChangedSecondsAgo", 0.0, DURATION_S) if has_changed else None
             ),
@@ -125,14 +133,25 @@ class _Reading:
                 if "departedSecondsAgo" in self._found
                 else ()
             ),
-            in_force=self._in_force(),
+            in_force=self.in_force(),
             costs=self._costs(),
         )
 
-    def _fault(self, error: LoadManagerError) -> None:
-        if not self._lenient:
-            raise error
-        self.left_out.append(str(error))
+    @contextmanager
+    def _tolerated(self, place: str = "") -> Iterator[None]:
+        """If lenient, list an error in ``left_out`` instead of raising it.
+
+        ``place`` is that of a name that may be invalid.
+        """
+        try:
+            try:
+                yield
+            except InvalidName as problem:
+                raise MalformedContent(self._where, place, problem.expected) from None
+        except MalformedContent as problem:
+            if not self._lenient:
+                raise
+            self.left_out.append(str(problem))
 
     def _each(
         self,
@@ -148,21 +167,9 @@ class _Reading:
         for key, value in outer.inner(name).values().items():
             place = f'{path}["{key}"]'
             entry = Fields(self._where, {place: value})
-            try:
+            with self._tolerated(place):
                 found[parse(key)] = read(entry, parse(key), place)
-            except InvalidName as problem:
-                self._fault(MalformedContent(self._where, place, problem.expected))
-            except MalformedContent as problem:
-                self._fault(problem)
         return found
-
-    def _each_if_there(
-        self,
-        name: str,
-        parse: Callable[[str], Name],
-        read: Callable[[Fields, Name, str], Value],
-    ) -> dict[Name, Value] | None:
-        return None if self._found.get(name) is None else self._each(name, parse, read)
 
     def _reports(self) -> Mapping[BrokerId, LoadReport]:
         if not self._found.get("brokers"):
@@ -184,14 +191,12 @@ class _Reading:
     def _bundles(self, fields: Fields, name: str) -> tuple[BundleId, ...]:
         bundles = []
         for position, text in enumerate(fields.texts(name)):
-            try:
+            with self._tolerated(f"{name}[{position}] = {ascii(text)[:_SHOWN]}"):
                 bundles.append(parse_bundle(text))
-            except InvalidName as problem:
-                what = f"{name}[{position}] = {ascii(text)[:SHOWN]}"
-                self._fault(MalformedContent(self._where, what, problem.expected))
         return tuple(dict.fromkeys(bundles))
 
-    def _policies(self) -> Policies:
+    def policies(self) -> Policies:
+        """Return the constraints."""
         domains = self._each("failureDomains", str, _domain, "constraints")
         return Policies(
             isolation=self._each("namespaceIsolationPolicies", str, _isolation, "constraints"),
@@ -200,23 +205,23 @@ class _Reading:
             staying=frozenset(self._bundles(self._fields.inner("constraints"), "staying")),
         )
 
-    def _memory(self) -> RoundMemory:
-        try:
+    def memory(self) -> RoundMemory:
+        """Return the memory of the strategies."""
+        with self._tolerated():
             return RoundMemory.from_fields(self._fields.inner("memory"))
-        except MalformedContent as problem:
-            self._fault(problem)
-            return RoundMemory()
+        return RoundMemory()
 
     def _costs(self) -> CostDocument | None:
-        if self._found.get("costModel") is None:
-            return None
-        try:
-            return costs_of(self._fields.inner("costModel"))
-        except MalformedContent as problem:
-            self._fault(problem)
-            return None
+        if self._has("costModel"):
+            with self._tolerated():
+                return costs_of(self._fields.inner("costModel"))
+        return None
 
-    def _in_force(self) -> InForce:
+    def _has(self, name: str) -> bool:
+        return self._found.get(name) is not None
+
+    def in_force(self) -> InForce:
+        """Return the strategies and settings."""
         settings = self._fields.inner("settings")
         return InForce(
             shedder=_choice(settings, "shedder", SHEDDERS),
@@ -231,16 +236,16 @@ def _age(entry: Fields, _name: str, place: str) -> float:
     return entry.rate(place, bound=DURATION_S)
 
 
+def _text(entry: Fields, _name: str, place: str) -> str:
+    return entry.text(place)
+
+
 def _broker(entry: Fields, _name: str, place: str) -> BrokerId:
     text = entry.text(place)
     try:
         return parse_broker(text)
     except InvalidName as problem:
         entry.refuse(place, f"the owning broker, {problem.expected}")
-
-
-def _text(entry: Fields, _name: str, place: str) -> str:
-    return entry.text(place)
 
 
 def _isolation(entry: Fields, _name: str, place: str) -> IsolationPolicy:
@@ -252,11 +257,8 @@ def _domain(entry: Fields, _name: str, place: str) -> tuple[BrokerId, ...]:
 
 
 def _boundaries(entry: Fields, namespace: Namespace, place: str) -> Boundaries:
-    texts = entry.texts(place)
-    if not all(_BOUND.fullmatch(text) for text in texts):
-        entry.refuse(place, "bounds written 0x and eight hexadecimal digits")
     try:
-        return Boundaries(namespace, tuple(int(text, 16) for text in texts))
+        return Boundaries(namespace, bounds_from(entry, place))
     except InvalidName as problem:
         entry.refuse(place, f"{problem.expected}, without a gap")
 

@@ -21,7 +21,6 @@ class CannotSplit(LoadManagerError, ValueError):
 
     def __init__(self, bundle: BundleId, why: str, expected: str) -> None:
         super().__init__(f"bundle {bundle} cannot be split: {why}; expected {expected}")
-        self.bundle = bundle
 
 
 def can_split(bundle: BundleId) -> bool:

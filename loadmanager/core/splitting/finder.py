@@ -3,15 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-from annotated_types import Interval
+from typing import Final
 
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.rates import Rates
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 from loadmanager.core.splitting.cutting import can_split
 
 _MIB: Final = 1048576
@@ -19,60 +17,52 @@ _FEWEST_TOPICS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRules:
-    """From what size a bundle is cut. Topics and sessions are the latest, traffic is long-term.
+class SplitRules(Settings):
+    """The limits above which a bundle is split.
+
+    Topics and sessions are those of the latest report, traffic is long-term.
 
     Pulsar's accident `wrapped-limit`: the limit on throughput is computed in bytes with
-    32 bits. 2048 MiB/s wrap around to a negative limit that every bundle with two topics
-    exceeds, 4096 to none at all.
+    32 bits. 2048 MiB/s overflow to a negative limit that every bundle with two topics
+    exceeds, 4096 to a limit of zero.
     """
 
-    max_topics: Annotated[
-        int,
-        Interval(ge=1, le=2**31 - 1),
-        Doc("Most topics in a bundle.", "topics", "loadBalancerNamespaceBundleMaxTopics"),
-    ] = 1000
-    max_sessions: Annotated[
-        int,
-        Interval(ge=-1, le=2**31 - 1),
-        Doc(
-            "Most producers and consumers in a bundle; 0 or less does not look at them.",
-            "sessions",
-            "loadBalancerNamespaceBundleMaxSessions",
-        ),
-    ] = 1000
-    max_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc(
-            "Most messages per second in a bundle.",
-            "messages/s",
-            "loadBalancerNamespaceBundleMaxMsgRate",
-        ),
-    ] = 30_000
-    max_mib_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc(
-            "Most throughput in a bundle.",
-            "MiB/s",
-            "loadBalancerNamespaceBundleMaxBandwidthMbytes",
-        ),
-    ] = 100
-    max_bundles: Annotated[
-        int,
-        Interval(ge=1, le=1_000_000),
-        Doc(
-            "A namespace with this many bundles is cut no further.",
-            "bundles",
-            "loadBalancerNamespaceMaximumBundles",
-        ),
-    ] = 128
+    max_topics: int = setting(
+        "Most topics in a bundle.",
+        "topics",
+        "loadBalancerNamespaceBundleMaxTopics",
+        default=1000,
+        within=(1, 2**31 - 1),
+    )
+    max_sessions: int = setting(
+        "Most producers and consumers in a bundle; 0 or less ignores them.",
+        "sessions",
+        "loadBalancerNamespaceBundleMaxSessions",
+        default=1000,
+        within=(-1, 2**31 - 1),
+    )
+    max_msgs_per_s: int = setting(
+        "Most messages per second in a bundle.",
+        "messages/s",
+        "loadBalancerNamespaceBundleMaxMsgRate",
+        default=30_000,
+        within=(0, 2**31 - 1),
+    )
+    max_mib_per_s: int = setting(
+        "Most throughput in a bundle.",
+        "MiB/s",
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+        default=100,
+        within=(0, 2**31 - 1),
+    )
+    max_bundles: int = setting(
+        "Bundles of a namespace with this many bundles are not split.",
+        "bundles",
+        "loadBalancerNamespaceMaximumBundles",
+        default=128,
+        within=(1, 1_000_000),
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
     @property
     def max_bytes_per_s(self) -> int:

@@ -11,13 +11,11 @@ separates topics, and none if that is impossible.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Final
-
-from annotated_types import Interval
+from typing import Final
 
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.settings import Doc, check
+from loadmanager.core.settings import Settings, setting
 
 _MIB: Final = 1048576
 
@@ -67,41 +65,31 @@ class SplitAsk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitLimits:
+class SplitLimits(Settings):
     """How much traffic a part may have, for the algorithm that cuts by traffic."""
 
-    max_msgs_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc(
-            "Most messages per second in one bundle.",
-            "messages/s",
-            "loadBalancerNamespaceBundleMaxMsgRate",
-        ),
-    ] = 30_000
-    max_mib_per_s: Annotated[
-        int,
-        Interval(ge=0, le=2**31 - 1),
-        Doc(
-            "Most throughput in one bundle.",
-            "MiB/s",
-            "loadBalancerNamespaceBundleMaxBandwidthMbytes",
-        ),
-    ] = 100
-    difference_percent: Annotated[
-        int,
-        Interval(ge=0, le=1000),
-        Doc(
-            "By how much a bundle must exceed a limit before it is cut.",
-            "percent",
-            "flowOrQpsDifferenceThresholdPercentage",
-        ),
-    ] = 10
+    max_msgs_per_s: int = setting(
+        "Most messages per second in one bundle.",
+        "messages/s",
+        "loadBalancerNamespaceBundleMaxMsgRate",
+        default=30_000,
+        within=(0, 2**31 - 1),
+    )
+    max_mib_per_s: int = setting(
+        "Most throughput in one bundle.",
+        "MiB/s",
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+        default=100,
+        within=(0, 2**31 - 1),
+    )
+    difference_percent: int = setting(
+        "By how much a bundle must exceed a limit before it is cut.",
+        "percent",
+        "flowOrQpsDifferenceThresholdPercentage",
+        default=10,
+        within=(0, 1000),
+    )
     like_java: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse settings outside their range."""
-        check(self)
 
 
 Cuts = tuple[int, ...] | None

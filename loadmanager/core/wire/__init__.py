@@ -1,7 +1,7 @@
 """Values to and from the JSON in znodes, in Pulsar's own forms where Pulsar has them.
 
-What we add to a form of Pulsar's stands in one nested object, ``"loadmanager"``, so
-that it can never collide with a field Pulsar may add. Unknown fields are ignored;
+Fields added to a form of Pulsar's are in one nested object, ``"loadmanager"``, so
+that they never collide with fields that Pulsar may add. Unknown fields are ignored;
 content that is truncated, foreign or of a wrong type raises `MalformedContent`, which names
 the field, what was found and what was expected.
 """

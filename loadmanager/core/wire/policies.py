@@ -39,16 +39,21 @@ def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> 
 def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: int) -> Boundaries:
     """Return the boundaries in local policies; ``version`` is that of the znode."""
     bundles = parse_fields(where, data).inner("bundles")
-    texts = bundles.texts("boundaries")
-    if not all(_BOUND.fullmatch(text) for text in texts):
-        bundles.refuse("boundaries", "bounds written 0x and eight hexadecimal digits")
     try:
-        found = Boundaries(namespace, tuple(int(text, 16) for text in texts), version)
+        found = Boundaries(namespace, bounds_from(bundles, "boundaries"), version)
     except InvalidName as problem:
         bundles.refuse("boundaries", problem.expected)
     if bundles.count("numBundles", len(found.bundles)) != len(found.bundles):
         bundles.refuse("numBundles", f"{len(found.bundles)}, as there are boundaries for")
     return found
+
+
+def bounds_from(fields: Fields, name: str) -> tuple[int, ...]:
+    """Return the list of bounds in a field, in which each is ``0x`` and eight digits."""
+    texts = fields.texts(name)
+    if not all(_BOUND.fullmatch(text) for text in texts):
+        fields.refuse(name, "bounds written 0x and eight hexadecimal digits")
+    return tuple(int(text, 16) for text in texts)
 
 
 def decode_anti_affinity(where: str, data: bytes) -> str:
@@ -69,10 +74,7 @@ def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
 
 def failure_domain_from(fields: Fields) -> tuple[BrokerId, ...]:
     """Return the brokers in a JSON object."""
-    try:
-        return tuple(parse_broker(text) for text in fields.texts("brokers"))
-    except InvalidName as problem:
-        fields.refuse("brokers", problem.expected)
+    return fields.parsed_texts("brokers", parse_broker)
 
 
 def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class LockRecord:
     """Content of an ownership lock: Pulsar's ``NamespaceEphemeralData``, with its writer.
 
     ``broker`` is None and ``epoch`` 0 in a lock that a Pulsar broker wrote itself.
-    ``epoch`` is that of the leader whose order was obeyed. A ``disabled`` bundle is
+    ``epoch`` is that of the leader whose order was carried out. A ``disabled`` bundle is
     being unloaded.
     """
 
@@ -40,8 +40,8 @@ class LockRecord:
 class LeaderRecord:
     """Content of the election node.
 
-    ``instance`` is unique to one candidacy: two processes with the same broker id are
-    still distinguished. It is empty, and the epoch 0, in a node that Pulsar wrote.
+    ``instance`` is unique to one candidacy, and distinguishes two processes with the same broker
+    id. It is empty, and the epoch 0, in a node that Pulsar wrote.
     """
 
     broker: BrokerId
@@ -62,7 +62,7 @@ def encode_lock(lock: LockRecord) -> bytes:
 
 
 def decode_lock(where: str, data: bytes) -> LockRecord:
-    """Return what an ownership lock says."""
+    """Return the content of an ownership lock."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     named = "brokerId" in ours.names()
@@ -94,7 +94,7 @@ def encode_leader(leader: LeaderRecord) -> bytes:
 
 
 def decode_leader(where: str, data: bytes) -> LeaderRecord:
-    """Return what the election node says."""
+    """Return the content of the election node."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     return LeaderRecord(
@@ -122,7 +122,7 @@ def decode_partitions(where: str, data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainMark:
-    """Since when a broker is to be emptied, by whom and why; for people to read.
+    """When, by whom and why a broker was marked as draining; for display.
 
     ``since_ms`` is the wall clock of the sidecar that wrote the mark.
     """
@@ -138,7 +138,7 @@ def encode_drain_mark(mark: DrainMark) -> bytes:
 
 
 def decode_drain_mark(where: str, data: bytes) -> DrainMark:
-    """Return what a mark says."""
+    """Return the content of a drain mark."""
     fields = parse_fields(where, data)
     return DrainMark(
         since_ms=fields.count("sinceMs", bound=TIME_MS),
@@ -160,7 +160,7 @@ def encode_balancing(balancing: Balancing) -> bytes:
 
 
 def decode_balancing(where: str, data: bytes) -> Balancing:
-    """Return what the node says."""
+    """Return the balancing mode in the content of the node."""
     fields = parse_fields(where, data)
     mode = fields.text("mode")
     if mode not in set(BalancingMode):
@@ -177,10 +177,10 @@ def decode_balancing(where: str, data: bytes) -> Balancing:
 class AgentRecord:
     """One run of a sidecar, as it registered its broker.
 
-    ``instance`` is drawn at each start. ``host`` and ``process_id`` say where it
-    runs; an older version leaves everything empty. ``registered_at_ms`` is its wall
-    clock. ``take_overs`` counts the agents in a row that registered soon after one
-    another, each while the one before was still there.
+    ``instance`` is generated at each start. It runs on ``host`` as process ``process_id``; an
+    older version leaves everything empty. ``registered_at_ms`` is on its wall clock.
+    ``take_overs`` counts the consecutive agents that registered soon after one another, each
+    while the previous one was still registered.
     """
 
     instance: str = ""
@@ -191,7 +191,7 @@ class AgentRecord:
     take_overs: int = 0
 
     def __str__(self) -> str:
-        """Say where to find it."""
+        """Return a description with URL, host and process."""
         if not self.instance:
             return "a sidecar of an older version"
         where = f"on host {self.host or '(unknown)'}, process {self.process_id}"
@@ -213,7 +213,7 @@ def encode_agent(agent: AgentRecord) -> bytes:
 
 
 def decode_agent(where: str, data: bytes) -> AgentRecord:
-    """Return what a mark says; an empty one is from an older version."""
+    """Return the content of the mark of an agent; an empty mark is from an older version."""
     if not data:
         return AgentRecord()
     fields = parse_fields(where, data)

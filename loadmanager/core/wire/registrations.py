@@ -1,7 +1,7 @@
-"""A broker's registration: its addresses and its state, small, with Pulsar's field names.
+"""Codec of a broker's registration: addresses and state, with Pulsar's field names.
 
-The names are those of Pulsar's ``BrokerLookupData``. What a broker carries is elsewhere
-(`loadmanager.core.wire.reports`), so that a lookup needs no loads to find an address.
+The names are those of Pulsar's ``BrokerLookupData``. Loads are in another node
+(`loadmanager.core.wire.reports`), so that a lookup reads no loads to find an address.
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,10 @@ def encode_registration(registration: Registration) -> bytes:
 
 
 def decode_registration(where: str, data: bytes) -> Registration:
-    """Return what a broker's node says.
+    """Return the registration in the content of a broker's node.
 
-    The node of a broker without a sidecar of ours decodes too: its ``sidecar_url`` is
-    empty. Without a ``brokerId`` the web service's address is the id, as in older
-    versions of Pulsar.
+    For a broker without a sidecar, ``sidecar_url`` is empty. Without a ``brokerId`` the address
+    of the web service is the id, as in older versions of Pulsar.
     """
     return registration_from(parse_fields(where, data), "brokerVersion")
 
@@ -78,7 +77,7 @@ def addresses_to_json(registration: Registration) -> dict[str, Any]:
 
 
 def state_to_json(registration: Registration) -> dict[str, Any]:
-    """Return what we add to Pulsar's fields."""
+    """Return the fields that Pulsar does not have."""
     return {
         "sidecarUrl": registration.sidecar_url,
         "draining": registration.draining,

@@ -1,17 +1,17 @@
-"""A load report in its two forms, with the same names of figures.
+"""Codecs of the two forms of a load report, which use the same names of figures.
 
 Pulsar's ``LocalBrokerData`` is in snapshots and over HTTP. CPU is in percent of one core
 (limit 100 per core), memory in MiB, bandwidth in kbit/s. A resource that could not be
 measured is written with limit 0, which is how Pulsar says that it does not count.
 
-The node ``/loadbalance/loads/{broker}`` has what a broker carries, without its
-registration, as compressed JSON with one column for each figure of the bundles, which are
-named once, grouped by namespace. Rates are written as the report gives them, with six
-digits, so that the leader decides by the same figures that the history has. So a broker
-with 20,000 bundles needs at most two thirds of the megabyte that ZooKeeper accepts.
-Unknown fields are ignored, at the top, in a resource and as further columns. A resource
-may have a ``mean`` and a ``variance`` beside ``usage`` and ``limit``, of the last samples. A
-change that a reader of this version would misunderstand needs another ``version``.
+The node ``/loadbalance/loads/{broker}`` has the loads without the registration, as compressed
+JSON with one column for each figure of the bundles, whose names are written once, grouped by
+namespace. Rates have the six digits of the report, so that the leader decides on the same
+figures as recorded in history. A broker with 20,000 bundles needs at most two thirds of the
+megabyte that ZooKeeper accepts. Unknown fields are ignored: at the top, in a resource, and as
+further columns. A resource may have the ``mean`` and ``variance`` of the last samples beside
+``usage`` and ``limit``. A change that a reader of this version would misread needs another
+``version``.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,6 @@ from loadmanager.core.bounds import (
     VARIANCE,
     Bound,
 )
-from loadmanager.core.errors import InvalidName
 from loadmanager.core.fields import OURS, Fields, packed, to_json, unpacked_object
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.load import (
@@ -106,8 +105,8 @@ def report_from(fields: Fields) -> LoadReport:
         **registration_fields(registration_from(fields, "brokerVersionString")),
         reported_at_ms=fields.count("lastUpdate", bound=TIME_MS),
         bundles=_bundles_from(fields),
-        gains=frozenset(_bundle_names(fields, "lastBundleGains")),
-        losses=frozenset(_bundle_names(fields, "lastBundleLosses")),
+        gains=frozenset(fields.parsed_texts("lastBundleGains", parse_bundle)),
+        losses=frozenset(fields.parsed_texts("lastBundleLosses", parse_bundle)),
         **_resources_from(fields),
     )
 
@@ -201,7 +200,7 @@ def _figure(resource: Fields, name: str, bound: Bound) -> float | None:
 
 def _bundles_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
     name = "lastStats" if "lastStats" in fields.names() else "bundleStats"
-    unlisted = dict.fromkeys(_bundle_names(fields, "bundles"), BundleStats())
+    unlisted = dict.fromkeys(fields.parsed_texts("bundles", parse_bundle), BundleStats())
     return MappingProxyType({**unlisted, **fields.mapped(name, parse_bundle, _stats_from)})
 
 
@@ -216,10 +215,3 @@ def _columns_from(fields: Fields) -> Mapping[BundleId, BundleStats]:
     rates = [fields.rates(name, len(names)) for name, _ in RATES]
     counts = [fields.counts(name, len(names), bound=most) for name, _, most in _COUNTS]
     return MappingProxyType(dict(zip(names, map(BundleStats, *rates, *counts), strict=True)))
-
-
-def _bundle_names(fields: Fields, name: str) -> tuple[BundleId, ...]:
-    try:
-        return tuple(parse_bundle(text) for text in fields.texts(name))
-    except InvalidName as problem:
-        fields.refuse(name, problem.expected)

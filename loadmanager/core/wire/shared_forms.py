@@ -1,4 +1,4 @@
-"""Forms that several nodes share: addresses, rates, and the names of many bundles."""
+"""JSON forms used by several nodes: addresses, rates, and names of many bundles."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
@@ -15,7 +15,7 @@ _LISTENER: Final = ("brokerHttpUrl", "brokerHttpsUrl", "brokerServiceUrl", "brok
 
 
 def without_empty(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not an empty text: Pulsar omits what it has not."""
+    """Return the fields that are not an empty text, which Pulsar omits."""
     return {name: value for name, value in document.items() if value != ""}
 
 

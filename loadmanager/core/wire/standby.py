@@ -1,4 +1,4 @@
-"""State that a new leader inherits: memories, recent moves, averages. Not Pulsar's.
+"""Codec of the state that a new leader inherits: memories, recent moves, averages.
 
 Large JSON is compressed. Averages are those of the heaviest bundles, rounded to six
 digits: a bundle that is missing starts with no sample, as a new one does.
@@ -30,14 +30,13 @@ _RUNNING_ROW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The leader's state as its successor finds it.
+    """The state of a leader, as stored for its successor.
 
-    ``running`` are brokers' averages, ``departed_at_s`` when brokers left lately, and
-    ``split_rests_s`` until when bundles that could not be cut are left whole; times are
-    on the clock of the memory's. ``joint`` is what the joint strategy learned, in the form of
-    `core.joint.document`, empty without one. ``course`` is the balance of the last hour by the
-    wall clock. All but the first two may be absent: states written before they were kept had
-    none.
+    ``running`` are brokers' averages, ``departed_at_s`` the times at which brokers left
+    recently, and ``split_rests_s`` the times until which bundles that could not be split are
+    not split again; times are on the clock of the memory. ``joint`` is the learned state of the
+    joint strategy as encoded by `core.joint.document`, empty without one. ``course`` is the
+    balance of the last hour on the wall clock. Older versions wrote only the first two.
     """
 
     memory: RoundMemory

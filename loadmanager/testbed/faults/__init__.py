@@ -1,1 +1,1 @@
-"""The whole service in one process and in virtual time, with every fault there is."""
+"""Runs the whole service in one process, in virtual time, under injected faults."""

@@ -1,4 +1,4 @@
-"""One sidecar process of a virtual cluster: the real application on adapters of memory."""
+"""One simulated sidecar process: the real application on in-memory adapters."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,13 +33,13 @@ LINE_TIMEOUT_S = 2.0
 
 
 def as_built(context: Context) -> Context:
-    """Change nothing."""
+    """Return the context unchanged: the sidecar as it is shipped."""
     return context
 
 
 @dataclass(slots=True)
 class World:
-    """What all sidecars of one story share. Made inside a running virtual loop."""
+    """The state that all sidecars of one run share; created inside a running virtual loop."""
 
     config: Config
     rng: Random
@@ -48,26 +48,26 @@ class World:
     hosts: list[Host] = field(default_factory=list)
     agents: "list[Agent]" = field(default_factory=list)
     drift_fraction: float = 0.0
-    """How much faster or slower than others the monotonic clock of a process may run."""
+    """Largest drift of the monotonic clock of a process, as a fraction of its rate."""
     read_ahead: Callable[[], int] = lambda: READ_AHEAD
-    """How many owned lists a new sidecar reads at once though nobody there needs them."""
+    """Returns the number of changed owned lists that a new sidecar reads without a lookup."""
     computes_for_s: Callable[[], float] = lambda: 0.0
-    """How long the next computation of a leader takes."""
+    """Returns the duration of the next computation of a leader."""
     build: Callable[[Context], Context] = field(default=as_built)
-    """What each new sidecar is joined of; a test of the tests breaks something here."""
+    """Returns the context to use for a new sidecar; tests inject defects here."""
 
     @property
     def living(self) -> "list[Agent]":
-        """The sidecars that run."""
+        """The running sidecars."""
         return [agent for agent in self.agents if agent.alive]
 
     def agent_at(self, url: str) -> "Agent | None":
-        """Return the living sidecar with this address."""
+        """Return the running sidecar with this URL, None if there is none."""
         return next((agent for agent in self.living if agent.url == url), None)
 
 
 class NoServer:
-    """A server without clients: tests call the application directly."""
+    """An HTTP server that accepts no connections: tests call the application directly."""
 
     def __init__(self) -> None:
         self.open = False
@@ -138,36 +138,36 @@ class Agent:
 
     @property
     def app(self) -> Application:
-        """The application, which runs from the first turn of the loop."""
+        """The application; it exists after the first turn of the event loop."""
         if self.application is None:
             raise RuntimeError(f"{self.url}: the process has not begun to run yet")
         return self.application
 
     @property
     def leads(self) -> bool:
-        """Whether it is the leader as far as it knows."""
+        """Whether the sidecar considers itself the leader."""
         leader = self.cluster_state.leader
         return leader is not None and leader.instance == self.context.identity.instance
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return one sample of this process's metrics, 0 if there is none."""
+        """Return the value of a metric of this process, 0 if it has no such series."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def look_up(self, topic: TopicName) -> Owner:
-        """Ask this sidecar for a topic's owner."""
+        """Look up the owner of a topic at this sidecar."""
         return await self.app.answering.find_owner(topic)
 
     async def kill(self) -> None:
-        """End the process at once: it sends nothing more, and its session times out."""
+        """Kill the process: it sends nothing more, and its session times out."""
         self.line.dead = True
         self.coordination.suspend()
         self.gate.open()
-        self.clock.end()  # The dead do not wait for a lease to run out.
+        self.clock.end()  # A killed process does not wait until its lease expires.
         self.task.cancel()
         await asyncio.wait({self.task})
 
     async def leave(self) -> None:
-        """End the process in order."""
+        """Stop the process, and return when it has shut down."""
         self.stop.set()
         await asyncio.wait({self.task})
 
@@ -198,7 +198,7 @@ class Agent:
                     conditions=Conditions(config.cluster.hash),
                     leave_s=10.0,
                 )
-        except* Exception as failed:  # noqa: BLE001 - a process may die of anything; the story looks at it
+        except* Exception as failed:  # noqa: BLE001 - the run reports whatever ended a process
             self.failure = first_leaf(failed)
 
 

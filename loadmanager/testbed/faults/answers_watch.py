@@ -1,8 +1,8 @@
-"""Watching lookups: an answer names a broker that the answering sidecar could take for the owner.
+"""Checks lookups: an answer names a broker that the sidecar could still believe to be the owner.
 
-What a sidecar knows is late by what its watches take. While it is in touch with the
-service that is `PROPAGATION_S`, and its messages' lag where they have one; while it is
-not, all the time since it was.
+A sidecar learns of a change by its watches. While it is connected to the service, its knowledge
+is at most `PROPAGATION_S` plus the lag of its messages old; while it is disconnected, it is as
+old as the disconnection.
 """
 
 from collections import defaultdict
@@ -20,10 +20,10 @@ from loadmanager.testbed.faults.trace import Trace
 from loadmanager.testbed.faults.violation import Invariant, Report
 
 PROPAGATION_S: Final = 0.25
-"""How long a change takes at most to reach a sidecar in touch: some round trips of 4 ms."""
+"""Longest time until a connected sidecar learns of a change: some round trips of 4 ms."""
 
 LAGS_IN_A_CHAIN: Final = 4
-"""A change is heard of by an event, two reads, and one more if it changed meanwhile."""
+"""A change is learned by an event, two reads, and a third read if it changed meanwhile."""
 
 _LOCKS = znodes.LOCKS + "/"
 _BROKERS = znodes.BROKERS + "/"
@@ -31,23 +31,23 @@ _BROKERS = znodes.BROKERS + "/"
 
 @dataclass(slots=True)
 class Spell:
-    """Something was so from ``from_s`` until ``until_s``, None while it is."""
+    """Broker and token were valid from ``from_s`` until ``until_s``; None while they still are."""
 
     what: tuple[BrokerId | None, int]
     from_s: float
     until_s: float | None = None
 
     def was_so_after(self, moment_s: float) -> bool:
-        """Return whether it was so at ``moment_s`` or later."""
+        """Return whether they were valid at ``moment_s`` or later."""
         return self.until_s is None or self.until_s >= moment_s
 
 
 @dataclass(slots=True)
 class _Touch:
-    """When a sidecar was in touch with the service, and how late its messages are.
+    """Since when a sidecar is connected, and the lag of its messages.
 
-    ``knows_since_s`` is worked out while it is in touch, and then stays: messages that were
-    late when the connection broke are lost, however long ago that is.
+    ``knows_since_s`` is the time up to which the sidecar knows every change. It is updated only
+    while the sidecar is connected: messages that were late when the connection broke are lost.
     """
 
     in_touch_since_s: float | None = None
@@ -57,16 +57,8 @@ class _Touch:
 
 
 @dataclass(slots=True)
-class _Answered:
-    """What one sidecar answered last for one bundle."""
-
-    token: int
-    at_s: float
-
-
-@dataclass(slots=True)
 class AnswersWatch:
-    """Holds each answer to the history of locks and registrations."""
+    """Compares each answer with the history of locks and registrations."""
 
     trace: Trace
     report: Report
@@ -76,13 +68,13 @@ class AnswersWatch:
     )
     answered: int = 0
     stale: int = 0
-    """Answers that named a broker after it had given the lock back or lost it."""
+    """The number of answers that named a broker after it had released or lost the lock."""
     _touch: defaultdict[str, _Touch] = field(default_factory=lambda: defaultdict(_Touch))
-    _tokens: dict[tuple[str, BundleId], _Answered] = field(default_factory=dict)
+    _tokens: dict[tuple[str, BundleId], tuple[int, float]] = field(default_factory=dict)
     _epochs: dict[str, int] = field(default_factory=dict)
 
     def node_changed(self, path: str, was: Znode | None, now: Znode | None, at_s: float) -> None:
-        """Take note of a lock or a registration that came or went."""
+        """Record a lock or registration that was created or deleted."""
         if path.startswith(_LOCKS) and _ephemeral(was, now):
             token = now.node.stat.czxid if now else 0
             content = now.node.data if now else b""
@@ -100,7 +92,7 @@ class AnswersWatch:
                 spells.append(Spell((broker, now.node.stat.czxid), at_s))
 
     def look_at_touch(self, agents: Iterable[Agent], at_s: float) -> None:
-        """Record which sidecars are in touch; to be called after anything that may change it."""
+        """Record which sidecars are connected; call it after anything that may change that."""
         for agent in agents:
             touch = self._touch[agent.context.identity.instance]
             lag_s = agent.coordination.lag_s * LAGS_IN_A_CHAIN
@@ -117,12 +109,12 @@ class AnswersWatch:
                 touch.knows_since_s = at_s - PROPAGATION_S - touch.lag_s
 
     def knows_since_s(self, agent: Agent, at_s: float) -> float:
-        """Return the moment since when the sidecar may have missed something."""
+        """Return the time after which the sidecar may have missed a change."""
         self.look_at_touch([agent], at_s)
         return self._touch[agent.context.identity.instance].knows_since_s
 
     def answer_given(self, agent: Agent, owner: Owner, at_s: float) -> None:
-        """Look at an answer, in the moment it is given."""
+        """Check an answer at the time it is given."""
         self.answered += 1
         name = agent.context.identity.instance
         text = f"{name} answered {owner.broker} token {owner.fencing_token} epoch {owner.epoch}"
@@ -140,14 +132,14 @@ class AnswersWatch:
         self._compare_with_last(name, owner, text, at_s)
 
     def _compare_with_last(self, name: str, owner: Owner, answer: str, at_s: float) -> None:
-        last = self._tokens.get((name, owner.bundle))
-        # Answers of one instant have no order: clients that wait together are answered in turn.
-        if last is not None and last.at_s < at_s and last.token > owner.fencing_token:
-            seen = f"{answer} after token {last.token} at {last.at_s:.3f} s"
+        token, then_s = self._tokens.get((name, owner.bundle), (0, at_s))
+        # Answers at the same time have no order: lookups that wait together are answered in turn.
+        if then_s < at_s and token > owner.fencing_token:
+            seen = f"{answer} after token {token} at {then_s:.3f} s"
             self.report(Invariant.ANSWERS_GO_ON, owner.bundle, seen)
-        if last is None or last.token <= owner.fencing_token:
-            self._tokens[name, owner.bundle] = _Answered(owner.fencing_token, at_s)
-        # 0 says that no leader is known.
+        if token <= owner.fencing_token:
+            self._tokens[name, owner.bundle] = owner.fencing_token, at_s
+        # Epoch 0: the sidecar knows no leader.
         if owner.epoch:
             before = self._epochs.get(name, 0)
             if owner.epoch < before:
@@ -156,7 +148,7 @@ class AnswersWatch:
 
 
 def _ephemeral(was: Znode | None, now: Znode | None) -> bool:
-    """Return whether it is a lock that came, went or was made again: folders are none."""
+    """Return whether a lock was created, deleted or replaced; folders are no locks."""
     before = was.node.stat if was else None
     after = now.node.stat if now else None
     known = after or before

@@ -1,9 +1,9 @@
-"""Watching bundles without a broker: for how long, and whether a fault accounts for it.
+"""Checks how long bundles are not served, and whether a fault explains it.
 
-The clock of the bound runs for a bundle that was served before and whose namespace
-exists, while no broker serves it and nothing was disturbed: from the last fault on, as
-long as the service has a majority and one broker is fit. A broker is fit if it obeys,
-no drain mark stands, and its sidecar is registered, connected and not asked to stop.
+The time of a bundle that was served before and whose namespace exists counts while no broker
+serves it, from the last fault on, and only while the service has a majority and at least one
+broker is fit. A broker is fit if it executes commands, has no drain mark, and its sidecar is
+registered, connected and not stopping.
 """
 
 from collections.abc import Container, Iterable
@@ -22,31 +22,31 @@ from loadmanager.testbed.faults.violation import Invariant, Report
 LOOK_EVERY_S: Final = 0.5
 
 LAGS_TO_A_NEW_OWNER: Final = 4
-"""A leader whose replies are late reads absent brokers and orders, and writes two orders."""
+"""A leader with late replies reads absent brokers and orders, and writes two orders."""
 
 _PLACED_S: Final = 10.0
-"""For a client's next question, the decision, the lock and the load, with a failure in each."""
+"""For the next lookup, the decision, the lock and the load, with one failure in each."""
 
 PATIENCE_S: Final = 5.0
-"""After so long without an answer a client gives a sidecar up."""
+"""Timeout of a lookup at the client."""
 ASK_AGAIN_S: Final = 2.0
-"""How long it waits then before it asks any sidecar again."""
+"""Pause of the client between two lookups."""
 ASKED_FOR_S: Final = PATIENCE_S + ASK_AGAIN_S
-"""How long a question to a healthy sidecar counts. A client asks again by then, but perhaps a
-frozen sidecar, and while none that is well is asked no leader knows what is wanted."""
+"""How long a lookup at a healthy sidecar counts. The client repeats it by then, but possibly at
+a frozen sidecar; a leader only learns of lookups at healthy sidecars."""
 
 _RETRIES_S: Final = 4.0
-"""A lost election, a lost order, a refused lock and a failed load, each tried again once."""
+"""A lost election, a lost order, a refused lock and a failed load, each retried once."""
 
 
 def served_again_within_s(config: Config) -> float:
-    """Return the bound: what the slowest way to a new owner takes after the last fault.
+    """Return the bound: the longest time to a new owner after the last fault.
 
-    The session of the dead or cut off owner, or leader, has to expire: a whole timeout.
-    Then comes one of two. A fault may hit the next owner as it is being chosen: its broker is
-    given up when its lease has run out, and its sidecar registers again. Or many are missed
-    together, and waited for; by then, the broker that gets the bundles has been seen to be well for
-    longer than the first would take. The leader notices within a tick.
+    First the session of the former owner, or of the leader, expires, which takes a whole timeout.
+    Then one of two follows. A fault may hit the next owner while it is being chosen: its lease
+    expires, and its sidecar registers again. Or the leader waits for many absent brokers, which
+    takes longer than the first case at a broker that takes their bundles. The leader notices
+    within a tick.
     """
     lease_s = config.ownership.self_fence_fraction * SESSION_S
     renewal_s = config.ownership.heartbeat_fraction * SESSION_S + CONTROL_TIMEOUT_S
@@ -55,13 +55,13 @@ def served_again_within_s(config: Config) -> float:
 
 
 def served_when_asked_within_s(config: Config) -> float:
-    """Return the bound for what a client asks for: there is a leader by then, and it decides."""
+    """Return the bound for looked-up bundles: a leader is elected, and places the bundle."""
     return led_within_s(config) + _PLACED_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """From when on a bundle is asked for, less the time in which it was not, and until when."""
+    """Since when lookups wait for a bundle, less the pauses between them, and until when."""
 
     since_s: float
     until_s: float
@@ -69,15 +69,15 @@ class _Asked:
 
 @dataclass(slots=True)
 class AvailabilityWatch:
-    """Looks every `LOOK_EVERY_S`, which is how exact its times are."""
+    """Checks every `LOOK_EVERY_S`, which is the precision of its times."""
 
     within_s: float
     asked_within_s: float
     report: Report
     longest_s: float = 0.0
-    """The longest that the clock of the bound ran for any bundle that was served before."""
+    """The longest counted time of a bundle that was served before."""
     longest_asked_s: float = 0.0
-    """The longest that it ran for one that was only asked for."""
+    """The longest counted time of a bundle that was only looked up."""
     _undisturbed_since_s: float = 0.0
     _wanted: set[BundleId] = field(default_factory=set)
     _asked: dict[BundleId, _Asked] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class AvailabilityWatch:
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
     def disturbed(self, at_s: float) -> None:
-        """Begin to count from zero: something has just been broken."""
+        """Restart the count: a fault was injected."""
         self._undisturbed_since_s = at_s
 
     def look(
@@ -96,12 +96,12 @@ class AvailabilityWatch:
         at_s: float,
         lag_s: float = 0.0,
     ) -> None:
-        """Compare what should be served with what is; replies come late by up to ``lag_s``."""
+        """Compare the expected with the served bundles; replies are up to ``lag_s`` late."""
         if not fit:
             self.disturbed(at_s)
         served = {bundle for host in hosts for bundle in host.serving}
         standing = list(bundles)
-        # What a namespace left that is gone, and is not yet let go, is not wanted any more.
+        # Bundles of a deleted namespace that are still served are not expected any more.
         self._wanted.update(bundle for bundle in standing if bundle in served)
         expected = [b for b in standing if b in self._wanted and b not in self._erased]
         missing = [bundle for bundle in expected if bundle not in served]
@@ -118,7 +118,7 @@ class AvailabilityWatch:
                 self.report(Invariant.SERVED_AGAIN, bundle, seen)
 
     def asked(self, bundle: BundleId, at_s: float) -> None:
-        """Expect a bundle that a client asks a healthy sidecar for, for as long as it does."""
+        """Expect a bundle for which a lookup at a healthy sidecar began."""
         since_s = at_s
         if (former := self._asked.get(bundle)) is not None:
             begun_s = max(former.since_s, self._undisturbed_since_s)
@@ -126,7 +126,7 @@ class AvailabilityWatch:
         self._asked[bundle] = _Asked(since_s, at_s + ASKED_FOR_S)
 
     def answered(self, bundle: BundleId) -> None:
-        """Expect it no more for the clients that asked: their lookups were answered."""
+        """Stop expecting a bundle because of lookups: they were answered."""
         self._asked.pop(bundle, None)
 
     def _look_at_asked(
@@ -146,7 +146,7 @@ class AvailabilityWatch:
                 self.report(Invariant.SERVED_WHEN_ASKED, bundle, seen)
 
     def cut(self, wholes: Iterable[BundleId], parts: Iterable[BundleId]) -> None:
-        """Expect the parts of what was cut, if that was expected."""
+        """Expect the results of splits and merges, if the former bundles were expected."""
         parts = list(parts)
         gone = set(wholes) - set(parts)
         for known in (self._wanted, self._erased):
@@ -154,24 +154,24 @@ class AvailabilityWatch:
             known.update(p for p in parts if any(share_positions(p, whole) for whole in former))
 
     def erased(self, bundles: Iterable[BundleId]) -> None:
-        """Expect these no more until they are asked for or ordered: their orders are no more."""
+        """Stop expecting bundles until they are looked up or ordered: their orders were erased."""
         self._erased.update(bundles)
 
     def ordered(self, bundles: Iterable[BundleId]) -> None:
-        """Take note that a leader knows of these."""
+        """Expect these bundles again: a leader ordered them."""
         self._erased.difference_update(bundles)
 
     def restored(self) -> None:
-        """Expect what is asked for, and nothing else: older orders may not know the rest."""
+        """Expect only looked-up bundles: restored orders may not contain the others."""
         self._wanted.clear()
 
     def forget(self, bundles: Iterable[BundleId]) -> None:
-        """Expect these no more, until they are served again: their namespace is gone."""
+        """Stop expecting bundles until they are served again: their namespace was deleted."""
         self._wanted.difference_update(bundles)
 
 
-def anybody_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
-    """Return whether one broker could take a bundle now."""
+def any_broker_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
+    """Return whether at least one broker could take a bundle now."""
     return any(
         is_healthy(agent) and znodes.draining(agent.host.name) not in nodes for agent in agents
     )

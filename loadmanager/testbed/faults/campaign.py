@@ -1,4 +1,4 @@
-"""Many seeds, in as many processes as asked for, and what came of all of them together."""
+"""Runs many seeds, in a given number of processes, and sums up their outcomes."""
 
 import faulthandler
 import multiprocessing
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RunOne = Callable[[int], SeedOutcome]
 
 _LAST_LIMIT_S: Final = 10 * CPU_LIMIT_S
-"""After this a process ends itself that a run could not be ended in."""
+"""A process whose run could not be interrupted ends itself after this time."""
 
 _spawning = multiprocessing.get_context("spawn")
 
@@ -31,9 +31,9 @@ def outcomes_from_processes(
 ) -> Iterator[SeedOutcome]:
     """Yield the outcome of each seed as its run ends.
 
-    A process that dies of a seed, or hangs in it for ``last_limit_s``, where not even a
-    signal ends the run, is a failure of that seed, and another takes its place. It says
-    itself on standard error where it was.
+    If a process dies, or hangs for ``last_limit_s`` because not even a signal ends the run, its
+    seed has failed, and another process replaces it. The process prints its traceback to
+    standard error.
     """
     left = iter(seeds)
     busy: dict[Connection, _Worker] = {}
@@ -57,7 +57,7 @@ def outcomes_from_processes(
 
 @dataclass(slots=True)
 class _Worker:
-    """One process, and the seed that it runs."""
+    """A process, and the seed that it runs."""
 
     process: "SpawnProcess"
     line: "Connection[int, SeedOutcome]"
@@ -94,7 +94,7 @@ class _Worker:
 def _with_next(
     worker: _Worker, seed: int | None, run_one: RunOne, last_limit_s: float
 ) -> _Worker | None:
-    """Give the next seed to a process that has ended one, or to another if it is no more."""
+    """Give the next seed to a process that ended a run, or to a new one if it has died."""
     alive = worker.process.is_alive()
     if seed is None or not alive:
         worker.end()
@@ -115,8 +115,8 @@ def _start(run_one: RunOne, last_limit_s: float) -> _Worker:
 
 
 def _run_seeds(line: "Connection[SeedOutcome, int]", run_one: RunOne, last_limit_s: float) -> None:
-    """Run one seed after the other, until no more are given."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Its parent ends this process.
+    """Run seeds one after the other until the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     while True:
         try:
             seed = line.recv()
@@ -130,7 +130,7 @@ def _run_seeds(line: "Connection[SeedOutcome, int]", run_one: RunOne, last_limit
 
 @dataclass(slots=True)
 class Totals:
-    """What a number of runs did and found, in the order in which they ended."""
+    """Sums over the outcomes of several runs."""
 
     seeds: int = 0
     steps: int = 0
@@ -161,15 +161,15 @@ def outcomes(
 ) -> Iterator[SeedOutcome]:
     """Yield the outcome of each seed as its run ends.
 
-    With one job they run here, one after the other; with more, in so many new processes,
-    which share nothing: what a run leaves behind in its process changes no other.
+    One job runs all seeds in this process. More jobs run them in as many new processes, so that
+    state left behind by one run does not affect runs elsewhere.
 
     Args:
-        seeds: which.
-        steps: of each run.
-        jobs: processes.
-        run_one: another run of one seed than `run_seed`; has to be importable by name
-            for more than one job.
+        seeds: the seeds to run.
+        steps: the number of steps of each run.
+        jobs: the number of processes.
+        run_one: runs one seed instead of `run_seed`; it must be importable by name if there is
+            more than one job.
     """
     run_one = run_one or partial(run_seed, steps=steps)
     if jobs == 1:

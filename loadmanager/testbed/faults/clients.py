@@ -1,4 +1,4 @@
-"""What clients do meanwhile: they look topics up, and publish so much that brokers get hot."""
+"""Simulated clients: look up topics, and publish enough to load brokers unevenly."""
 
 import asyncio
 from random import Random
@@ -21,7 +21,7 @@ _IDLE_FRACTION: Final = 0.05
 
 
 class Clients:
-    """Asks any sidecar for any topic, and keeps the brokers as busy as the topics weigh."""
+    """Looks up topics at random sidecars, and loads each broker by the weights of its topics."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -32,13 +32,13 @@ class Clients:
         self.refused = 0
 
     async def run(self) -> None:
-        """Ask and publish until cancelled."""
+        """Look up topics and publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._ask_for_ever(), name="lookups")
             tasks.create_task(self._publish_for_ever(), name="publishing")
 
     async def ask(self, agent: Agent, topic: TopicName) -> Owner:
-        """Look a topic up, and have the answer looked at."""
+        """Look up a topic, and check the answer."""
         self.asked += 1
         await agent.gate.passed()
         self._scene.monitor.asked(agent, topic)
@@ -51,7 +51,7 @@ class Clients:
         return owner
 
     async def all_answered(self) -> None:
-        """Return when every sidecar has answered for every bundle."""
+        """Return when every sidecar has answered a lookup of every bundle."""
         for agent in self._scene.cluster.living:
             for bundle in self._scene.monitor.bundles:
                 await self._asked_until_answered(agent, bundle)
@@ -79,7 +79,7 @@ class Clients:
                 self._scene.begin(self._ask_until_answered(topic))
 
     async def _ask_until_answered(self, topic: TopicName) -> None:
-        """Ask any sidecar, and again, as clients do, unless there is no such namespace."""
+        """Repeat a lookup at random sidecars until it is answered or the namespace is unknown."""
         try:
             while True:
                 if await self._is_answered(topic):
@@ -120,14 +120,14 @@ class Clients:
                     accepting.append(host.name)
                     busy[host.name] += weight
             if len(accepting) > 1:
-                seen = f"{' and '.join(accepting)} take its messages"
+                seen = f"{' and '.join(accepting)} accept its messages"
                 self._scene.monitor.report(Invariant.ONE_SERVER, str(topic), seen)
         for host in hosts:
             host.cpu_fraction = min(busy[host.name], 1.0)
 
 
 def _weighed_topics(rng: Random) -> dict[TopicName, float]:
-    """Return topics with what each takes of a broker: a few a lot, most a little."""
+    """Return topics with the fraction of a broker that each uses: few large, most small."""
     topics = [
         parse_topic(f"persistent://{namespace}/topic-{number}")
         for namespace in NAMESPACES

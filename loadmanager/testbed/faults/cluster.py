@@ -1,8 +1,8 @@
-"""Sidecars, brokers and the service between them, in one process and in virtual time.
+"""A simulated cluster: sidecars, brokers and the coordination service, in virtual time.
 
-The sidecars are the real application, joined by the wiring; only the adapters are
-those of memory. What is checked at the end of every story: no two brokers ever served
-a bundle at once, fencing tokens and epochs only grew, and nothing was raised unheard.
+The sidecars are the real application with in-memory adapters. After each run it is checked that
+no two brokers served a bundle at the same time, that fencing tokens and epochs only grew, and
+that no exception was lost.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ NAMESPACE = Namespace("acme/orders")
 
 @dataclass(slots=True)
 class Cluster(World):
-    """All of it, and what a story does to it and asks of it."""
+    """A simulated cluster, with the operations and checks that tests use."""
 
     log_entries: list[Mapping[str, Any]] = field(default_factory=list)
-    """Every event that was logged as info or worse."""
+    """Every log event of level info or above."""
     _operator: MemoryCoordination | None = None
 
-    # --- members -------------------------------------------------------------------
+    # --- brokers and sidecars ------------------------------------------------------
 
     def add_host(self) -> Host:
         """Add a broker without a sidecar."""
@@ -61,7 +61,7 @@ class Cluster(World):
         return host
 
     def start(self, host: Host) -> Agent:
-        """Start a sidecar beside ``host``'s broker."""
+        """Start a sidecar for the broker of ``host``."""
         agent = Agent(self, host, len(self.agents))
         self.agents.append(agent)
         return agent
@@ -72,13 +72,13 @@ class Cluster(World):
 
     @property
     def leader(self) -> Agent:
-        """The sidecar that the election node names."""
+        """The sidecar whose session holds the election node."""
         holder = self.service.dump()[znodes.LEADER].stat.ephemeral_owner
         return next(a for a in self.living if a.coordination.session.session_id == holder)
 
     @property
     def leader_term(self) -> LeaderTerm:
-        """The term of the leader; raises `NotLeader` while it has none."""
+        """The term of the leader; raises `NotLeader` until the leader has begun it."""
         leader_term = self.leader.app.leading.leader_term
         if leader_term is None:
             raise NotLeader("the elected sidecar has not begun to lead")
@@ -89,7 +89,7 @@ class Cluster(World):
     async def until(
         self, condition: Callable[[], object], within_s: float = 30.0, every_s: float = 0.01
     ) -> None:
-        """Return once ``condition()`` is true; fail with its source if it never is."""
+        """Return once ``condition()`` is true; fail with its source after ``within_s``."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
         while not condition():
@@ -99,7 +99,7 @@ class Cluster(World):
             await asyncio.sleep(every_s)
 
     async def ready(self, within_s: float = 30.0) -> None:
-        """Return once every living sidecar is registered and follows a leader at work."""
+        """Return once every running sidecar is registered and follows a working leader."""
         await self.until(
             lambda: (
                 all(
@@ -118,10 +118,10 @@ class Cluster(World):
             within_s,
         )
 
-    # --- the service's contents, as an operator would change them ----------------------
+    # --- nodes of the coordination service, changed as by an operator ------------------
 
     async def operator(self) -> MemoryCoordination:
-        """Return a session of no sidecar: for what people do to the nodes by hand."""
+        """Return a session that belongs to no sidecar, for changes of nodes by hand."""
         if self._operator is None:
             self._operator = MemoryCoordination(self.service)
             await self._operator.start()
@@ -130,29 +130,29 @@ class Cluster(World):
         return self._operator
 
     async def write(self, path: str, data: bytes) -> None:
-        """Set a node's content by hand."""
+        """Set the content of a node by hand."""
         operator = await self.operator()
         await operator.ensure(path)
         await operator.set(path, data)
 
     async def make_namespace(self, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
-        """Create a namespace, by hand."""
+        """Create the boundaries of a namespace by hand."""
         boundaries = Boundaries.even(name, bundles)
         operator = await self.operator()
         await operator.create(znodes.local_policies(name), encode_boundaries(boundaries))
         return boundaries
 
     async def hold_lock(self, bundle: BundleId) -> None:
-        """Take a bundle's lock, as a sidecar does that then does nothing with it."""
+        """Create the lock of a bundle, without serving the bundle."""
         operator = await self.operator()
         await operator.create(znodes.lock(bundle), b"{}", ephemeral=True)
 
     async def move(self, bundle: BundleId, target: Host) -> None:
-        """Have the leader order a move, as a round does."""
+        """Order a move at the leader."""
         await order(self.leader_term, {bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
-        """Have the leader order a move again until the reply comes."""
+        """Order a move at the leader, and repeat it until the reply arrives."""
         while True:
             try:
                 return await self.move(bundle, target)
@@ -160,7 +160,7 @@ class Cluster(World):
                 await asyncio.sleep(0.5)
 
     def orders(self, host: Host) -> Orders:
-        """Return the standing orders of a broker; without any it should own nothing."""
+        """Return the current orders of a broker; empty ones if it has none."""
         path = znodes.orders(host.name)
         node = self.service.dump().get(path)
         return decode_orders(path, node.data) if node else Orders(0)
@@ -174,7 +174,7 @@ class Cluster(World):
             if path.startswith(prefix) and node.stat.ephemeral_owner
         }
 
-    # --- what is true -----------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------
 
     def servers(self, bundle: BundleId) -> list[Host]:
         """Return the hosts whose broker serves ``bundle`` now."""
@@ -186,10 +186,10 @@ class Cluster(World):
         return host
 
     def unsettled(self, bundles: Sequence[BundleId]) -> str:
-        """Return what is not yet as it should be, empty if everything is.
+        """Return the first deviation from the settled state, "" if there is none.
 
-        As it should be: each bundle is served by one broker, under the token of its
-        lock, and every living sidecar's picture names that broker.
+        In the settled state each bundle is served by one broker under the token of its lock, and
+        the cluster state of every running sidecar names that broker.
         """
         return next(self._faults(bundles), "")
 
@@ -215,13 +215,13 @@ class Cluster(World):
                     yield f"{bundle}: {agent.context.identity.instance} believes {holding}"
 
     async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
-        """Return once everything is as it should be; fail with what is not."""
+        """Return once the cluster is settled; raise a `Violation` after ``within_s``."""
         await self.settled_at_last(lambda: bundles, within_s)
 
     async def settled_at_last(
         self, bundles: Callable[[], Sequence[BundleId]], within_s: float = 30.0
     ) -> None:
-        """Wait as `settled` does, for bundles that may be cut meanwhile."""
+        """Wait as `settled`, for bundles that may be split or merged meanwhile."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + within_s
         while fault := self.unsettled(bundles()):
@@ -230,13 +230,13 @@ class Cluster(World):
             await asyncio.sleep(0.1)
 
     def check(self) -> None:
-        """Raise a `Violation` of what must have been true all the time."""
+        """Raise a `Violation` if an invariant was broken at any time of the run."""
         intervals = [interval for host in self.hosts for interval in host.intervals()]
         now_s = asyncio.get_running_loop().time()
         for overlap in overlaps(intervals):
             raise Violation(Invariant.ONE_SERVER, now_s, overlap.second.bundle, str(overlap))
         tokens: dict[BundleId, list[int]] = defaultdict(list)
-        # Transactions are counted from an older number where older data were restored.
+        # A restore of older data also sets the transaction ids back.
         comparable = [one for one in intervals if one.start_s >= self.service.restored_at_s]
         for interval in sorted(comparable, key=lambda one: (one.start_s, one.fencing_token)):
             tokens[interval.bundle].append(interval.fencing_token)
@@ -252,7 +252,7 @@ class Cluster(World):
         return [entry for entry in self.log_entries if entry["event"] == event]
 
     async def close(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for host in self.hosts:
             host.thaw_broker()
         for agent in self.living:
@@ -262,7 +262,7 @@ class Cluster(World):
 
 
 async def order(leader_term: LeaderTerm, moves: Mapping[BundleId, BrokerId]) -> None:
-    """Have a leader order bundles to brokers, as people do; raises as `TaskController.dispatch`."""
+    """Order moves at a leader as an operator; raises as `TaskController.dispatch`."""
     await leader_term.tasks.dispatch(
         [
             BundleTask(
@@ -283,7 +283,7 @@ async def order(leader_term: LeaderTerm, moves: Mapping[BundleId, BrokerId]) -> 
 
 
 def make_config(**sections: Mapping[str, Any]) -> Config:
-    """Return a configuration with short times; ``sections`` change single keys."""
+    """Return a configuration with short intervals; ``sections`` override single keys."""
     given: dict[str, dict[str, Any]] = {
         "broker": {"id": "broker0:8080", "http_url": "http://broker0:8080"},
         "report": {"sample_interval_s": 1.0, "min_interval_s": 1.0, "max_interval_s": 10.0},
@@ -309,7 +309,7 @@ def play(
     checked: bool = True,
     config: Config | None = None,
 ) -> None:
-    """Run one story with a cluster of its own, in virtual time."""
+    """Run ``story`` with a new cluster in virtual time."""
 
     async def program() -> None:
         cluster = Cluster(config or make_config(), Random(seed))  # noqa: S311 - to be repeatable

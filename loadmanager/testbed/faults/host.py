@@ -1,4 +1,4 @@
-"""One host of a virtual cluster: a broker, and what its sidecar reaches of it."""
+"""One simulated host: a broker, and the connections of its sidecar to it."""
 
 import asyncio
 import json
@@ -25,11 +25,10 @@ LATENCY_S = 0.002
 
 
 class Host:
-    """A broker with a clock of its own in each life, and the host's load as a story sets it.
+    """A broker, whose clock differs after each restart, and the load of its host.
 
-    ``watchers`` are notified of each change of what the broker serves, in the moment it is made.
-
-    ``machine`` is where a sidecar believes to run that is started now.
+    ``watchers`` are called at each change of the bundles that the broker serves. ``machine`` is
+    the host name that a newly started sidecar reports.
     """
 
     def __init__(self, broker: BrokerId, rng: Random, *, drift_fraction: float = 0.0) -> None:
@@ -41,11 +40,11 @@ class Host:
         self.dead = False
         self.cpu_fraction = 0.1
         self.figures: Mapping[str, object] = {}
-        """What its statistics say of every bundle instead of what is true, by field."""
+        """False values in the statistics of every bundle, by field."""
         self.window: object = None
-        """What they say of the time that they are means of, instead."""
+        """False value of the window of these statistics."""
         self.claimed = False
-        """Whether the broker obeys a stranger, and so no agent any more, until it restarts."""
+        """Whether a foreign client holds the lease: the broker then refuses its agent."""
         self.life = 0
         self.watchers: list[Callable[[Host, Change], None]] = []
         self._drift_fraction = drift_fraction
@@ -55,13 +54,13 @@ class Host:
         self._clocks[self.broker.incarnation] = self._clock
 
     def kill_broker(self) -> None:
-        """Let the broker die; what was on its way to it is lost."""
+        """Kill the broker; commands on their way to it are lost."""
         self.life += 1
         self.dead = True
         self.broker.kill()
 
     def restart_broker(self) -> None:
-        """Let another broker process begin, with another clock."""
+        """Replace the broker process; the new one has another clock."""
         self.life += 1
         self.broker.kill()
         self._clock = self._new_clock()
@@ -70,12 +69,12 @@ class Host:
         self.dead = self.claimed = False
 
     async def claim_broker(self, agent_epoch: int) -> None:
-        """Let a stranger command the broker; raises as `BrokerControl.renew_lease`."""
+        """Take the lease for a foreign client; raises as `BrokerControl.renew_lease`."""
         await self.broker.renew_lease(agent_epoch=agent_epoch, until_s=None, incarnation=None)
         self.claimed = True
 
     async def stats(self) -> BrokerStats:
-        """Return the broker's statistics as a sidecar reads them off the wire."""
+        """Return the statistics of the broker, as decoded by a sidecar."""
         stats = await self.broker.stats()
         if not self.figures and self.window is None:
             return stats
@@ -90,15 +89,15 @@ class Host:
             raise BrokerRefused(str(error)) from None
 
     def freeze_broker(self) -> None:
-        """Let the broker stand still; commands wait, and are done when it goes on."""
+        """Freeze the broker process; commands are executed when it resumes."""
         self.gate.close()
 
     def thaw_broker(self) -> None:
-        """Resume the broker."""
+        """Resume the broker process."""
         self.gate.open()
 
     def intervals(self) -> list[ServingInterval]:
-        """Return what the broker served, on the cluster's clock."""
+        """Return the serving intervals of the broker, on the clock of the event loop."""
         found = []
         for interval in self.broker.intervals():
             clock = self._clocks[interval.incarnation]
@@ -108,7 +107,7 @@ class Host:
 
     @property
     def obeys(self) -> bool:
-        """Whether a command to the broker is carried out."""
+        """Whether the broker executes commands of its agent."""
         spoilt = self.figures or self.window is not None or self.broker.faulty
         return not (self.dead or self.cut or self.gate.shut or self.claimed or spoilt)
 
@@ -130,10 +129,10 @@ class Host:
 
 
 class BrokerLine:
-    """The `BrokerControl` of one sidecar process: latency, timeouts, and its own end.
+    """The `BrokerControl` of one sidecar process, with latency and timeouts.
 
-    A command that was sent is done whatever becomes of the sidecar, unless the broker
-    dies first; one that a frozen broker has not read yet is done when it goes on.
+    A command that was sent is executed even if the sidecar ends, unless the broker is killed
+    first. A frozen broker executes it when it resumes.
     """
 
     def __init__(self, host: Host, own_gate: Gate) -> None:
@@ -212,7 +211,7 @@ class BrokerLine:
 
 
 class ScriptedProbe:
-    """The `HostProbe` with the figures that a test sets for the host."""
+    """A `HostProbe` that reports the load set for the host."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

@@ -1,8 +1,8 @@
-"""Watching for a leader: how long there was none, and whether a fault accounts for it.
+"""Checks how long the cluster has no leader, and whether a fault explains it.
 
-The clock of the bound runs while no sidecar leads, from the last fault on, as long as the
-service has a majority and one sidecar is healthy. To lead is to hold the election node with
-a living session and to be at work as the leader.
+The time counts while no sidecar leads, from the last fault on, and only while the service has a
+majority and at least one sidecar is healthy. A sidecar leads if its session holds the election
+node and its term has begun.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.violation import Invariant, Report
 
 _ELECTION_S: Final = 5.0
-"""For noticing that the node is free, a lost race or reply, and what a term reads at first."""
+"""For noticing the free node, a lost race or reply, and the first reads of a term."""
 
 LAGS_TO_A_LEADER: Final = 4
-"""The leader, the epoch, the commit, and what was ordered: each waits for a late reply."""
+"""Reads of the leader, the epoch and the orders, and the commit each wait for a late reply."""
 
 
 def led_within_s(config: Config) -> float:
@@ -29,21 +29,21 @@ def led_within_s(config: Config) -> float:
 
 @dataclass(slots=True)
 class LeaderWatch:
-    """Checks at intervals that there is a leader."""
+    """Checks at intervals whether there is a leader."""
 
     within_s: float
     report: Report
     longest_s: float = 0.0
-    """The longest that the clock of the bound ran."""
+    """The longest counted time without a leader."""
     _undisturbed_since_s: float = 0.0
     _led_at_s: float = 0.0
 
     def disturbed(self, at_s: float) -> None:
-        """Begin to count from zero: something has just been broken."""
+        """Restart the count: a fault was injected."""
         self._undisturbed_since_s = at_s
 
     def look(self, at_s: float, *, led: bool, healthy: bool, lag_s: float = 0.0) -> None:
-        """Compare the time without a leader with the bound; replies are up to ``lag_s`` late."""
+        """Check the time without a leader; replies are up to ``lag_s`` late."""
         if not healthy:
             self.disturbed(at_s)
         if led:
@@ -57,8 +57,8 @@ class LeaderWatch:
             self.report(Invariant.SOMEBODY_LEADS, znodes.LEADER, seen)
 
 
-def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
-    """Return whether the holder of the election node is at work as the leader."""
+def any_sidecar_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
+    """Return whether the term of the sidecar that holds the election node has begun."""
     node = nodes.get(znodes.LEADER)
     if node is None:
         return False
@@ -71,13 +71,13 @@ def somebody_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bool:
     )
 
 
-def anybody_healthy(agents: Iterable[Agent]) -> bool:
-    """Return whether one sidecar could lead now: well, in touch, and its broker with it."""
+def any_sidecar_healthy(agents: Iterable[Agent]) -> bool:
+    """Return whether at least one sidecar could lead now."""
     return any(is_healthy(agent) for agent in agents)
 
 
 def is_healthy(agent: Agent) -> bool:
-    """Return whether a sidecar is registered, in touch and to stay, and its broker obeys."""
+    """Return whether a sidecar is registered, connected, not stopping, and has its broker."""
     return (
         agent.host.obeys
         and agent.coordination.in_touch

@@ -1,4 +1,4 @@
-"""All watches of one run, hooked to what happens, and what they have found."""
+"""Connects all watches of one run to the events that they check, and keeps the violations."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from loadmanager.testbed.faults.answers_watch import AnswersWatch
 from loadmanager.testbed.faults.availability_watch import (
     LOOK_EVERY_S,
     AvailabilityWatch,
-    anybody_fit,
+    any_broker_fit,
     served_again_within_s,
     served_when_asked_within_s,
 )
@@ -25,10 +25,10 @@ from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host
 from loadmanager.testbed.faults.leader_watch import (
     LeaderWatch,
-    anybody_healthy,
+    any_sidecar_healthy,
+    any_sidecar_leads,
     is_healthy,
     led_within_s,
-    somebody_leads,
 )
 from loadmanager.testbed.faults.orders_watch import OrdersWatch
 from loadmanager.testbed.faults.serving_watch import ServingWatch
@@ -39,7 +39,7 @@ _POLICIES = znodes.LOCAL_POLICIES + "/"
 
 
 class Monitor:
-    """Watches a cluster from its first moment; `raise_first` raises what was found."""
+    """Checks a cluster from its start; `raise_first` raises the first violation."""
 
     def __init__(self, cluster: Cluster, trace: Trace) -> None:
         self._cluster = cluster
@@ -61,36 +61,36 @@ class Monitor:
 
     @property
     def bundles(self) -> list[BundleId]:
-        """The bundles of all namespaces, as their boundaries stand."""
+        """The current bundles of all namespaces."""
         return [bundle for one in self._boundaries.values() for bundle in one.bundles]
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
-        """The namespaces there are."""
+        """The existing namespaces."""
         return tuple(self._boundaries)
 
     def bundles_of(self, namespace: Namespace) -> tuple[BundleId, ...]:
-        """Return the bundles of a namespace, none if there is none."""
+        """Return the bundles of a namespace; none if it does not exist."""
         boundaries = self._boundaries.get(namespace)
         return boundaries.bundles if boundaries else ()
 
     def follow_host(self, host: Host) -> None:
-        """Watch a broker."""
+        """Check what a broker serves."""
         host.watchers.append(self.serving.changed)
 
     def follow_agent(self, agent: Agent) -> None:
-        """Watch a sidecar process to its end."""
+        """Check a sidecar process until it ends."""
         self.orders.follow(agent)
         agent.task.add_done_callback(lambda _: self._process_ended(agent))
         agent.context.unexpected.followers.append(partial(self._error_caught, agent))
 
     def answer_given(self, agent: Agent, owner: Owner) -> None:
-        """Look at the answer of a lookup."""
+        """Check the answer of a lookup."""
         self.availability.answered(owner.bundle)
         self.answers.answer_given(agent, owner, self._now_s())
 
     def asked(self, agent: Agent, topic: TopicName) -> None:
-        """Take note of a client's question to a sidecar that can do something about it."""
+        """Record a lookup at a sidecar; only lookups at healthy sidecars count."""
         if is_healthy(agent):
             boundaries = self._boundaries.get(topic.namespace)
             if boundaries is not None:
@@ -98,7 +98,7 @@ class Monitor:
                 self.availability.asked(bundle, self._now_s())
 
     def restored(self, before: Mapping[str, Znode]) -> None:
-        """Start over after the ensemble's data, ``before``, were replaced by older ones."""
+        """Restart the checks after the nodes ``before`` were replaced by an older state."""
         now_s, after = self._now_s(), self._cluster.service.nodes
         self.disturbed()
         self.serving.restored()
@@ -113,27 +113,27 @@ class Monitor:
                     self._boundaries_changed(path, now)
 
     def disturbed(self) -> None:
-        """Take note that something has just been broken."""
+        """Record that a fault was injected."""
         self.availability.disturbed(self._now_s())
         self.leaders.disturbed(self._now_s())
         self.answers.look_at_touch(self._cluster.living, self._now_s())
 
     async def run(self) -> None:
-        """Look periodically at what causes no event, until cancelled."""
+        """Check periodically what causes no event, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Look at what should be served, and at which sidecars are in touch."""
+        """Check the served bundles, the leader, and which sidecars are connected."""
         cluster, now_s = self._cluster, self._now_s()
         self.answers.look_at_touch(cluster.living, now_s)
         living, service = cluster.living, cluster.service
         lag_s = max((agent.coordination.lag_s for agent in living), default=0.0)
-        fit = not service.down and anybody_fit(living, service.nodes)
+        fit = not service.down and any_broker_fit(living, service.nodes)
         self.availability.look(self.bundles, cluster.hosts, fit, now_s, lag_s)
-        healthy = not service.down and anybody_healthy(living)
-        led = somebody_leads(living, service.nodes)
+        healthy = not service.down and any_sidecar_healthy(living)
+        led = any_sidecar_leads(living, service.nodes)
         self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
 
     def raise_first(self) -> None:
@@ -161,12 +161,12 @@ class Monitor:
         self._trace.add("namespace", f"{namespace} {len(after.bundles)} bundles")
 
     def _error_caught(self, agent: Agent, place: str, error: BaseException) -> None:
-        """A sidecar that goes on after an unexpected error has a fault all the same."""
+        """Report an unexpected error after which the sidecar continued."""
         name = agent.context.identity.instance
         self.report(Invariant.NOTHING_UNHEARD, f"{name}: {place}", f"went on after {error!r}")
 
     def _process_ended(self, agent: Agent) -> None:
-        """A process ends because it is asked to, killed or displaced, and for nothing else."""
+        """Report a process that ended without being stopped, killed or displaced."""
         failure = agent.failure
         name = agent.context.identity.instance
         self._trace.add("process", f"{name} ended: {failure}")
@@ -174,7 +174,7 @@ class Monitor:
             self.report(Invariant.NOTHING_UNHEARD, name, f"ended by {failure!r}")
 
     def report(self, invariant: Invariant, subject: str, seen: str) -> None:
-        """Take up a violation, each once; `raise_first` raises the first."""
+        """Record a violation, once for each invariant and subject."""
         if (invariant, subject) in self._reported:
             return
         self._reported.add((invariant, subject))

@@ -1,66 +1,66 @@
-"""What may happen between the sidecars and the service, and to the service itself."""
+"""Faults of the connections to the coordination service, and of the service itself."""
 
 import asyncio
 from typing import Final
 
 from loadmanager.adapters.memory.server import Server
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 from loadmanager.testbed.faults.wires import LossPlace
 
 LONGEST_LAG_S: Final = 2.0
 _CONNECTED_S: Final = 0.5
-"""After this, a client that changed servers has all its watches again."""
+"""After this time, a client that changed servers has set all its watches again."""
 _ELECTION_S: Final = (0.2, 2.0)
 _NOTICES_LATER_S: Final = 4.0
-"""How much later than the others have elected another one a deposed leader may notice."""
+"""Longest time after the next election until a deposed leader notices."""
 _OUTAGES_S: Final = (0.2 * SESSION_S, 0.6 * SESSION_S, 1.5 * SESSION_S, 2.5 * SESSION_S)
 
 
 async def suspend(scene: Scene) -> str:
-    """Cut a sidecar off; it knows."""
+    """Disconnect a sidecar from the service; its client notices."""
     agent = scene.any_agent()
     agent.coordination.suspend()
     return agent.url
 
 
 async def swallow(scene: Scene) -> str:
-    """Cut a sidecar off; it does not know, and nothing comes back."""
+    """Drop all messages of a sidecar silently; its client does not notice."""
     agent = scene.any_agent()
     agent.coordination.swallow()
     return agent.url
 
 
 async def cut_all_off(scene: Scene) -> str:
-    """Cut all sidecars off from a service that goes on, so that sessions expire."""
+    """Disconnect all sidecars from a running service, so that sessions expire."""
     for agent in scene.cluster.living:
         agent.coordination.suspend()
     return "all"
 
 
 async def reconnect(scene: Scene) -> str:
-    """Let all sidecars connect again."""
+    """Reconnect all sidecars."""
     for agent in scene.cluster.living:
         agent.coordination.reconnect()
     return "all"
 
 
 async def delay_replies(scene: Scene) -> str:
-    """Let replies and events of a session be late, in order, as ZooKeeper keeps it."""
+    """Delay replies and events of a session, in order, as in ZooKeeper."""
     agent, lag_s = scene.any_agent(), scene.rng.uniform(0.05, LONGEST_LAG_S)
     agent.coordination.delay_replies(lag_s)
     return f"{agent.url} by {lag_s:.3f} s"
 
 
 async def scatter_events(scene: Scene) -> str:
-    """Let events of a session come late and out of order."""
+    """Delay events of a session by different times, so that they arrive out of order."""
     agent, lag_s = scene.any_agent(), scene.rng.uniform(0.05, LONGEST_LAG_S)
     agent.coordination.scatter_events(lag_s)
     return f"{agent.url} by up to {lag_s:.3f} s"
 
 
 async def lag_server(scene: Scene) -> str:
-    """Have some sidecars connected to a server of the ensemble that falls behind."""
+    """Connect some sidecars to a server of the ensemble that lags."""
     agents, lag_s = _some_agents(scene), scene.rng.uniform(0.05, LONGEST_LAG_S)
     server = scene.cluster.service.add_server()
     for agent in agents:
@@ -77,7 +77,7 @@ async def _lag_after(scene: Scene, server: Server, lag_s: float) -> None:
 
 
 async def depose_server(scene: Scene) -> str:
-    """Cut off the ensemble's leader; the others elect one while it goes on answering reads."""
+    """Isolate the leader of the ensemble; it still answers reads while the others elect another."""
     service = scene.cluster.service
     if service.down:
         return ""
@@ -111,7 +111,7 @@ async def _depose(scene: Scene, server: Server, election_s: float, notices_s: fl
 
 
 def stop_server(scene: Scene, server: Server) -> None:
-    """Stop a server, if it runs; its clients connect to another."""
+    """Stop a server if it runs; its clients connect to another one."""
     if server not in scene.cluster.service.others:
         return
     scene.cluster.service.remove_server(server)
@@ -127,7 +127,7 @@ def _some_agents(scene: Scene) -> list[Agent]:
 
 
 async def hurry(scene: Scene) -> str:
-    """Let no message be late any more."""
+    """End all delays of messages."""
     scene.cluster.service.hurry()
     for agent in scene.cluster.agents:
         agent.coordination.delay_replies(0.0)
@@ -136,7 +136,7 @@ async def hurry(scene: Scene) -> str:
 
 
 async def lose_writes(scene: Scene) -> str:
-    """Lose some of the next writes, or their replies, with the connection."""
+    """Break the connection at some of the next writes, before or after they are applied."""
     losses, rng = scene.cluster.losses, scene.rng
     losses.place = rng.choice(list(LossPlace))
     count = rng.randrange(1, 4)
@@ -145,7 +145,7 @@ async def lose_writes(scene: Scene) -> str:
 
 
 async def service_outage(scene: Scene) -> str:
-    """Take the service down for less or more than a session's timeout."""
+    """Stop the service, for a time shorter or longer than the session timeout."""
     if scene.cluster.service.down:
         return ""
     lasts_s = scene.rng.choice(_OUTAGES_S)
@@ -157,7 +157,7 @@ async def service_outage(scene: Scene) -> str:
 
 
 def end_outage(scene: Scene) -> None:
-    """Have the service answer again, if it does not."""
+    """Start the service again if it is down."""
     if scene.cluster.service.down:
         scene.cluster.service.come_up()
         for agent in scene.cluster.living:
@@ -165,7 +165,7 @@ def end_outage(scene: Scene) -> None:
 
 
 def stop_servers(scene: Scene) -> None:
-    """Stop all servers but the one that is always up to date."""
+    """Stop all servers except the one that is always up to date."""
     for server in scene.cluster.service.others:
         stop_server(scene, server)
 
@@ -176,15 +176,15 @@ async def _come_up_after(scene: Scene, lasts_s: float) -> None:
 
 
 NETWORK_FAULTS: Final = (
-    Happening("cut a sidecar off", 2, suspend, harms=True),
-    Happening("swallow a sidecar's messages", 1, swallow, harms=True),
-    Happening("cut all sidecars off", 1, cut_all_off, harms=True),
-    Happening("reconnect all sidecars", 7, reconnect),
-    Happening("delay a session", 1, delay_replies, harms=True),
-    Happening("scatter a session's events", 1, scatter_events, harms=True),
-    Happening("let a server of the ensemble lag", 1, lag_server, harms=True),
-    Happening("depose the ensemble's leader", 1, depose_server, harms=True),
-    Happening("let no message be late", 3, hurry),
-    Happening("lose writes", 3, lose_writes, harms=True),
-    Happening("take the service down", 1, service_outage, harms=True),
+    Action("cut a sidecar off", 2, suspend, harms=True),
+    Action("swallow a sidecar's messages", 1, swallow, harms=True),
+    Action("cut all sidecars off", 1, cut_all_off, harms=True),
+    Action("reconnect all sidecars", 7, reconnect),
+    Action("delay a session", 1, delay_replies, harms=True),
+    Action("scatter a session's events", 1, scatter_events, harms=True),
+    Action("let a server of the ensemble lag", 1, lag_server, harms=True),
+    Action("depose the ensemble's leader", 1, depose_server, harms=True),
+    Action("let no message be late", 3, hurry),
+    Action("lose writes", 3, lose_writes, harms=True),
+    Action("take the service down", 1, service_outage, harms=True),
 )

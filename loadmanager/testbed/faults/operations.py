@@ -1,4 +1,4 @@
-"""What leaders, operators and tenants do in the middle of all faults."""
+"""Operations of leaders, operators and tenants, carried out between the faults."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import order
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
 MOST_BUNDLES: Final = 8
 
 
 async def move_bundle(scene: Scene) -> str:
-    """Have the leader decide on a move, as a round does."""
+    """Order a move at each sidecar that leads."""
     bundle, target = scene.any_bundle(), scene.any_host().name
     if bundle is None:
         return ""
@@ -27,7 +27,7 @@ async def move_bundle(scene: Scene) -> str:
 
 
 async def split_bundle(scene: Scene) -> str:
-    """Have the leader order a bundle to be cut in two."""
+    """Order a split at each sidecar that leads."""
     bundle = scene.any_bundle()
     namespace = bundle.rpartition("/")[0] if bundle else ""
     if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
@@ -38,7 +38,7 @@ async def split_bundle(scene: Scene) -> str:
 
 
 async def merge_bundles(scene: Scene) -> str:
-    """Ask the leader to make one of a bundle and the next."""
+    """Request a merge of a bundle with the next one."""
     bundle, terms = scene.any_bundle(), scene.terms()
     if bundle is None or not terms:
         return ""
@@ -49,7 +49,7 @@ async def merge_bundles(scene: Scene) -> str:
 
 
 async def unload_bundle(scene: Scene) -> str:
-    """Ask the leader to take a bundle, or a whole namespace, off its broker."""
+    """Request an unload of a bundle, or of all bundles of its namespace."""
     bundle, rng = scene.any_bundle(), scene.rng
     terms = scene.terms()
     if bundle is None or not terms:
@@ -64,7 +64,7 @@ async def unload_bundle(scene: Scene) -> str:
 
 
 async def mark_draining(scene: Scene) -> str:
-    """Ask a sidecar to mark a broker to be emptied."""
+    """Request a drain mark for a broker."""
     agent, broker = scene.any_agent(), scene.any_host().name
     if agent.application is None or not agent.alive:
         return ""
@@ -73,7 +73,7 @@ async def mark_draining(scene: Scene) -> str:
 
 
 async def unmark_draining(scene: Scene) -> str:
-    """Remove all marks, as an operator does with the service's own tool."""
+    """Delete all drain marks, as an operator does with a ZooKeeper client."""
     operator = await scene.cluster.operator()
     marked = [host for host in scene.cluster.hosts if _is_marked(scene, host.name)]
     for host in marked:
@@ -82,7 +82,7 @@ async def unmark_draining(scene: Scene) -> str:
 
 
 async def create_namespace(scene: Scene) -> str:
-    """Ask a sidecar for a namespace, perhaps one that was there before with other bundles."""
+    """Request a namespace, possibly a deleted one with another number of bundles."""
     missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
     agent = scene.any_agent()
     if not missing or agent.application is None:
@@ -94,7 +94,7 @@ async def create_namespace(scene: Scene) -> str:
 
 
 async def delete_namespace(scene: Scene) -> str:
-    """Ask a leader to delete a namespace with all that it has open."""
+    """Request the forced deletion of a namespace."""
     namespace, terms = scene.any_namespace(), scene.terms()
     if namespace is None or not terms:
         return ""
@@ -112,12 +112,12 @@ def _is_marked(scene: Scene, broker: str) -> bool:
 
 
 OPERATIONS: Final = (
-    Happening("move a bundle", 8, move_bundle),
-    Happening("split a bundle", 2, split_bundle),
-    Happening("merge bundles", 2, merge_bundles),
-    Happening("unload", 2, unload_bundle),
-    Happening("mark a broker draining", 1, mark_draining),
-    Happening("remove drain marks", 2, unmark_draining),
-    Happening("create a namespace", 3, create_namespace),
-    Happening("delete a namespace", 1, delete_namespace),
+    Action("move a bundle", 8, move_bundle),
+    Action("split a bundle", 2, split_bundle),
+    Action("merge bundles", 2, merge_bundles),
+    Action("unload", 2, unload_bundle),
+    Action("mark a broker draining", 1, mark_draining),
+    Action("remove drain marks", 2, unmark_draining),
+    Action("create a namespace", 3, create_namespace),
+    Action("delete a namespace", 1, delete_namespace),
 )

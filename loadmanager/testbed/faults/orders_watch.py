@@ -1,4 +1,4 @@
-"""Watching orders: which leader wrote each, and which one each lock was taken on."""
+"""Checks orders: which leader wrote them, and on which orders each lock was taken."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,11 @@ _LOCKS = znodes.LOCKS + "/"
 
 
 class OrdersWatch:
-    """Holds every write of orders to the present epoch, and every lock to the last orders.
+    """Compares each write of orders with the current epoch, and each lock with the last orders.
 
-    Orders are levels and stand until they are written again, so an order of a leader
-    before is still to be obeyed. What must not be: that a leader writes orders whose
-    term is over, and with that, that orders go back to an earlier epoch; that a sidecar
-    takes a lock on other orders than those it read last.
+    Orders are levels: they remain valid until they are written again, also those of a former
+    leader. Violations are a write of orders by a leader whose term is over, and a lock that a
+    sidecar takes on orders other than those it read last.
     """
 
     def __init__(self, service: TimedService, trace: Trace, report: Report) -> None:
@@ -40,19 +39,19 @@ class OrdersWatch:
         self.locks = 0
 
     def foreign(self, content: bytes) -> None:
-        """Expect these orders to be written by a stranger, and no agent to act on them."""
+        """Expect a foreign client to write these orders, and no agent to act on them."""
         self._foreign.add(content)
 
     def restored(self, epoch: int) -> None:
-        """Start over with this epoch: the service's data were replaced by older ones."""
+        """Restart with this epoch: the nodes were replaced by an older state."""
         self._elected = epoch
 
-    # --- in the service -------------------------------------------------------------
+    # --- writes in the service ------------------------------------------------------
 
     def node_changed(self, path: str, now: Znode | None) -> frozenset[BundleId]:
-        """Look at a write of orders or of the epoch, in the moment it is applied.
+        """Check a write of orders or of the epoch when it is applied.
 
-        Return the bundles that a leader orders with it to one broker.
+        Return the bundles that a leader orders with it.
         """
         if path == znodes.EPOCH and now is not None:
             epoch = now.node.stat.version
@@ -77,10 +76,10 @@ class OrdersWatch:
             self._report(Invariant.ORDERS_OF_THE_TERM, path, seen)
         return orders.bundles
 
-    # --- at the sidecars ------------------------------------------------------------
+    # --- reads and commits of the sidecars -------------------------------------------
 
     def follow(self, agent: Agent) -> None:
-        """Listen to the orders that a sidecar reads, and to what it commits then."""
+        """Check the orders that a sidecar reads, and its commits."""
         session, broker = agent.coordination, agent.host.name
         name = agent.context.identity.instance
         session.after_read = lambda path, node: self._was_read(name, broker, path, node)
@@ -90,7 +89,7 @@ class OrdersWatch:
     def _on_announced(self, name: str, broker: BrokerId, path: str, node: Node | None) -> None:
         if path != znodes.orders(broker) or node is None or not node.data:
             return
-        # An agent that read a stranger's orders may take nothing until it reads a leader's.
+        # After foreign orders an agent may take no lock until it reads orders of a leader.
         self._announced[name] = decode_orders(path, node.data).epoch
         self._misled.discard(name)
         if node.data in self._foreign:
@@ -101,7 +100,7 @@ class OrdersWatch:
             return
         self._read[name] = decode_orders(path, node.data).epoch
         if name in self._misled:
-            # They stand in the place of the stranger's: in a new session it reads them first.
+            # They replaced the foreign orders; in a new session the agent reads them first.
             self._announced[name] = self._read[name]
             self._misled.discard(name)
 
@@ -115,7 +114,7 @@ class OrdersWatch:
         epoch = decode_lock(operation.path, operation.data).epoch
         acted = self._acted.get(name, 0)
         announced = self._announced.get(name, 0)
-        # A leader reads all orders, so what its process has read it need not obey yet.
+        # A leader reads all orders, so its agent may not have received those that it read yet.
         newest = max(announced, self._read.get(name, 0))
         if not announced <= epoch <= newest:
             seen = f"{name} takes it on orders of epoch {epoch} after those of {announced}"

@@ -1,4 +1,4 @@
-"""What may happen to sidecar processes and their clocks, to brokers and to their commands."""
+"""Faults of sidecar processes, of clocks, of brokers and of commands to brokers."""
 
 import math
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from loadmanager.core.bounds import COUNT, DAY_MS, MINUTE_MS, MOST_INT64, RATE, WINDOW_S
 from loadmanager.ports import BrokerError
 from loadmanager.testbed.broker.in_process import CommandName, Fault
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 _JUMPS_MS: Final = (
     *(-30 * DAY_MS, -DAY_MS, -MINUTE_MS, -2_000),
@@ -15,14 +15,14 @@ _JUMPS_MS: Final = (
 
 
 async def freeze(scene: Scene) -> str:
-    """Stop a sidecar's process."""
+    """Freeze a sidecar process."""
     agent = scene.any_agent()
     agent.coordination.freeze()
     return agent.url
 
 
 async def freeze_leader(scene: Scene) -> str:
-    """Stop the leader's process in the middle of its next write."""
+    """Freeze the process of a leader during its next write."""
     terms = scene.terms()
     if not terms:
         return ""
@@ -32,7 +32,7 @@ async def freeze_leader(scene: Scene) -> str:
 
 
 async def thaw(scene: Scene) -> str:
-    """Let all stopped processes go on."""
+    """Resume all frozen sidecar processes."""
     for agent in scene.cluster.living:
         agent.coordination.freeze_at_next_commit = None
         agent.coordination.thaw()
@@ -40,7 +40,7 @@ async def thaw(scene: Scene) -> str:
 
 
 async def kill(scene: Scene) -> str:
-    """End a sidecar at once."""
+    """Kill a sidecar."""
     agent = scene.any_agent()
     if not agent.alive:
         return ""
@@ -49,26 +49,26 @@ async def kill(scene: Scene) -> str:
 
 
 async def leave(scene: Scene) -> str:
-    """Ask a sidecar to end."""
+    """Stop a sidecar."""
     agent = scene.any_agent()
     agent.stop.set()
     return agent.url
 
 
 async def start(scene: Scene) -> str:
-    """Start a sidecar wherever there is none."""
+    """Start a sidecar for each broker that has none."""
     living = {agent.host.name for agent in scene.cluster.living}
     alone = [host for host in scene.cluster.hosts if host.name not in living]
     return " ".join(scene.start(host).url for host in alone)
 
 
 async def start_beside(scene: Scene) -> str:
-    """Start a sidecar, beside any that runs."""
+    """Start another sidecar for a broker."""
     return scene.start(scene.any_host()).url
 
 
 async def jump_wall_clock(scene: Scene) -> str:
-    """Set the clock of a host to another time, seconds or days away."""
+    """Change the wall clock of a sidecar by seconds to days."""
     agent = scene.any_agent()
     jump_ms = scene.rng.choice(_JUMPS_MS)
     agent.clock.jump_ms += jump_ms
@@ -76,14 +76,14 @@ async def jump_wall_clock(scene: Scene) -> str:
 
 
 PROCESS_FAULTS: Final = (
-    Happening("freeze a sidecar", 1, freeze, harms=True),
-    Happening("freeze the leader in a write", 1, freeze_leader, harms=True),
-    Happening("thaw all sidecars", 3, thaw),
-    Happening("kill a sidecar", 1, kill, harms=True),
-    Happening("stop a sidecar", 1, leave, harms=True),
-    Happening("start missing sidecars", 5, start),
-    Happening("start a second sidecar", 1, start_beside, harms=True),
-    Happening("set a wall clock", 1, jump_wall_clock),
+    Action("freeze a sidecar", 1, freeze, harms=True),
+    Action("freeze the leader in a write", 1, freeze_leader, harms=True),
+    Action("thaw all sidecars", 3, thaw),
+    Action("kill a sidecar", 1, kill, harms=True),
+    Action("stop a sidecar", 1, leave, harms=True),
+    Action("start missing sidecars", 5, start),
+    Action("start a second sidecar", 1, start_beside, harms=True),
+    Action("set a wall clock", 1, jump_wall_clock),
 )
 
 
@@ -97,28 +97,28 @@ _NONSENSE: Final = (2**62, 10**30, -1, 4e307, 1e-300, math.nan, math.inf, "many"
 
 
 async def kill_broker(scene: Scene) -> str:
-    """End a broker at once."""
+    """Kill a broker."""
     host = scene.any_host()
     host.kill_broker()
     return host.name
 
 
 async def restart_broker(scene: Scene) -> str:
-    """Replace a broker process by another, whose clock runs at another rate."""
+    """Replace a broker process by one whose clock has another rate."""
     host = scene.any_host()
     host.restart_broker()
     return host.name
 
 
 async def freeze_broker(scene: Scene) -> str:
-    """Stop a broker's process."""
+    """Freeze a broker process."""
     host = scene.any_host()
     host.freeze_broker()
     return host.name
 
 
 async def cut_broker(scene: Scene) -> str:
-    """Let a broker refuse connections of its sidecar."""
+    """Let a broker refuse the connections of its sidecar."""
     host = scene.any_host()
     host.cut = True
     return host.name
@@ -133,7 +133,7 @@ async def spoil_commands(scene: Scene) -> str:
 
 
 async def exaggerate(scene: Scene) -> str:
-    """Let a broker report the largest or smallest legal figures."""
+    """Let a broker report the largest or smallest valid figures."""
     host = scene.any_host()
     host.figures = dict.fromkeys(_COUNTS, scene.rng.choice((0, COUNT.most)))
     host.figures |= dict.fromkeys(_RATES, scene.rng.choice((0.0, 5e-324, RATE.most)))
@@ -142,7 +142,7 @@ async def exaggerate(scene: Scene) -> str:
 
 
 async def tell_nonsense(scene: Scene) -> str:
-    """Let a broker report a figure that is beyond its bound, or no figure."""
+    """Let a broker report a figure outside its bound, or a value that is no number."""
     host, rng = scene.any_host(), scene.rng
     host.figures = {rng.choice((*_COUNTS, *_RATES)): rng.choice(_NONSENSE)}
     host.window = rng.choice((None, None, *_NONSENSE))
@@ -150,7 +150,7 @@ async def tell_nonsense(scene: Scene) -> str:
 
 
 async def claim_broker(scene: Scene) -> str:
-    """Let a stranger send a broker a lease with a huge epoch: it obeys no agent any more."""
+    """Send a lease with a very high agent epoch: the broker refuses its own agent from then on."""
     host, epoch = scene.any_host(), scene.rng.choice((2**62, MOST_INT64))
     try:
         await host.claim_broker(epoch)
@@ -172,13 +172,13 @@ async def repair_brokers(scene: Scene) -> str:
 
 
 BROKER_FAULTS: Final = (
-    Happening("kill a broker", 1, kill_broker, harms=True),
-    Happening("restart a broker", 1, restart_broker, harms=True),
-    Happening("freeze a broker", 1, freeze_broker, harms=True),
-    Happening("cut a broker off", 1, cut_broker, harms=True),
-    Happening("spoil commands", 2, spoil_commands, harms=True),
-    Happening("exaggerate a broker's figures", 1, exaggerate, harms=True),
-    Happening("let a broker report nonsense", 1, tell_nonsense, harms=True),
-    Happening("claim a broker", 1, claim_broker, harms=True),
-    Happening("repair all brokers", 5, repair_brokers),
+    Action("kill a broker", 1, kill_broker, harms=True),
+    Action("restart a broker", 1, restart_broker, harms=True),
+    Action("freeze a broker", 1, freeze_broker, harms=True),
+    Action("cut a broker off", 1, cut_broker, harms=True),
+    Action("spoil commands", 2, spoil_commands, harms=True),
+    Action("exaggerate a broker's figures", 1, exaggerate, harms=True),
+    Action("let a broker report nonsense", 1, tell_nonsense, harms=True),
+    Action("claim a broker", 1, claim_broker, harms=True),
+    Action("repair all brokers", 5, repair_brokers),
 )

@@ -1,4 +1,4 @@
-"""What the happenings of one run work on."""
+"""The state of one run, on which its actions work."""
 
 import asyncio
 from collections import Counter
@@ -18,14 +18,14 @@ from loadmanager.testbed.faults.monitor import Monitor
 from loadmanager.testbed.faults.service import Snapshot
 
 REFUSALS = (CoordinationError, Deposed, LookupRefused, BrokerError)
-"""Errors that a client has to expect in the middle of faults."""
+"""Errors that clients must expect during faults."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """The cluster, its monitor, and the random numbers.
+    """The cluster, its monitor, and the random numbers of one run.
 
-    ``counts`` is how often each thing happened.
+    ``counts`` is the number of times that each action had an effect.
     """
 
     cluster: Cluster
@@ -33,29 +33,29 @@ class Scene:
     rng: Random
     counts: Counter[str] = field(default_factory=Counter)
     snapshot: Snapshot | None = None
-    """What the ensemble held when it was copied last."""
+    """The last copy of the nodes of the ensemble."""
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     def any_agent(self) -> Agent:
-        """Return a sidecar, a living one if there is any."""
+        """Return a random sidecar, a running one if there is any."""
         return self.rng.choice(self.cluster.living or self.cluster.agents)
 
     def any_host(self) -> Host:
-        """Return a host."""
+        """Return a random host."""
         return self.rng.choice(self.cluster.hosts)
 
     def any_bundle(self) -> BundleId | None:
-        """Return a bundle that exists, None if there is none."""
+        """Return a random bundle, None if there is none."""
         bundles = self.monitor.bundles
         return self.rng.choice(bundles) if bundles else None
 
     def any_namespace(self) -> Namespace | None:
-        """Return a namespace that exists, None if there is none."""
+        """Return a random namespace, None if there is none."""
         namespaces = self.monitor.namespaces
         return self.rng.choice(namespaces) if namespaces else None
 
     def terms(self) -> list[tuple[Agent, LeaderTerm]]:
-        """Return every sidecar that believes to lead, with its term."""
+        """Return every sidecar that considers itself the leader, with its term."""
         found = []
         for agent in self.cluster.living:
             leader_term = agent.app.leading.leader_term if agent.application else None
@@ -64,14 +64,14 @@ class Scene:
         return found
 
     def start(self, host: Host) -> Agent:
-        """Start a sidecar, and watch it."""
+        """Start a sidecar, and check it from then on."""
         agent = self.cluster.start(host)
         self.monitor.follow_agent(agent)
         return agent
 
     def begin(self, asked: Coroutine[Any, Any, object]) -> None:
-        """Send a client's request; a refusal is accepted."""
-        task = asyncio.ensure_future(_bear_refusal(asked))
+        """Send a request in the background; its failure is accepted."""
+        task = asyncio.ensure_future(_accept_refusal(asked))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
 
@@ -80,14 +80,14 @@ class Scene:
 
 
 Do = Callable[[Scene], Awaitable[str]]
-"""Does one thing and returns to what; an empty text says that there was nothing to do."""
+"""Carries out an action, and returns its subject; "" if it had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that may happen at a step, as often as its weight compared to others.
+class Action:
+    """An action that a step may carry out, chosen with a probability proportional to ``weight``.
 
-    ``harms`` says that something is broken by it: the clock of the bound starts over.
+    If it ``harms``, it injects a fault, and the times without service count from then on.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Happening:
     harms: bool = False
 
 
-async def _bear_refusal(asked: Coroutine[Any, Any, object]) -> None:
+async def _accept_refusal(asked: Coroutine[Any, Any, object]) -> None:
     try:
         await asked
     except REFUSALS:

@@ -1,11 +1,10 @@
-"""The run of one seed: a cluster, faults in random order, then peace; and what was found.
+"""Runs one seed: a cluster, random actions and faults, repair of all faults, and the outcome.
 
-`run_seed` is the seam for everything that runs seeds: the command, its processes, tests.
-Everything random comes from the seed, so two runs of one seed on the same code do the
-same, in whatever process. A test that breaks the product on purpose passes ``build``: it
-is given the `Context` of each sidecar as it starts, and returns those to use, for example
-with a coordination that leaves out the check of the epoch, or with a broker control that
-leases for ever. ``config`` changes settings, and ``happenings`` what may happen.
+The command, its processes and tests all use `run_seed`. All random numbers derive from the seed,
+so two runs of a seed on the same code are equal, in any process. Tests inject defects with
+``build``, which receives the `Context` of each sidecar as it starts and returns the context to
+use, for example with a coordination that omits the check of the epoch, or with a broker control
+whose leases never expire.
 """
 
 import asyncio
@@ -23,6 +22,7 @@ from loadmanager.config import Config
 from loadmanager.testbed.faults.agent import SESSION_S, as_built
 from loadmanager.testbed.faults.clients import Clients
 from loadmanager.testbed.faults.cluster import Cluster, make_config
+from loadmanager.testbed.faults.foreign_writes import FOREIGN_WRITES
 from loadmanager.testbed.faults.monitor import Monitor
 from loadmanager.testbed.faults.network_faults import (
     NETWORK_FAULTS,
@@ -42,9 +42,8 @@ from loadmanager.testbed.faults.process_faults import (
     repair_brokers,
     start,
 )
-from loadmanager.testbed.faults.scene import Happening, Scene
-from loadmanager.testbed.faults.strangers import STRANGERS
-from loadmanager.testbed.faults.trace import Entry, Trace, listen
+from loadmanager.testbed.faults.scene import Action, Scene
+from loadmanager.testbed.faults.trace import Trace, listen
 from loadmanager.testbed.faults.violation import Invariant, Violation
 from loadmanager.testbed.faults.virtual_loop import START_S, VirtualTimeError
 from loadmanager.testbed.faults.virtual_time import run
@@ -52,37 +51,37 @@ from loadmanager.testbed.faults.virtual_time import run
 STEPS: Final = 40
 DRIFT_FRACTION: Final = 0.01
 TICK_S: Final = SESSION_S / 2
-"""The longest tick with which ZooKeeper grants such sessions: two at least."""
+"""The longest tick with which ZooKeeper grants such sessions: a session has two ticks or more."""
 _FAILS: Final = 0.5
-"""How often the follower of a client that is not heard any more fails, too."""
+"""Probability that the follower of a client fails together with the client."""
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
-HAPPENINGS: Final = (
+ACTIONS: Final = (
     *PROCESS_FAULTS,
     *BROKER_FAULTS,
     *NETWORK_FAULTS,
-    *STRANGERS,
+    *FOREIGN_WRITES,
     *OPERATIONS,
 )
-"""All that may happen at a step."""
+"""All actions that a step may carry out."""
 
 _FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}
-"""A broker that reports huge figures has its bundles split until they are too narrow for topics."""
+"""Bundles of a broker that reports huge figures would be split until no topic falls in them."""
 
 _PAUSES_S: Final = (0.0, 0.003, 0.01, 0.1, 0.5, 2.0, 2.0, 0.7 * SESSION_S)
 _COMPUTES_FOR_S: Final = (0.0, 0.0, 0.0, 0.05, 0.5)
-"""Longer than rounds take at a size that has been measured, so that much happens meanwhile."""
+"""Longer than measured rounds, so that events occur during computations."""
 _ONE_LULL_IN: Final = 16
 _SIDECARS: Final = (2, 3, 3, 3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOutcome:
-    """What one run did and found.
+    """The outcome of one run.
 
-    ``digest`` is that of the whole trace. ``violation`` is empty if nothing was found, else
-    the first thing that was, with its ``invariant``; ``last_lines`` then end the trace.
+    ``digest`` is that of the whole trace. ``violation`` describes the first violation, "" for
+    none; ``invariant`` is the broken invariant, and ``last_lines`` are the end of the trace.
     """
 
     seed: int
@@ -105,13 +104,13 @@ def run_seed(
     *,
     steps: int = STEPS,
     config: Config | None = None,
-    happenings: Sequence[Happening] = HAPPENINGS,
+    actions: Sequence[Action] = ACTIONS,
     build: Callable[[Context], Context] = as_built,
     kept_lines: int = 400,
 ) -> SeedOutcome:
-    """Run one seed to its end, or to the first violation. Raises nothing for what it finds."""
+    """Run one seed to its end or to the first violation, which is returned and not raised."""
     trace = Trace(kept_lines)
-    one = _SeedRun(seed, steps, happenings, trace)
+    one = _SeedRun(seed, steps, actions, trace)
     began_s = time.monotonic()
     found: Violation | None = None
     try:
@@ -127,19 +126,17 @@ def run_seed(
 
 
 def seeded_config(**sections: Mapping[str, Any]) -> Config:
-    """Return the configuration of a seed's run; ``sections`` change single keys."""
+    """Return the configuration of a run; ``sections`` override single keys."""
     return make_config(split=_FEW_BUNDLES, zookeeper={"tick_s": TICK_S}, **sections)
 
 
 class _SeedRun:
-    """One run from its first to its last step."""
+    """The state of one run."""
 
-    def __init__(
-        self, seed: int, steps: int, happenings: Sequence[Happening], trace: Trace
-    ) -> None:
+    def __init__(self, seed: int, steps: int, actions: Sequence[Action], trace: Trace) -> None:
         self._seed = seed
         self._steps = steps
-        self._happenings = happenings
+        self._actions = actions
         self._trace = trace
         self._steps_done = 0
         self._scene: Scene | None = None
@@ -147,20 +144,20 @@ class _SeedRun:
         self.ended_at_s = START_S
 
     async def play(self, config: Config, build: Callable[[Context], Context]) -> None:
-        """Do everything, and raise the first violation at the step that it was found in."""
+        """Carry out the run; raise the first violation at the step in which it was found."""
         rng = Random(self._seed)  # noqa: S311 - to be repeatable
         cluster = Cluster(config, Random(rng.randrange(2**32)))  # noqa: S311 - the same
         cluster.drift_fraction = DRIFT_FRACTION
         cluster.service.half_tick_s = TICK_S / 2
         cluster.service.fails = lambda: cluster.rng.random() < _FAILS
-        # So few brokers change less than a thousand: some sidecars leave their lists unread.
+        # Owned lists of a few brokers are always read in advance; make some sidecars defer reads.
         cluster.computes_for_s = lambda: cluster.rng.choice(_COMPUTES_FOR_S)
         cluster.read_ahead = lambda: cluster.rng.choice((1, READ_AHEAD))
         cluster.build = build
         monitor = Monitor(cluster, self._trace)
         self._scene = scene = Scene(cluster, monitor, rng)
         self._clients = clients = Clients(scene)
-        listen(self._heard)
+        listen(self._trace.add_entry)
         background: list[asyncio.Task[None]] = []
         try:
             await self._open(scene)
@@ -182,41 +179,36 @@ class _SeedRun:
             await cluster.close()
 
     def outcome(self, real_s: float, found: Violation | None) -> SeedOutcome:
-        """Return what was done and found."""
-        scene, clients = self._scene, self._clients
-        counted: dict[str, int] = {}
-        longest_s = unled_s = asked_s = 0.0
-        if scene is not None and clients is not None:
-            monitor = scene.monitor
-            longest_s = monitor.availability.longest_s
-            unled_s, asked_s = monitor.leaders.longest_s, monitor.availability.longest_asked_s
-            counted = {
-                "lookups": clients.asked,
-                "answers": monitor.answers.answered,
-                "stale": monitor.answers.stale,
-                "loads": monitor.serving.loads,
-                "orders": monitor.orders.writes,
-                "locks": monitor.orders.locks,
-                "terms": len(scene.cluster.service.epochs),
+        """Return the outcome."""
+        measured: dict[str, Any] = {}
+        if self._scene is not None and self._clients is not None:
+            monitor = self._scene.monitor
+            measured = {
+                "happened": dict(self._scene.counts),
+                "counted": {
+                    "lookups": self._clients.asked,
+                    "answers": monitor.answers.answered,
+                    "stale": monitor.answers.stale,
+                    "loads": monitor.serving.loads,
+                    "orders": monitor.orders.writes,
+                    "locks": monitor.orders.locks,
+                    "terms": len(self._scene.cluster.service.epochs),
+                },
+                "longest_unserved_s": monitor.availability.longest_s,
+                "longest_unled_s": monitor.leaders.longest_s,
+                "longest_asked_s": monitor.availability.longest_asked_s,
             }
+        if found:
+            measured |= {"violation": str(found), "invariant": found.invariant.value}
+            measured["last_lines"] = self._trace.last_lines
         return SeedOutcome(
             seed=self._seed,
             steps=self._steps_done,
             digest=self._trace.digest,
             virtual_s=self.ended_at_s - START_S,
             real_s=real_s,
-            happened=dict(scene.counts) if scene else {},
-            counted=counted,
-            longest_unserved_s=longest_s,
-            longest_unled_s=unled_s,
-            longest_asked_s=asked_s,
-            violation=str(found) if found else "",
-            invariant=found.invariant.value if found else "",
-            last_lines=self._trace.last_lines if found else (),
+            **measured,
         )
-
-    def _heard(self, entry: Entry) -> None:
-        self._trace.add_entry(entry)
 
     async def _open(self, scene: Scene) -> None:
         cluster = scene.cluster
@@ -229,16 +221,16 @@ class _SeedRun:
         await create_namespace(scene)
 
     async def _step(self, scene: Scene) -> None:
-        """Do one thing, and let some time pass; look at everything after both."""
-        weights = [happening.weight for happening in self._happenings]
-        (happening,) = scene.rng.choices(self._happenings, weights)
-        if happening.harms:
+        """Carry out one action, and let some time pass; check everything after both."""
+        weights = [action.weight for action in self._actions]
+        (action,) = scene.rng.choices(self._actions, weights)
+        if action.harms:
             scene.monitor.disturbed()
-        what = await happening.do(scene)
+        what = await action.do(scene)
         self._steps_done += 1
-        self._trace.add("step", f"{self._steps_done} {happening.name}: {what or 'nothing to do'}")
+        self._trace.add("step", f"{self._steps_done} {action.name}: {what or 'nothing to do'}")
         if what:
-            scene.counts[happening.name] += 1
+            scene.counts[action.name] += 1
         scene.monitor.look()
         scene.monitor.raise_first()
         await self._pause(scene)
@@ -246,7 +238,7 @@ class _SeedRun:
         scene.monitor.raise_first()
 
     async def _pause(self, scene: Scene) -> None:
-        """Let time pass; now and then so much that the bound can be seen to hold."""
+        """Let time pass; sometimes long enough for the bound to apply."""
         pause_s = scene.rng.choice(_PAUSES_S)
         if scene.rng.randrange(_ONE_LULL_IN) == 0:
             pause_s = scene.monitor.availability.within_s + 5.0
@@ -258,7 +250,7 @@ class _SeedRun:
             return
 
     async def _peace(self, scene: Scene, clients: Clients) -> None:
-        """End all faults, have one sidecar beside every broker, and see that all is well."""
+        """Repair all faults, start missing sidecars, and check that the cluster settles."""
         cluster = scene.cluster
         self._trace.add("peace", "")
         cluster.losses.lost = frozenset()

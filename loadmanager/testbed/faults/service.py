@@ -1,4 +1,4 @@
-"""The in-process service as a cluster meets it: sessions timed out, outages, and watchers."""
+"""The in-memory coordination service with session timeouts, outages and observers."""
 
 import asyncio
 import math
@@ -16,31 +16,31 @@ from loadmanager.ports import Delete, Operation, Stat
 _EPOCH_BITS: Final = 32
 
 NodeChanged = Callable[[str, Znode | None, Znode | None], None]
-"""Called with a path, the node before and the node after, None where there is none."""
+"""Called with the path, the former and the new node of a change; None for no node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the ensemble held at one moment."""
+    """A copy of all nodes."""
 
     zxid: int
     tree: Mapping[str, Znode]
 
 
 class TimedService(MemoryService):
-    """Expires sessions by virtual time, counted from when its leader last knew of each.
+    """Expires sessions in virtual time, counted from when the ensemble's leader last knew of each.
 
-    Clients are connected to followers, and ping every third of their timeout. A follower reports
-    every ``half_tick_s`` from whom it has heard since the report before, and the leader counts
-    from that report; where this is 0, from when the follower hears. A request that is handed on
-    to the leader does not count there, a transaction neither. When the connection of a client
-    breaks, its follower may fail too (``fails``) and makes no further report; if it does not,
-    the time runs from the last request.
+    Clients are connected to followers, and ping every third of their timeout. Every
+    ``half_tick_s`` a follower reports the sessions that were active since its previous report, and
+    the timeout counts from that report; if it is 0, from the activity itself. Requests and
+    transactions that a follower forwards to the leader do not count. When the connection of a
+    client breaks, its follower may fail too (``fails``) and makes no further report; otherwise
+    the timeout counts from the last request.
 
-    While the service is down no time counts, and when it is up again every session has its
-    whole timeout, as with a new leader of an ensemble. That leader counts transactions from its
-    own epoch on, in the upper half of their ids. ``epochs`` are those of every leader elected;
-    ``watchers`` get each change of a node in the moment it is made, before any client.
+    While the service is down no timeout counts. Afterwards every session has its whole timeout,
+    as under a new leader of an ensemble, whose epoch is the upper half of transaction ids.
+    ``epochs`` has the epoch of every elected sidecar; ``watchers`` are called at each change of
+    a node, before any client.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class TimedService(MemoryService):
         self.half_tick_s = 0.0
         self.fails: Callable[[], bool] = lambda: True
         self.restored_at_s = 0.0
-        """When older data took the place of the present ones."""
+        """When an older state was restored last."""
         self._lags_s: dict[Server, float] = {}
         self.epochs: list[int] = []
         self.watchers: list[NodeChanged] = []
@@ -63,7 +63,7 @@ class TimedService(MemoryService):
 
     @property
     def nodes(self) -> Mapping[str, Znode]:
-        """Every node by path, in no order: to look at, not to keep."""
+        """All nodes by path, unordered; the mapping changes with the service."""
         return self.main.tree
 
     def go_down(self) -> None:
@@ -71,7 +71,7 @@ class TimedService(MemoryService):
         self._down = True
 
     def come_up(self) -> None:
-        """Have a majority again, with a new leader: each session's time starts over."""
+        """Regain the majority, with a new leader: each session has its whole timeout again."""
         self._down = False
         self._zxid = ((self._zxid >> _EPOCH_BITS) + 1) << _EPOCH_BITS
         now_s = self._clock()
@@ -82,13 +82,13 @@ class TimedService(MemoryService):
                 self._expire_after(session.timeout_s)
 
     def snapshot(self) -> Snapshot:
-        """Return what a restore needs: nodes are never changed, so this is a copy."""
+        """Return a copy of all nodes, for `restore`."""
         return Snapshot(self._zxid, dict(self.main.tree))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin with older data, under a new leader of the ensemble; ephemeral nodes are gone.
+        """Replace all nodes by an older copy, without its ephemeral nodes, under a new leader.
 
-        Only for an ensemble whose clients have all been stopped, and with one server.
+        All clients must have been stopped, and only one server may run.
         """
         tree = dict(snapshot.tree)
         draft = Draft(tree, snapshot.zxid, 0)
@@ -101,37 +101,37 @@ class TimedService(MemoryService):
         self.restored_at_s = self._clock()
 
     def lag(self, server: Server, lag_s: float) -> None:
-        """Let a server apply each transaction so much later than it is committed."""
+        """Let a server apply each transaction ``lag_s`` after its commit."""
         self._lags_s[server] = lag_s
         server.hold()
 
     def hurry(self) -> None:
-        """Let all servers catch up, and fall behind no more."""
+        """End the lag of all servers."""
         lags_s, self._lags_s = self._lags_s, {}
         for server in lags_s:
             server.catch_up()
 
     def lag_s_of(self, server: Server) -> float:
-        """Return how late a server applies transactions."""
+        """Return the lag of a server."""
         return self._lags_s.get(server, 0.0)
 
     def open_session(self, timeout_s: float, expired: Callable[[], None]) -> int:
-        """Begin a session, which the leader does itself."""
+        """Open a session at the leader."""
         session_id = super().open_session(timeout_s, expired)
         self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
         return session_id
 
     def resume_session(self, session_id: int) -> None:
-        """Take up a session on a new connection: its follower asks the leader whether it lives."""
+        """Resume a session on a new connection; its follower asks the leader about it."""
         super().resume_session(session_id)
         self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
 
     def lives(self, session_id: int) -> bool:
-        """Return whether the session has not ended."""
+        """Return whether the session exists."""
         return session_id in self._sessions
 
     def silence(self, session_id: int) -> None:
-        """Let the session's time run from the last request that was heard."""
+        """Let the timeout of the session count from its last request."""
         session = self._sessions.get(session_id)
         muted_since_s = session.silent_since_s if session else None
         super().silence(session_id)
@@ -142,7 +142,7 @@ class TimedService(MemoryService):
             self.mute(session_id)
 
     def mute(self, session_id: int) -> None:
-        """Hear nothing of a session whose connection stands: its client is frozen or cut off."""
+        """Receive nothing more from a connected session: its client is frozen or cut off."""
         session = self._sessions.get(session_id)
         if session is not None and session.silent_since_s is None:
             now_s = self._clock()
@@ -153,10 +153,10 @@ class TimedService(MemoryService):
             self._expire_after(session.silent_since_s + session.timeout_s - now_s)
 
     def unmute(self, session_id: int) -> None:
-        """Hear the session again, if it lives."""
+        """Receive messages of the session again, if it exists."""
         session = self._sessions.get(session_id)
         if session is not None and session.silent_since_s is not None:
-            # Its follower lives, and has reported meanwhile what it had heard.
+            # Its follower runs, and has reported the earlier activity meanwhile.
             session.silent_since_s, now_s = None, self._clock()
             self._reported_at_s[session_id] = self._reported(
                 session_id, [self._heard_at_s[session_id]], now_s
@@ -164,16 +164,16 @@ class TimedService(MemoryService):
             self._heard_at_s[session_id] = now_s
 
     def expire_silent(self) -> tuple[int, ...]:
-        """Expire what was silent for its timeout, unless the service is down."""
+        """Expire the sessions whose timeout has passed, unless the service is down."""
         return () if self._down else super().expire_silent()
 
     def apply(self, session_id: int, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Note that the session was heard."""
+        """Apply a transaction, which is activity of the session."""
         self._hear(session_id)
         return super().apply(session_id, operations)
 
     def sync(self, session_id: int) -> None:
-        """Note that the session was heard, if this server is heard itself."""
+        """Sync, which is activity of the session if its server belongs to the ensemble."""
         super().sync(session_id)
         if self._sessions[session_id].server.in_ensemble:
             self._hear(session_id)
@@ -186,17 +186,17 @@ class TimedService(MemoryService):
             self._heard_at_s[session_id] = now_s
 
     def _hearings(self, session_id: int, by_s: float) -> list[float]:
-        """Return when the follower last heard of the session: the last request, and pings since."""
+        """Return the last times of activity: the last request, or the last two pings after it."""
         heard_at_s, ping_s = self._heard_at_s[session_id], self._sessions[session_id].timeout_s / 3
         pings = int((by_s - heard_at_s) / ping_s)
         return [heard_at_s + number * ping_s for number in range(max(pings - 1, 0), pings + 1)]
 
     def _known_at_s(self, session_id: int, by_s: float) -> float:
-        """Return when the leader last heard of a session that was heard until ``by_s``."""
+        """Return the time of the last report of a session that was active until ``by_s``."""
         return self._reported(session_id, self._hearings(session_id, by_s), by_s)
 
     def _reported(self, session_id: int, hearings: Sequence[float], by_s: float) -> float:
-        """Return when the last report was made that named the session."""
+        """Return the time of the last report until ``by_s`` of activity at ``hearings``."""
         if not self.half_tick_s:
             return hearings[-1]
         reports = [math.ceil(one / self.half_tick_s) * self.half_tick_s for one in hearings]

@@ -1,4 +1,4 @@
-"""Watching the brokers: one server for each position, under tokens that only grow."""
+"""Checks the brokers: one server for each hash position, under growing fencing tokens."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from loadmanager.testbed.faults.violation import Invariant, Report
 
 
 class ServingWatch:
-    """Looks at every load, in the moment it is made.
+    """Checks each load of a bundle when it is made.
 
-    Two serve at once only if one begins while another serves, so it is enough to look
-    there: each broker is asked what it serves, whose lease has run out serves nothing.
+    Two brokers serve at the same time only if one begins while another serves, so it is enough
+    to compare at each load. A broker whose lease has expired serves nothing.
     """
 
     def __init__(self, hosts: Sequence[Host], trace: Trace, report: Report) -> None:
@@ -26,7 +26,7 @@ class ServingWatch:
         self.loads = 0
 
     def changed(self, host: Host, change: Change) -> None:
-        """Take note of a change of what ``host``'s broker serves."""
+        """Record a change of the bundles that the broker of ``host`` serves."""
         if isinstance(change, LeaseGranted):
             return
         if isinstance(change, BundleLoaded):
@@ -37,7 +37,7 @@ class ServingWatch:
             self._trace.add("end", f"{host.name} {change.bundle} {change.why.value}")
 
     def restored(self) -> None:
-        """Start over: tokens are of a service whose data were replaced by older ones."""
+        """Restart: after a restore of older data, tokens start from a lower number."""
         self._tokens.clear()
 
     def _look_at(self, host: Host, load: BundleLoaded) -> None:
@@ -55,9 +55,10 @@ class ServingWatch:
         self._compare_tokens(host, load)
 
     def _compare_tokens(self, host: Host, load: BundleLoaded) -> None:
-        """A token may be lower than an earlier one only inside one broker process.
+        """Report a token below an earlier one for the same positions.
 
-        There a bundle and a half of it may both be loaded in the middle of a split.
+        Within one broker process overlapping bundles may have any order: during a split a bundle
+        and its halves are loaded at the same time.
         """
         process = host.broker.incarnation
         known = self._tokens[namespace_of(load.bundle)]

@@ -1,4 +1,4 @@
-"""A sidecar's session with the service, and everything that happens to its connection."""
+"""The session of a sidecar with the coordination service, and the faults of its connection."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 LATENCY_S = 0.002
 _GIVE_UP_FRACTION = 2 / 3
-"""After this part of its timeout without an answer a client gives the connection up."""
+"""A client closes a connection without a reply after this fraction of its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """A trigger that has to take the way from the service to the client."""
+    """A trigger that is delivered over the connection from the service to the client."""
 
     link: "FaultyLink"
     trigger: Trigger
@@ -33,11 +33,11 @@ class _Event:
 
 
 class FaultyLink(MemoryLink):
-    """A link whose process may freeze, and whose messages may be late or swallowed.
+    """A link whose process may freeze, and whose messages may be delayed or dropped.
 
-    Events and replies take one way back and keep their order, as ZooKeeper promises,
-    unless ``scatter_s`` is set: then each event is late by a time of its own of up to that
-    long, and they overtake one another and the replies.
+    Events and replies share one path and keep their order, as in ZooKeeper, unless ``scatter_s``
+    is set: then each event is delayed by a random time up to it, and may overtake other events
+    and replies.
     """
 
     def __init__(self, service: TimedService, gate: Gate, rng: Random, *, timeout_s: float) -> None:
@@ -55,7 +55,7 @@ class FaultyLink(MemoryLink):
         )
 
     def deliver(self, trigger: Trigger) -> None:
-        """Carry an event to the client."""
+        """Deliver an event to the client."""
         loop = asyncio.get_running_loop()
         if self.scatter_s:
             loop.call_later(self._rng.random() * self.scatter_s, trigger)
@@ -68,12 +68,12 @@ class FaultyLink(MemoryLink):
 
     @property
     def server_lag_s(self) -> float:
-        """How late the server applies transactions that this client is connected to."""
+        """The lag of the server to which the client is connected."""
         return self._timed.lag_s_of(self._server)
 
     @property
     def heard(self) -> bool:
-        """Whether the client's server belongs to the ensemble."""
+        """Whether the server of the client belongs to the ensemble."""
         return self._server.in_ensemble
 
     def is_on(self, server: Server) -> bool:
@@ -81,11 +81,11 @@ class FaultyLink(MemoryLink):
         return self._server is server and self._state.connection is Connection.CONNECTED
 
     def drop(self) -> None:
-        """Lose the connection without being cut."""
+        """Break the connection; the client may connect again."""
         self._drop()
 
     def wake(self) -> None:
-        """Find out what became of the connection meanwhile, unless the process is frozen."""
+        """Reconnect, or notice an expired session, unless the process is frozen."""
         if self._process.shut or (self.is_on(self._server) and not self.heard):
             return
         if self._state.connection is not Connection.CONNECTED:
@@ -112,12 +112,12 @@ class FaultyLink(MemoryLink):
 
 
 class ClientSession(LinkedCoordination):
-    """A session whose requests, once made, are on their way: cancelling stops none.
+    """A session whose requests, once sent, are not stopped by a cancellation.
 
-    ``before_commit`` is called with the operations of every commit as the process makes
-    it, ``after_read`` with every node it reads, ``after_watch`` with every one that a watch
-    delivers. ``freeze_at_next_commit``, if set, lets the process freeze in the moment its next
-    commit is on its way, and is called then.
+    ``before_commit`` is called with the operations of every commit, ``after_read`` with every
+    node that is read, and ``after_watch`` with every node that a watch delivers. If
+    ``freeze_at_next_commit`` is set, it is called at the next commit, and the process freezes
+    while the commit is on its way.
     """
 
     def __init__(
@@ -134,33 +134,33 @@ class ClientSession(LinkedCoordination):
         self.after_watch: Callable[[str, Node | None], None] | None = None
         super().__init__(self._faulty, chroot="", timeout_s=timeout_s)
 
-    # --- what happens to the connection ---------------------------------------------
+    # --- faults of the connection -----------------------------------------------------
 
     @property
     def swallowing(self) -> bool:
-        """Whether everything sent just vanishes, and the client does not know."""
+        """Whether all messages are dropped without the client noticing."""
         return self._faulty.network.shut
 
     @property
     def in_touch(self) -> bool:
-        """Whether messages of the service reach the process."""
+        """Whether the process is connected to the ensemble and receives its messages."""
         connected = self.session.connection is Connection.CONNECTED
         heard = self._faulty.heard and not self.swallowing
         return connected and heard and not self._gate.shut
 
     @property
     def lag_s(self) -> float:
-        """How late messages from the service are at most: its server, then the way from there."""
+        """The largest delay of messages: the lag of the server plus that of the connection."""
         link = self._faulty
         return link.server_lag_s + max(link.way_back.lag_s, link.scatter_s)
 
     def suspend(self) -> None:
-        """Cut the connection until `reconnect`; the session's time begins to run."""
+        """Break the connection until `reconnect`; the session timeout starts."""
         self._faulty.network.open()
         self._faulty.suspend()
 
     def reconnect(self) -> None:
-        """Mend the connection: the same session, or LOST and a new one if it expired."""
+        """Restore the connection: with the same session, or LOST and a new one if it expired."""
         if self.swallowing:
             self._faulty.network.open()
             self._faulty.wake()
@@ -171,23 +171,23 @@ class ClientSession(LinkedCoordination):
         return self._faulty.is_on(server)
 
     def connect_to(self, server: Server) -> None:
-        """Connect to this server of the ensemble, now or as soon as that can be."""
+        """Connect to this server of the ensemble, now or at the next connection."""
         self._faulty.connect_to(server)
 
     def lose_connection(self) -> None:
-        """Break the connection; the client connects again as soon as the service is up."""
+        """Break the connection; the client reconnects when the service is up."""
         self._faulty.network.open()
         self._faulty.drop()
 
     def connect_again(self) -> None:
-        """Connect now that the service is up, unless the session is cut or frozen."""
+        """Reconnect after the service is up, unless the client is cut off or frozen."""
         if self._opened and not self.swallowing:
             self._faulty.wake()
 
     def swallow(self) -> None:
-        """Lose all messages both ways until `reconnect`, without an error on either side.
+        """Drop all messages in both directions until `reconnect`, without an error.
 
-        The client gives the connection up when it had no answer for long.
+        The client closes the connection after two thirds of its timeout without a reply.
         """
         session = self.session
         if session.connection is Connection.CONNECTED and not self.swallowing:
@@ -198,41 +198,41 @@ class ClientSession(LinkedCoordination):
             )
 
     def expire(self) -> None:
-        """Expire the session in the service, which a client in touch notices at once."""
+        """Expire the session in the service; a connected client notices at once."""
         self._timed.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
-        """Break the connection at the next request, before it is applied."""
+        """Break the connection at the next request before it is applied."""
         self._faulty.lose_next(Loss.REQUEST)
 
     def lose_next_reply(self) -> None:
-        """Break the connection at the next request, after it was applied."""
+        """Break the connection at the next request after it was applied."""
         self._faulty.lose_next(Loss.REPLY)
 
     def delay_replies(self, lag_s: float) -> None:
-        """Let replies and events be late from now on, in order."""
+        """Delay replies and events by ``lag_s``, in order."""
         self._faulty.way_back.lag_s = lag_s
 
     def scatter_events(self, scatter_s: float) -> None:
-        """Let events be late and out of order from now on, more than ZooKeeper ever would."""
+        """Delay each event by a random time up to ``scatter_s``, out of order, unlike ZooKeeper."""
         self._faulty.scatter_s = scatter_s
 
     def freeze(self) -> None:
-        """Let the client's process stand still, connected as it is."""
+        """Freeze the process; its connection remains."""
         self._gate.close()
         self._timed.mute(self.session.session_id)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
         frozen = self._gate.shut
         self._gate.open()
         if frozen and not self.swallowing:
             self._faulty.wake()
 
-    # --- what the process asks ------------------------------------------------------
+    # --- requests of the process ------------------------------------------------------
 
     async def get(self, path: str) -> Node | None:
-        """Read it."""
+        """Read a node."""
         node = await super().get(path)
         if self.after_read is not None:
             self.after_read(path, node)
@@ -245,7 +245,7 @@ class ClientSession(LinkedCoordination):
         *,
         postpone: Callable[[], bool] | None = None,
     ) -> NodeWatch:
-        """Watch it."""
+        """Watch a node."""
 
         def on_change(node: Node | None) -> None:
             if self.after_watch is not None:
@@ -255,7 +255,7 @@ class ClientSession(LinkedCoordination):
         return super().watch(path, on_change, postpone=postpone)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Send it."""
+        """Send a transaction."""
         if self.before_commit is not None:
             self.before_commit(operations)
         if self.freeze_at_next_commit is not None:
@@ -268,7 +268,7 @@ class ClientSession(LinkedCoordination):
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
     ) -> Stat:
-        """Send it."""
+        """Create a node."""
         return await self._sent(
             lambda: super(ClientSession, self).create(
                 path, data, ephemeral=ephemeral, private=private
@@ -276,11 +276,11 @@ class ClientSession(LinkedCoordination):
         )
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
-        """Send it."""
+        """Set the content of a node."""
         return await self._sent(lambda: super(ClientSession, self).set(path, data, version=version))
 
     async def delete(self, path: str, *, version: int = -1) -> None:
-        """Send it."""
+        """Delete a node."""
         await self._sent(lambda: super(ClientSession, self).delete(path, version=version))
 
     async def _sent(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,4 +1,4 @@
-"""Topics that fall where a story wants them."""
+"""Topics that fall in given bundles."""
 
 import functools
 
@@ -8,7 +8,7 @@ from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic,
 
 
 def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
-    """Return a topic that falls in ``bundle``, one of ``boundaries``."""
+    """Return a topic in ``bundle``, which must be one of ``boundaries``."""
     if bundle not in boundaries.bundles:
         raise ValueError(f"{bundle} is none of {boundaries.bundles}")
     return topic_of(bundle)

@@ -1,4 +1,4 @@
-"""What happened in one run, in order: shown after a failure, and compared as a digest."""
+"""The ordered events of one run: shown after a failure, and compared by a digest."""
 
 import asyncio
 import hashlib
@@ -15,13 +15,13 @@ _KEPT_LINES: Final = 400
 Entry = Mapping[str, Any]
 
 PROCESS: Final[ContextVar[str]] = ContextVar("process", default="-")
-"""Which process of the cluster the running task belongs to."""
+"""The simulated process to which the running task belongs."""
 
 
 class Trace:
     """Every step, change and log event of a run, one line each.
 
-    Two runs are the same if their digests are. Only the last lines are kept.
+    Two runs with equal digests are equal. Only the last lines are kept.
     """
 
     def __init__(self, kept_lines: int = _KEPT_LINES) -> None:
@@ -32,16 +32,16 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The digest of all lines up to now."""
+        """The SHA-256 digest of all lines so far."""
         return self._digest.hexdigest()
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The lines that are kept."""
+        """The last lines, oldest first."""
         return tuple(self._lines)
 
     def add(self, kind: str, text: str) -> None:
-        """Add one line, with the cluster's time."""
+        """Add a line with the current virtual time."""
         if self._closed:
             return
         line = f"{asyncio.get_running_loop().time():.6f} {kind} {text}"
@@ -51,7 +51,7 @@ class Trace:
         self.length += 1
 
     def close(self) -> None:
-        """Add no more: what is being torn down is no part of the run."""
+        """Ignore further lines: the shutdown is not part of the run."""
         self._closed = True
 
     def add_entry(self, entry: Entry) -> None:
@@ -66,7 +66,7 @@ _NAMED: Final = frozenset({"event", "level", "at_s"})
 
 
 def listen(heard: Callable[[Entry], None]) -> None:
-    """Pass every event that is logged as info or worse to ``heard``, and to no log.
+    """Pass every log event of level info or above to ``heard``, and to no log.
 
     `structlog.reset_defaults` ends it.
     """

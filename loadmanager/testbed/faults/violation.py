@@ -1,39 +1,39 @@
-"""What a run of faults may find: a promise that was not kept."""
+"""The invariants that fault runs check, and their violations."""
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol
 
 
 class Invariant(StrEnum):
-    """What must be true whatever happens. docs/simulated-faults.md says each in full."""
+    """The invariants; docs/simulated-faults.md describes each in full."""
 
     ONE_SERVER = "one_server"
     """At most one broker process serves a position of the hash circle."""
     TOKENS_GROW = "tokens_grow"
     """Fencing tokens of what is served, and epochs of leaders, only grow."""
     SERVED_AGAIN = "served_again"
-    """What was served is served again within the bound."""
+    """A bundle that was served is served again within the bound."""
     SOMEBODY_LEADS = "somebody_leads"
-    """Some sidecar leads within the bound, where one can."""
+    """A sidecar leads within the bound, if one is healthy."""
     SERVED_WHEN_ASKED = "served_when_asked"
-    """What is asked for is served within the bound, where a broker can."""
+    """A looked-up bundle is served within the bound, if a broker is fit."""
     ORDERS_OF_THE_TERM = "orders_of_the_term"
-    """No order of an old epoch takes effect."""
+    """No write of orders by a former leader takes effect."""
     LOOKUPS_NAME_OWNERS = "lookups_name_owners"
     """A lookup never names a broker that cannot own the bundle."""
     ANSWERS_GO_ON = "answers_go_on"
-    """The tokens and epochs that one sidecar answers with never go back."""
+    """The tokens and epochs in the answers of one sidecar never decrease."""
     NOTHING_UNHEARD = "nothing_unheard"
-    """No exception ends a process or a task unheard."""
+    """No unexpected exception ends a process or a task."""
     SETTLES = "settles"
-    """After all faults have ended everything is as it should be."""
+    """After all faults are repaired, the cluster settles."""
 
 
 class Violation(AssertionError):
     """An invariant was broken.
 
-    ``at_s`` is the cluster's clock, ``subject`` the bundle, broker or process it was
-    seen at, ``seen`` what was seen there.
+    ``at_s`` is the virtual time, ``subject`` the bundle, broker or process concerned, and
+    ``seen`` describes the observation.
     """
 
     def __init__(self, invariant: Invariant, at_s: float, subject: str, seen: str) -> None:
@@ -44,8 +44,5 @@ class Violation(AssertionError):
         self.seen = seen
 
 
-class Report(Protocol):
-    """Takes up what was found, and lets the run end there."""
-
-    def __call__(self, invariant: Invariant, subject: str, seen: str) -> None:
-        """Report that ``invariant`` is broken at ``subject``."""
+Report = Callable[[Invariant, str, str], None]
+"""Records a violation, given its invariant, subject and observation; the run ends soon after."""

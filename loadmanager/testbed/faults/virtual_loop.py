@@ -1,8 +1,8 @@
-"""The event loop under virtual time, made cheap: it is most of what a simulated second costs.
+"""An event loop in virtual time, optimized because it dominates the cost of a simulated second.
 
-It does what asyncio's own loop does for callbacks, timers and tasks, and nothing else:
-there is no selector, no socket and no other thread. Timers that are due at the same
-time run in the order in which they were set, and none runs before its time.
+It runs callbacks, timers and tasks as the loops of asyncio do, without selector, sockets and
+threads. Timers that are due at the same time run in the order in which they were set, and none
+runs before its time.
 """
 
 import asyncio
@@ -18,19 +18,19 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 START_S: Final = 1000.0
-"""What the clock shows at first: not 0, which would hide what takes 0 for "never"."""
+"""The initial time; not 0, which would hide code that uses 0 for "never"."""
 
 _TURN_S: Final = 1e-9
-"""What a turn takes. A clock that stood still in between would never end what waits for a
-time so near that adding the rest to the clock changes nothing."""
+"""Duration of an iteration. If the clock stood still, a task could wait forever for a time so
+near that adding the difference to the clock has no effect."""
 
 
 class VirtualTimeError(AssertionError):
-    """The program under test waits for what cannot come any more, or never ends."""
+    """The program under test is deadlocked, or does not end in time."""
 
 
 class _Call(asyncio.TimerHandle):
-    """A callback in the queue, or a timer's, which only ``cancel`` looks into."""
+    """A queued callback or a timer."""
 
     __slots__ = ("args", "callback", "context", "dead", "when_s")
 
@@ -48,7 +48,7 @@ class _Call(asyncio.TimerHandle):
         self.dead = False
 
     def cancel(self) -> None:
-        """Never run it, and let go of what it refers to."""
+        """Cancel the callback, and release its references."""
         self.dead = True
         self.callback, self.args = None, ()
 
@@ -57,7 +57,7 @@ class _Call(asyncio.TimerHandle):
         return self.dead
 
     def when(self) -> float:
-        """Return the time it is to run at."""
+        """Return the time at which it is due."""
         return self.when_s
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class _Call(asyncio.TimerHandle):
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task that hashes by its number in the loop."""
+    """A task whose hash is its number in the loop, so that sets of tasks have a stable order."""
 
     number = 0
 
@@ -74,10 +74,10 @@ class _NumberedTask(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs callbacks and timers as any loop does, without waiting.
+    """Runs callbacks and timers without waiting.
 
     Args:
-        limit_s: how much virtual time may pass before the run counts as hanging.
+        limit_s: the virtual time after which the program counts as hanging.
     """
 
     _ready: deque[_Call]
@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Run ``callback`` at the next turn."""
+        """Run ``callback`` in the next iteration."""
         call = _Call(0.0, callback, args, context)
         self._ready.append(call)
         return call
@@ -114,10 +114,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run ``callback`` at the time ``when``; infinity is never.
+        """Run ``callback`` at the time ``when``; infinity means never.
 
         Raises:
-            ValueError: ``when`` is no time. NaN would spoil the order of all timers.
+            ValueError: ``when`` is NaN or minus infinity; NaN would corrupt the order of timers.
         """
         if not when > -math.inf:
             raise ValueError(f"a timer at {when} s: expected a time")
@@ -149,11 +149,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     call.context.run(call.callback, *call.args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
-                except BaseException as error:  # noqa: BLE001 - as any loop: its caller decides
+                except BaseException as error:  # noqa: BLE001 - reported as in any loop
                     self.call_exception_handler({"message": f"{call!r} failed", "exception": error})
 
     def _jump(self) -> None:
-        """Set the clock to the next timer."""
+        """Advance the clock to the next timer."""
         timers = self._timers
         while timers and timers[0][2].dead:
             heapq.heappop(timers)
@@ -178,7 +178,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def waiting() -> str:
-    """Return which tasks there are, for a message."""
+    """Return the names of all tasks, for error messages."""
     try:
         names = sorted(task.get_name() for task in asyncio.all_tasks())
     except RuntimeError:

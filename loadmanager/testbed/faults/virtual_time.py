@@ -1,9 +1,8 @@
-"""An event loop whose clock jumps: hours of waiting pass in milliseconds, always alike.
+"""Runs programs in virtual time: hours of waiting pass in milliseconds, deterministically.
 
-Nothing in it sleeps. When no callback is ready the clock is set to the next timer, so
-that time passes only as the program under test lets it, and two runs of the same
-program take the same steps in the same order, also in two processes: tasks hash by
-number, not by address, because a set of them is gone through in the order of hashes.
+Nothing sleeps. When no callback is ready, the clock advances to the next timer. Two runs of the
+same program take the same steps in the same order, also in different processes: tasks hash by
+number and not by address, because sets of tasks are iterated in the order of their hashes.
 """
 
 import asyncio
@@ -26,15 +25,15 @@ _SHOWN_FRAMES: Final = 6
 
 
 class CpuTimeUp(KeyboardInterrupt):
-    """The limit has passed.
+    """The limit of CPU time has passed.
 
-    A `KeyboardInterrupt`, because tasks and loops keep every other exception to themselves.
+    It is a `KeyboardInterrupt` because tasks and loops catch every other exception.
     """
 
 
 @dataclass(slots=True)
 class CpuTimeLimit:
-    """How long a program may take, and where it was when that had passed, empty before."""
+    """Limit of CPU time, and the stack of the program when it was exceeded, "" before."""
 
     limit_s: float
     was_at: str = ""
@@ -45,10 +44,10 @@ class CpuTimeLimit:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise `CpuTimeUp` in what is done meanwhile once it took too long, until it ends.
+        """Raise `CpuTimeUp` in the body, repeatedly, once it exceeds the limit.
 
-        Only for the main thread, which alone is interrupted by signals. A timer that was
-        set before, as test runners do, goes on afterwards.
+        Use it in the main thread, which alone receives signals. A timer that was set before, as
+        by test runners, continues afterwards.
         """
         former = signal.signal(signal.SIGPROF, self._passed)
         left_s, every_s = signal.setitimer(signal.ITIMER_PROF, self.limit_s, _AGAIN_S)
@@ -67,14 +66,14 @@ WALL_START_MS: Final = 1_700_000_000_000
 
 
 class VirtualClock:
-    """The `Clock` port on the running loop's time."""
+    """The `Clock` port on the time of the running loop."""
 
     def monotonic_s(self) -> float:
-        """Return the loop's time."""
+        """Return the time of the loop."""
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        """Return a wall clock that was never set."""
+        """Return the time of a wall clock that is never changed."""
         return wall_ms_at(self.monotonic_s())
 
     async def sleep(self, delay_s: float) -> None:
@@ -83,7 +82,7 @@ class VirtualClock:
 
 
 def wall_ms_at(monotonic_s: float) -> int:
-    """Return what a wall clock that was never set shows at this time of the loop."""
+    """Return the wall-clock time, if never changed, at a time of the loop."""
     return WALL_START_MS + round((monotonic_s - START_S) * 1000)
 
 
@@ -93,16 +92,16 @@ def run(
     """Run ``program`` in virtual time and return its result. Only for the main thread.
 
     Raises:
-        VirtualTimeError: it waits for ever, or for longer than ``limit_s``, or takes
-            longer than ``cpu_limit_s`` to compute, be it in one turn of the loop.
-        Violation: a callback raised, or a task that was not awaited.
+        VirtualTimeError: it is deadlocked, takes longer than ``limit_s``, or uses more CPU time
+            than ``cpu_limit_s``, even in a single iteration of the loop.
+        Violation: a callback, or a task that was not awaited, raised an exception.
     """
     loop, limit = VirtualLoop(limit_s), CpuTimeLimit(cpu_limit_s)
     try:
         with limit.watched():
             return _run(program, loop)
     except (CpuTimeUp, VirtualTimeError, Violation):
-        # What ends a program that took too long may well find something else broken.
+        # Interrupting a program may cause other errors; the limit is the reason.
         if not limit.was_at:
             raise
         passed_s = loop.time() - START_S
@@ -126,7 +125,7 @@ def _run(program: Coroutine[Any, Any, T], loop: VirtualLoop) -> T:
 
 
 class SlowComputing:
-    """The `Computing` port: computes at once, and returns it only when some time has passed."""
+    """The `Computing` port: computes at once, and returns the result after a delay."""
 
     def __init__(self, clock: Clock, takes_s: Callable[[], float]) -> None:
         self._clock = clock
@@ -134,7 +133,7 @@ class SlowComputing:
         self._turn = asyncio.Lock()
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Return what ``function`` returns, or raise what it raises."""
+        """Return the result of ``function``, or raise its exception."""
         async with self._turn:
             takes_s = self._takes_s()
             found = function(*args)
@@ -144,11 +143,11 @@ class SlowComputing:
 
 
 _AFTER_ALL_S: Final = 1e9
-"""Later than any deadline, and still a number that can be computed with."""
+"""Later than any deadline, but finite."""
 
 
 class DriftingClock:
-    """A monotonic clock that began elsewhere and runs a little faster or slower."""
+    """A monotonic clock with its own origin and rate."""
 
     def __init__(self, offset_s: float = 0.0, rate: float = 1.0) -> None:
         self._offset_s = offset_s
@@ -157,20 +156,20 @@ class DriftingClock:
         self._began_s = self._time_s()
 
     def monotonic_s(self) -> float:
-        """Return the time that it shows."""
+        """Return the time of this clock."""
         passed_s = self._time_s() - self._began_s
         return self._began_s + self._offset_s + passed_s * self.rate
 
     def loop_s(self, shown_s: float) -> float:
-        """Return the cluster's time at which it shows this."""
+        """Return the time of the loop at which this clock shows ``shown_s``."""
         return self._began_s + (shown_s - self._offset_s - self._began_s) / self.rate
 
 
 class ProcessClock:
     """The `Clock` of one sidecar process.
 
-    It goes on while the process is frozen, whose sleep does not end. ``jump_ms`` is how
-    far its wall clock was set off.
+    It advances while the process is frozen, but sleeps do not end then. ``jump_ms`` is the sum of
+    the changes of its wall clock.
     """
 
     def __init__(self, gate: Gate, rng: Random, drift_fraction: float) -> None:
@@ -181,18 +180,18 @@ class ProcessClock:
         self.jump_ms = 0
 
     def end(self) -> None:
-        """Let the process be dead: all that it might still have waited for is past."""
+        """Mark the process as killed: every deadline it might wait for has passed."""
         self._ended = True
 
     def monotonic_s(self) -> float:
-        """Return the process's time."""
+        """Return the time of the process."""
         return _AFTER_ALL_S if self._ended else self._clock.monotonic_s()
 
     def wall_ms(self) -> int:
-        """Return what the host's clock shows."""
+        """Return the wall-clock time of the host."""
         return wall_ms_at(asyncio.get_running_loop().time()) + self.jump_ms
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after ``delay_s``, when the process is let go on."""
+        """Return after ``delay_s``, once the process is not frozen."""
         await asyncio.sleep(delay_s / self._clock.rate)
         await self._gate.passed()

@@ -1,4 +1,4 @@
-"""Ways that messages take: they take time, keep their order, and may be blocked."""
+"""Paths of messages, with latency and order, which may be blocked."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Gate:
-    """Lets everything through until it is shut; then everything waits until it opens."""
+    """Blocks messages and processes while it is shut."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -19,15 +19,15 @@ class Gate:
 
     @property
     def shut(self) -> bool:
-        """Whether messages are waiting."""
+        """Whether it is closed."""
         return not self._open.is_set()
 
     def close(self) -> None:
-        """Hold all messages back."""
+        """Block until `open`."""
         self._open.clear()
 
     def open(self) -> None:
-        """Pass all messages on."""
+        """Unblock everything."""
         self._open.set()
 
     async def passed(self) -> None:
@@ -37,10 +37,9 @@ class Gate:
 
 
 class Wire:
-    """A way that takes time: what goes in first comes out first.
+    """A path with latency that keeps the order of its messages.
 
-    ``lag_s`` is what it takes longer than it should. Everything waits while one of its
-    gates is shut.
+    ``lag_s`` is an additional delay. Messages wait while one of its gates is shut.
     """
 
     def __init__(self, gates: tuple[Gate, ...], rng: Random, longest_s: float) -> None:
@@ -54,11 +53,11 @@ class Wire:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is on the way."""
+        """Whether no message is on its way."""
         return not self._under_way
 
     async def turn(self) -> None:
-        """Return after the latency, and after everything that went before."""
+        """Return after the latency, and after all earlier messages."""
         loop = asyncio.get_running_loop()
         takes_s = self._rng.random() * self._longest_s + self.lag_s
         self._arrival_s = max(self._arrival_s, loop.time() + takes_s)
@@ -77,7 +76,7 @@ class Wire:
         return any(gate.shut for gate in self._gates)
 
     async def _pass_gates(self) -> None:
-        """Wait behind what was held up before, then until all gates are open."""
+        """Wait for earlier blocked messages, then until all gates are open."""
         before, mine = self._held, asyncio.get_running_loop().create_future()
         self._held = mine
         try:
@@ -98,7 +97,7 @@ def _arrive(arrived: asyncio.Future[None]) -> None:
 
 
 class LossPlace(StrEnum):
-    """Where on its way a write is lost."""
+    """Whether the request or the reply of a write is lost."""
 
     REQUEST = "request"
     REPLY = "reply"
@@ -106,20 +105,20 @@ class LossPlace(StrEnum):
 
 @dataclass(slots=True)
 class Losses:
-    """Which writes lose their request or reply: numbers of writes of the whole cluster."""
+    """The writes whose request or reply is lost, by their number in the whole cluster."""
 
     place: LossPlace = LossPlace.REPLY
     lost: frozenset[int] = frozenset()
     writes: int = 0
 
     def next_is_lost(self) -> bool:
-        """Count one write, and say whether it is to be lost."""
+        """Count a write, and return whether it is lost."""
         self.writes += 1
         return self.writes - 1 in self.lost
 
 
 async def sent(request: Coroutine[Any, Any, T]) -> T:
-    """Return what ``request`` returns; it goes on where the caller gives up."""
+    """Return the result of ``request``, which continues if the caller is cancelled."""
     task = asyncio.ensure_future(request)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

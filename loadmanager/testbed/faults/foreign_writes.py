@@ -1,4 +1,4 @@
-"""Changes to the cluster's nodes by clients that are none of its sidecars."""
+"""Changes of nodes by foreign clients: clients that are no sidecars of the cluster."""
 
 from typing import Final
 
@@ -6,14 +6,14 @@ from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
 from loadmanager.testbed.checker.serving import share_positions
 from loadmanager.testbed.faults.network_faults import stop_servers
-from loadmanager.testbed.faults.scene import Happening, Scene
+from loadmanager.testbed.faults.scene import Action, Scene
 
 _AHEAD: Final = (1000, 2**31, 2**62)
 _MOST_RAISES: Final = 20
 
 
 async def write_orders(scene: Scene) -> str:
-    """Write orders for a broker under an epoch that no leader was elected for."""
+    """Write orders for a broker with an epoch of no elected leader."""
     rng, monitor = scene.rng, scene.monitor
     host, nodes = scene.any_host(), scene.cluster.service.nodes
     path = znodes.orders(host.name)
@@ -34,7 +34,7 @@ async def write_orders(scene: Scene) -> str:
 
 
 async def raise_epoch(scene: Scene) -> str:
-    """Raise the epoch as often as many elections would: the leader's term is over."""
+    """Raise the epoch, as several elections do, which ends the term of the leader."""
     if znodes.EPOCH not in scene.cluster.service.nodes:
         return ""
     operator, times = await scene.cluster.operator(), scene.rng.randint(1, _MOST_RAISES)
@@ -44,16 +44,15 @@ async def raise_epoch(scene: Scene) -> str:
 
 
 async def copy_ensemble(scene: Scene) -> str:
-    """Keep a copy of what the ensemble holds now."""
+    """Copy all nodes of the ensemble."""
     scene.snapshot = scene.cluster.service.snapshot()
     return f"zxid {scene.snapshot.zxid}"
 
 
 async def restore_ensemble(scene: Scene) -> str:
-    """Stop everything, put the copy in the place of the ensemble's data, and start all again.
+    """Stop all processes, restore the copy of the nodes, and start all processes again.
 
-    So the operator guide has it: sidecars and brokers end first. Epochs and transaction ids
-    go back.
+    This is the procedure of the operator guide. Epochs and transaction ids go back.
     """
     cluster, snapshot = scene.cluster, scene.snapshot
     service = cluster.service
@@ -76,9 +75,9 @@ async def restore_ensemble(scene: Scene) -> str:
     return f"zxid {snapshot.zxid}"
 
 
-STRANGERS: Final = (
-    Happening("copy the ensemble's data", 4, copy_ensemble),
-    Happening("restore older data", 1, restore_ensemble, harms=True),
-    Happening("write a stranger's orders", 1, write_orders, harms=True),
-    Happening("raise the epoch", 1, raise_epoch, harms=True),
+FOREIGN_WRITES: Final = (
+    Action("copy the ensemble's data", 4, copy_ensemble),
+    Action("restore older data", 1, restore_ensemble, harms=True),
+    Action("write a stranger's orders", 1, write_orders, harms=True),
+    Action("raise the epoch", 1, raise_epoch, harms=True),
 )
