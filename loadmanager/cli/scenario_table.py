@@ -7,8 +7,8 @@ from typing import Final
 import click
 
 from loadmanager.cli.text_tables import print_table
-from loadmanager.simulator.comparing import Compared, modes_of
 from loadmanager.simulator.comparison import Finding
+from loadmanager.simulator.simulation_jobs import Compared, modes_of
 
 _SHOWN: Final = (("gap", "gap"), ("moved_ratio", "moved"), ("moves", "moves"))
 _NEVER: Final = "-"

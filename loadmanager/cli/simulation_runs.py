@@ -15,8 +15,8 @@ import click
 from loadmanager.cli.options import interrupted
 
 if TYPE_CHECKING:
-    from loadmanager.simulator.comparing import Job
     from loadmanager.simulator.comparison import Comparison, Finding
+    from loadmanager.simulator.simulation_jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,18 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """What each job is for, in the order they build on each other."""
 
+_FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "moves": "move_effects",
+        "costs": "cost_model",
+        "report": "reporting",
+        "stream": "streaming",
+    }
+)
+"""The folders of jobs that have another name."""
+
 
 def job(name: str) -> Job:
-    """Return the job of a name of `JOBS`: ``run`` of the module that has its name."""
-    found: Job = import_module(f"loadmanager.pipeline.{name}").run
+    """Return the job of a name of `JOBS`: ``run`` of the module ``job`` in its folder."""
+    found: Job = import_module(f"loadmanager.pipeline.{_FOLDERS.get(name, name)}.job").run
     return found

@@ -21,9 +21,9 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.duplicate_reporters import standing
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
+from loadmanager.pipeline.ingest.duplicate_reporters import standing
 from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
 from loadmanager.simulator.listings import ListingRows
 from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.report_rules import Reading, due
 from loadmanager.simulator.reported import Gone, Reported
 from loadmanager.simulator.scenario import NoiseSettings
-from loadmanager.simulator.standing import Reading, due
-from loadmanager.simulator.varied_usage import VariedUsage
+from loadmanager.simulator.usage_variance import VariedUsage
 
 _GRAINS_PER_S = 1024
 """Sample times are multiples of this fraction of a second, so that ages are exact."""

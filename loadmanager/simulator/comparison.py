@@ -8,7 +8,13 @@ from pathlib import Path
 
 from loadmanager.config import ConfigError
 from loadmanager.simulator.catalogue import find
-from loadmanager.simulator.comparing import (
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.expecting import Judged, judged
+from loadmanager.simulator.picture import Picture, picture_of
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.simulation_jobs import (
     Compared,
     Job,
     Witnessed,
@@ -18,12 +24,6 @@ from loadmanager.simulator.comparing import (
     results_of,
     run_job,
 )
-from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.expecting import Judged, judged
-from loadmanager.simulator.picture import Picture, picture_of
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.scores import Scores, scores_of
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loadmanager.simulator.comparing import Compared, Spread
 from loadmanager.simulator.scenario import Expectation
 from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.simulation_jobs import Compared, Spread
 from loadmanager.simulator.strategies import Strategy, matches
 
 _NEVER = float("inf")

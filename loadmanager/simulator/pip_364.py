@@ -21,12 +21,12 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.simulator.catalogue import find
-from loadmanager.simulator.comparing import Job, results_of, run_job
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.simulation_jobs import Job, results_of, run_job
 from loadmanager.simulator.strategies import (
     MODES,
     Mode,

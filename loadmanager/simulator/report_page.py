@@ -22,7 +22,6 @@ from loadmanager.charts import (
     tag,
     write_page,
 )
-from loadmanager.simulator.comparing import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
@@ -30,6 +29,7 @@ from loadmanager.simulator.scenario import FORMER_MODEL, BrokerClass, Load, Scen
 from loadmanager.simulator.score_tables import legend, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.side_by_side import highest_loads, overview
+from loadmanager.simulator.simulation_jobs import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.strategies import Strategy
 from loadmanager.simulator.thinning import POINTS
 

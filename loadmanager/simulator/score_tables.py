@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Best, Cell, Column, Html, table, tag
-from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc, values_of
+from loadmanager.simulator.simulation_jobs import Compared
 
 FIRST: Final = (
     "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Chart, Json, numbers, shown
-from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.picture import BOUND_HUE, HUES, Picture
 from loadmanager.simulator.score_tables import FIRST, never, written
 from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc
+from loadmanager.simulator.simulation_jobs import Compared
 
 _DASHES: Final = ("solid", "dash", "dot")
 

@@ -18,9 +18,9 @@ from loadmanager.cli import main
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.snapshot import view_of_snapshot
-from loadmanager.pipeline.what_if.events import events_of
-from loadmanager.pipeline.what_if.grid import combinations
-from loadmanager.pipeline.what_if.reality import RECORDED
+from loadmanager.pipeline.replay.combinations import combinations
+from loadmanager.pipeline.replay.events import events_of
+from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 
 
 def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, Any]]:

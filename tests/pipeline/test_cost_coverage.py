@@ -7,8 +7,8 @@ import pytest
 from cost_months import Month, made, with_moves
 
 from loadmanager.core.cost.document import RATES
-from loadmanager.pipeline.costing.learning import learn
-from loadmanager.pipeline.costing.rows import InMemory
+from loadmanager.pipeline.cost_model.learning import learn
+from loadmanager.pipeline.cost_model.rows import InMemory
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 

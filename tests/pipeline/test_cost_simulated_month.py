@@ -6,8 +6,8 @@ from cost_simulation import Grid, classes, scenario, simulated, true_costs
 
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import CPU
-from loadmanager.pipeline.costing.learning import Learned, learn
-from loadmanager.pipeline.costing.rows import InMemory
+from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.rows import InMemory
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(900)]
 

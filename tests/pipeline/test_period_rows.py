@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.period_rows import DAY, Periods, periods_of
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.period_rows import DAY, Periods, periods_of
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000

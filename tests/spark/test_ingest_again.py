@@ -10,8 +10,8 @@ from history_lines import NOON_MS, cut, line, packed, put, report
 
 from loadmanager.core.history import Origin, Stream
 from loadmanager.core.ids import BrokerId
-from loadmanager.pipeline import ingest
 from loadmanager.pipeline.failures import PipelineError
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.running import alone, run_job
 from loadmanager.pipeline.store import Store

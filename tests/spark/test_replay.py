@@ -14,17 +14,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.history import KINDS, Stream
-from loadmanager.pipeline import replay
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.replay import job as replay
+from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
+from loadmanager.pipeline.replay.events import Event, events_of
+from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segments import Tables, events, index
+from loadmanager.pipeline.replay.spark_tasks import Spread, spread
+from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
-from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.grid import SPREAD_ANEW, combinations, spread_anew
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.replay_run import Rules
-from loadmanager.pipeline.what_if.segments import Tables, events, index
-from loadmanager.pipeline.what_if.spreading import Spread, spread
-from loadmanager.pipeline.what_if.thresholds import SETTLE_S
 
 if TYPE_CHECKING:
     from history_sinks import Archive

@@ -12,19 +12,19 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.seed import read_seed
-from loadmanager.pipeline import rollup
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.rolling.frames import Frames
-from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rolling.rollup_tables import (
+from loadmanager.pipeline.rollup import job as rollup
+from loadmanager.pipeline.rollup.frames import Frames
+from loadmanager.pipeline.rollup.minutes import bundle_minutes, bundle_slices
+from loadmanager.pipeline.rollup.rollup_tables import (
     BROKER_MINUTES,
     BUNDLE_DAYS,
     BUNDLE_MINUTES,
     NAMESPACE_MINUTES,
     ROLLUP,
 )
-from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
+from loadmanager.pipeline.rollup.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import DOUBLED, INGESTED
 

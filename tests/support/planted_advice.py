@@ -14,15 +14,15 @@ import large_simulation
 import small_history
 from replayed import Line, columns, events, replayed, simulated
 
-from loadmanager.pipeline.what_if.advice import Advice, Verdict, advised
-from loadmanager.pipeline.what_if.events import Event
-from loadmanager.pipeline.what_if.grid import combinations, spread_anew
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.replay_run import Rules
-from loadmanager.pipeline.what_if.results import Found
-from loadmanager.pipeline.what_if.scores import Scores, scores_of, stretches_of
-from loadmanager.pipeline.what_if.thresholds import SEGMENT_H, SETTLE_S
-from loadmanager.pipeline.what_if.trust import evidence_of
+from loadmanager.pipeline.replay.advice import Advice, Verdict, advised
+from loadmanager.pipeline.replay.combinations import combinations, spread_anew
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.results import Found
+from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
+from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
+from loadmanager.pipeline.replay.trust import evidence_of
 from loadmanager.simulator.scenario import Scenario
 
 STILL: Final = "overload+least_resource_usage_with_weight"

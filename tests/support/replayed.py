@@ -13,11 +13,11 @@ from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history import KINDS, Stream
-from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
-from loadmanager.pipeline.what_if.grid import Combination, combinations
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.scores import Column, Scores, scores_of
+from loadmanager.pipeline.replay.combinations import Combination, combinations
+from loadmanager.pipeline.replay.events import Event, events_of
+from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
+from loadmanager.pipeline.replay.scores import Column, Scores, scores_of
+from loadmanager.pipeline.replay.segment_replay import Play
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording
 from loadmanager.simulator.scenario import Scenario

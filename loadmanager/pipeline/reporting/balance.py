@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.core.bounds import HOUR_MS, MINUTE_MS
-from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
+from loadmanager.pipeline.reporting.formats import many, on_axis, percent, plain, scaled, span
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import (
     Row,
@@ -19,7 +19,7 @@ from loadmanager.pipeline.reporting.sources import (
     sound,
     step_ms,
 )
-from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, scaled, span
+from loadmanager.pipeline.reporting.theme import SCALE, bars, layout, line
 
 TITLE: Final = "Balance over time"
 POINTS: Final = 400

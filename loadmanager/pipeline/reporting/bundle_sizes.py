@@ -9,9 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import SplitRules
-from loadmanager.pipeline.moving.windows import TRAFFIC
+from loadmanager.pipeline.move_effects.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
-from loadmanager.pipeline.rolling.weights import stands_s
+from loadmanager.pipeline.rollup.weights import stands_s
 
 LATELY_H: Final = 1
 """Clients and topics are those of the reports of this many last hours."""

@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Column, Html, table
+from loadmanager.pipeline.reporting.formats import many, moment, percent, span
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, one_row, rows, sound
-from loadmanager.pipeline.reporting.wording import many, moment, percent, span
 
 TITLE: Final = "What was read"
 LISTED: Final = 20

@@ -8,13 +8,13 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table, tag
-from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
+from loadmanager.pipeline.replay.advice import Advice, Verdict
+from loadmanager.pipeline.replay.combinations import default_pair
+from loadmanager.pipeline.replay.trust import Level
+from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
-from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain
-from loadmanager.pipeline.what_if.advice import Advice, Verdict
-from loadmanager.pipeline.what_if.grid import default_pair
-from loadmanager.pipeline.what_if.trust import Level
+from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 
 TITLE: Final = "What other strategies would have done"
 BEST: Final = 5

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import DAY_MS, MINUTE_MS
 from loadmanager.pipeline.failures import PipelineError
-from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
+from loadmanager.pipeline.ingest.lines import BUNDLES, LINES, READ, read_files
 from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
     LATE,

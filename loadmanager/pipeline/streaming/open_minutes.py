@@ -10,10 +10,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.rolling.imbalance import unevenness, usage
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.minutes import broker_slices, bundle_slices
-from loadmanager.pipeline.rolling.weights import MINUTE_S
+from loadmanager.pipeline.rollup.imbalance import unevenness, usage
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.minutes import broker_slices, bundle_slices
+from loadmanager.pipeline.rollup.weights import MINUTE_S
 from loadmanager.pipeline.streaming.stream_tables import USAGES
 from loadmanager.pipeline.tables import namespace_of
 

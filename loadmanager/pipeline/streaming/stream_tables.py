@@ -12,7 +12,7 @@ from pyspark.sql.types import (
 )
 
 from loadmanager.pipeline.contract import Table, column
-from loadmanager.pipeline.rolling.measures import RATES, statistics
+from loadmanager.pipeline.rollup.measures import RATES, statistics
 
 USAGES: Final = ("cpu_fraction", "bandwidth_in_fraction", "bandwidth_out_fraction")
 """What a broker's usage is the highest of."""

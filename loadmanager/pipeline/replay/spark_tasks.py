@@ -1,0 +1,161 @@
+"""Segments of history through combinations of strategies, spread over Spark's tasks."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.measures import Line
+from loadmanager.pipeline.replay.segment_replay import Play
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASKS_PER_CORE: Final = 4
+"""So many that the last ones to end leave no core idle for long."""
+
+_BUNDLES_A_ROUND_COSTS: Final = 500
+"""The fixed time of a round, in bundles, by measurement."""
+
+_LINES_PER_BATCH: Final = 1000
+"""Rows that leave a task at once."""
+
+
+def _field(name: str, form: Any, meaning: str) -> StructField:
+    return StructField(name, form, metadata={"meaning": meaning})
+
+
+LINES: Final = StructType(
+    [
+        _field("segment", StringType(), "The stretch of history that it is of."),
+        _field("combination", IntegerType(), "Number of the combination, -1 for the recorded."),
+        _field("at_ms", LongType(), "When the round was decided."),
+        _field("weight_s", DoubleType(), "Until the next round, seconds."),
+        _field("refused", StringType(), "Why it could not be replayed, empty if it was."),
+        _field("settling", BooleanType(), "Whether it is too early to be scored."),
+        _field("deviation", DoubleType(), "Standard deviation of the loads over their mean."),
+        _field("max_over_mean", DoubleType(), "Largest load over the mean."),
+        _field("largest", DoubleType(), "Largest load, a fraction."),
+        _field("overload_broker_s", DoubleType(), "Overloaded brokers times seconds."),
+        _field("broker_s", DoubleType(), "Brokers times seconds."),
+        _field("bytes_per_s", DoubleType(), "Traffic of the cluster."),
+        _field("away", DoubleType(), "Fraction of it on other brokers than recorded."),
+        _field("moves", LongType(), "Bundles moved for load."),
+        _field("placed", LongType(), "Bundles placed that had no owner."),
+        _field("drained", LongType(), "Bundles taken off draining brokers."),
+        _field("returned", LongType(), "Moves back within an hour."),
+        _field("moved_bytes_per_s", DoubleType(), "Traffic of the moved bundles."),
+        _field("returned_bytes_per_s", DoubleType(), "Traffic of those that came back."),
+        _field("moved_topics", LongType(), "Topics of the moved bundles."),
+        _field("moved_connections", LongType(), "Producers and consumers of them."),
+        _field("reproduced", BooleanType(), "Of the recorded: decided again the same."),
+        _field("note", StringType(), "What was decided otherwise, or what was missing."),
+        _field("errors", ArrayType(DoubleType()), "Errors of predicted loads: see reality."),
+    ]
+)
+"""One row for each round and combination."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How the work is divided: ``tasks`` in all, each a segment and a part of the combinations."""
+
+    segments: int
+    parts: int
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return self.segments * self.parts
+
+
+def spread(segments: int, combinations: int, cores: int) -> Spread:
+    """Return in how many parts the combinations of a segment are replayed.
+
+    One part reads its segment once, so there are no more parts than keep all cores busy.
+    """
+    wanted = math.ceil(TASKS_PER_CORE * cores / max(segments, 1))
+    return Spread(segments=segments, parts=max(1, min(wanted, combinations)))
+
+
+def tasks_of(lines: DataFrame, parts: int) -> DataFrame:
+    """Return one row for each task: ``segment``, ``part``, and its number, the longest first."""
+    rounds = lines.where((F.col("kind") == "round") & F.col("segment").isNotNull())
+    sizes = rounds.groupBy("segment").agg(
+        F.sum(F.col("bundles_known") + F.lit(_BUNDLES_A_ROUND_COSTS)).alias("size")
+    )
+    each = sizes.withColumn("part", F.explode(F.sequence(F.lit(0), F.lit(parts - 1))))
+    # One partition: there are some tasks a day, however large the history is.
+    order = Window.partitionBy(F.lit(0)).orderBy(F.desc("size"), "segment", "part")
+    return each.select("segment", "part", (F.row_number().over(order) - 1).alias("task"))
+
+
+def replayed(events: DataFrame, tasks: DataFrame, how: Spread, play: Play) -> DataFrame:
+    """Return the `LINES` of all segments in all combinations of ``play``."""
+    if not how.segments:
+        return events.sparkSession.createDataFrame([], LINES)
+    shared = events.join(F.broadcast(tasks), "segment")
+    apart = shared.repartitionById(how.tasks, F.col("task").cast("int"))
+    ordered = apart.sortWithinPartitions("task", "seq", "rank")
+    return ordered.mapInArrow(Player(play, how.parts), LINES)
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """What runs in a task: one segment through a part of the combinations."""
+
+    play: Play
+    parts: int
+
+    def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        """Play the rows of one task, or of several one after the other, which come in order."""
+        rows = (row for batch in batches for row in _rows(batch))
+        for (segment, part), group in groupby(rows, key=itemgetter(0)):
+            mine = [one for one in self.play.combinations if one.number % self.parts == part]
+            play = replace(self.play, combinations=mine, reality=part == 0)
+            lines = play.lines(segment, (event for _, event in group))
+            while some := list(islice(lines, _LINES_PER_BATCH)):
+                yield _batch(segment, some)
+
+
+def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
+    """Yield segment and part of each row, and the row as an event."""
+    plain = (batch[name].to_pylist() for name in ("segment", "part", "kind", "body"))
+    names, numbers = batch["names"], batch["numbers"]
+    for row, (segment, part, kind, body) in enumerate(zip(*plain, strict=True)):
+        fields: Mapping[str, Any] = json.loads(body)
+        listed = names[row].values
+        if not len(listed):
+            yield (segment, part), Event(kind, fields)
+            continue
+        inner = numbers[row].values
+        table = inner.flatten().to_numpy(zero_copy_only=False).reshape(len(inner), -1).T
+        event = Event(kind, fields, tuple(listed.to_pylist()), np.ascontiguousarray(table))
+        yield (segment, part), event
+
+
+def _batch(segment: str, lines: list[Line]) -> "pa.RecordBatch":
+    import pyarrow as pa  # noqa: PLC0415 - only tasks need it
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the same
+
+    values = [one.values() for one in lines]
+    rows = [{"segment": segment, **one} for one in values]
+    return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(LINES))
