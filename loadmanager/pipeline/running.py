@@ -21,7 +21,7 @@ LOCK: Final = ".{job}.lock"
 
 
 @contextmanager
-def alone(out: str, job: str) -> Iterator[None]:
+def job_lock(out: str, job: str) -> Iterator[None]:
     """Hold ``out`` for one ``job``, run by this process, as long as it lives.
 
     Object stores have no locks: at a URL that is not of this host no other job is kept out, and
@@ -118,9 +118,9 @@ def run_job(name: str, work: "Work") -> list[str]:
         PipelineError: another process runs it there, or it cannot go on.
     """
     from loadmanager.pipeline.jobs import job  # noqa: PLC0415 - the same
-    from loadmanager.pipeline.running import alone  # noqa: PLC0415 - need PySpark, as above
+    from loadmanager.pipeline.running import job_lock  # noqa: PLC0415 - need PySpark, as above
 
-    with alone(work.store.out, name):
+    with job_lock(work.store.out, name):
         return job(name)(work)
 
 

@@ -24,7 +24,13 @@ from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
 from loadmanager.pipeline.ingest.duplicate_reporters import standing
-from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
+from loadmanager.pipeline.tables import (
+    BROKER_LOAD,
+    BUNDLE_LOAD,
+    DUPLICATES,
+    INGESTED,
+    MADE_BY,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,10 +176,10 @@ class Store:
             raise self._never_made(table.name, table.job)
         last = batches[-1]
         # Each batch reports again of which brokers reports are passed over.
-        counting = [last] if table is DOUBLED else batches
+        counting = [last] if table is DUPLICATES else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
-        if table.name in _OF_REPORTS and DOUBLED.name in last.tables:
-            rows = standing(rows, self.rows_of(DOUBLED, [last.number]))
+        if table.name in _OF_REPORTS and DUPLICATES.name in last.tables:
+            rows = standing(rows, self.rows_of(DUPLICATES, [last.number]))
         return rows.where(F.col("date") < F.lit(DATES_END)) if "date" in table.by else rows
 
     def _derived(self, content: Mapping[str, Any]) -> "DataFrame":

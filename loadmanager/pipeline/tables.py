@@ -150,7 +150,7 @@ SPANS: Final = Table(
         ]
     ),
 )
-DOUBLED: Final = Table(
+DUPLICATES: Final = Table(
     name="doubled",
     job="ingest",
     meaning="Reports that are passed over: another sidecar reported on the broker as well.",
@@ -224,7 +224,12 @@ OF_LINES: Final = (
 INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
     {
         one.name: one
-        for one in (BUNDLE_LOAD, QUARANTINE, DOUBLED, *(made.table for made in OF_LINES))
+        for one in (
+            BUNDLE_LOAD,
+            QUARANTINE,
+            DUPLICATES,
+            *(made.table for made in OF_LINES),
+        )
     }
 )
 """The ingested tables by their names."""

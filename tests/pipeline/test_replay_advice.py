@@ -13,7 +13,7 @@ from loadmanager.pipeline.replay.advice import Advice, Verdict, advised, sentenc
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.results import Found
 from loadmanager.pipeline.replay.scores import SCORE_NAMES, Scores
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.trust import Evidence, Level
 
 OTHER = "avg+avg"
@@ -60,7 +60,7 @@ def found(*, other: float = 0.5, better: int = STRETCHES, **changes: Any) -> Fou
 
 
 def advice(of: Found) -> Advice:
-    return advised(of, Play(combinations=TRIED))
+    return advised(of, SegmentReplay(combinations=TRIED))
 
 
 def test_what_is_clearly_better_is_advised_with_what_is_behind_it() -> None:

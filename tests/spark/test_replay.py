@@ -20,9 +20,9 @@ from loadmanager.pipeline.replay import job as replay
 from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
 from loadmanager.pipeline.replay.events import Event, events_of
 from loadmanager.pipeline.replay.replay_run import Rules
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.segments import Tables, events, index
-from loadmanager.pipeline.replay.spark_tasks import Spread, spread
+from loadmanager.pipeline.replay.spark_tasks import TaskSplit, task_split
 from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
 
@@ -85,7 +85,7 @@ def pure(history: Path, done: Done) -> Iterator[Row]:
     rounds = (one for one in every if KINDS[one["kind"]].stream is Stream.ROUNDS)
     told = sorted(rounds, key=lambda one: int(one["seq"]))
     rules = Rules(hand_over_s=done.facts["hand_over_s"], settle_s=SETTLE_S)
-    play = Play(combinations=spread_anew(combinations(PAIRS, SETTINGS)), rules=rules)
+    play = SegmentReplay(combinations=spread_anew(combinations(PAIRS, SETTINGS)), rules=rules)
     starts = [one["seq"] for one in told if one["kind"] == "bundles" and one["round"] % 60 == 1]
     for segment in sorted({row["segment"] for row in done.rounds}):
         hour = int(segment.rsplit(" ", 1)[1])
@@ -211,7 +211,7 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     assert len({row["segment"] for row in found}) == 1
     kinds = {"report", "tick", "bundles", "round", "move", "task", "cut"}
     assert {row["kind"] for row in found} == kinds
-    play = Play(combinations=combinations(PAIRS, []))
+    play = SegmentReplay(combinations=combinations(PAIRS, []))
     got = list(play.lines("live", map(event, found)))
     want = list(play.lines("live", replayed.events(archive)))
     assert len(got) == len(want)
@@ -270,7 +270,7 @@ def test_without_history_the_job_to_run_first_is_named(
 def test_there_are_enough_tasks_for_all_cores_and_no_more(
     segments: int, combined: int, cores: int, parts: int
 ) -> None:
-    assert spread(segments, combined, cores) == Spread(segments=segments, parts=parts)
+    assert task_split(segments, combined, cores) == TaskSplit(segments=segments, parts=parts)
 
 
 def test_notes_are_json(done: Done) -> None:

@@ -20,7 +20,7 @@ from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.results import Found
 from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
 from loadmanager.pipeline.replay.trust import evidence_of
 from loadmanager.simulator.scenario import Scenario
@@ -125,10 +125,12 @@ def tried(
 
 def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
     """Return the replay's advice on a history."""
-    play = Play(combinations=spread_anew(combinations(pairs, [])), rules=Rules(settle_s=SETTLE_S))
+    replay = SegmentReplay(
+        combinations=spread_anew(combinations(pairs, [])), rules=Rules(settle_s=SETTLE_S)
+    )
     rows: dict[int, list[Line]] = defaultdict(list)
     for number, segment in enumerate(segments(found, SEGMENT_H * 3600)):
-        for line in play.lines(f"segment {number}", segment):
+        for line in replay.lines(f"segment {number}", segment):
             rows[line.combination].append(line.values())
     lines = {number: columns(each) for number, each in rows.items()}
     result = Found(
@@ -139,7 +141,7 @@ def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
             for number, each in lines.items()
         },
     )
-    return advised(result, play)
+    return advised(result, replay)
 
 
 def formerly(found: Sequence[Event], pairs: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from loadmanager.pipeline.replay.combinations import Combination, combinations
 from loadmanager.pipeline.replay.events import Event, events_of
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
 from loadmanager.pipeline.replay.scores import Column, Scores, scores_of
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording
 from loadmanager.simulator.scenario import Scenario
@@ -163,7 +163,7 @@ def columns(rows: Sequence[Line]) -> dict[str, Column]:
 def replayed(found: Iterable[Event], tried: Sequence[Combination], **how: Any) -> dict[int, Lines]:
     """Return the lines of each combination by its number, as columns; -1 are the recorded."""
     rows: dict[int, list[Line]] = defaultdict(list)
-    for line in Play(combinations=tried, **how).lines("segment", found):
+    for line in SegmentReplay(combinations=tried, **how).lines("segment", found):
         rows[line.combination].append(line.values())
     return {number: columns(each) for number, each in rows.items()}
 

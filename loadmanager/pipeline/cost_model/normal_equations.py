@@ -71,7 +71,7 @@ def least_deviation(statistics: RowStatistics) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Look:
+class RowFit:
     """One unit's rows as one fit sees them; all (n, 5).
 
     ``weight`` and ``slope`` are those of the normal equations and of their derivative;
@@ -100,7 +100,7 @@ def design(rows: Rows, statistics: RowStatistics, unit: int) -> FloatArray:
     )
 
 
-def look(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: int) -> Look:
+def row_fit(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: int) -> RowFit:
     """Return how a unit's rows stand to a fit."""
     number = int(statistics.class_of[unit])
     found = design(rows, statistics, unit)
@@ -123,7 +123,7 @@ def look(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: in
         force * counted,
     )
     share = np.where(used, state.balance[number, resource, bucket] / deviation, 0.0)
-    return Look(
+    return RowFit(
         design=found,
         fitted=fitted,
         deviation=deviation,
@@ -145,9 +145,9 @@ def normal_equations(statistics: RowStatistics, state: State) -> Summing:
 
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_unit(batches):
-            looks = [look(rows, statistics, unit, state, fit) for fit in range(len(FITS))]
-            yield unit, np.stack([_equations(one) for one in looks])
-            yield -1 - int(statistics.class_of[unit]), _histogram(rows, looks[TRAINING])
+            fits = [row_fit(rows, statistics, unit, state, fit) for fit in range(len(FITS))]
+            yield unit, np.stack([_equations(one) for one in fits])
+            yield -1 - int(statistics.class_of[unit]), _histogram(rows, fits[TRAINING])
 
     return summing
 
@@ -164,7 +164,7 @@ def _bucket(rows: Rows, fitted: FloatArray, peak: FloatArray) -> Ints:
     return np.where(rows.level[:, np.newaxis], bucket, BUCKETS)
 
 
-def _equations(one: Look) -> FloatArray:
+def _equations(one: RowFit) -> FloatArray:
     found = np.empty((RESOURCE_COUNT, 1 + RATE_COUNT, 2 + RATE_COUNT))
     for resource in range(RESOURCE_COUNT):
         weight = one.weight[:, resource]
@@ -174,7 +174,7 @@ def _equations(one: Look) -> FloatArray:
     return found
 
 
-def _histogram(rows: Rows, one: Look) -> FloatArray:
+def _histogram(rows: Rows, one: RowFit) -> FloatArray:
     counts = np.zeros((RESOURCE_COUNT, BUCKETS + 1, robust.BINS))
     chosen = one.used & ~one.cut_off
     row, resource = np.nonzero(chosen)

@@ -17,7 +17,7 @@ import numpy as np
 
 from loadmanager.core.columns import Indices
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.cost_model.normal_equations import Look, State, look
+from loadmanager.pipeline.cost_model.normal_equations import RowFit, State, row_fit
 from loadmanager.pipeline.cost_model.row_statistics import RowStatistics
 from loadmanager.pipeline.cost_model.rows import (
     FITS,
@@ -119,8 +119,8 @@ def _root(slopes: FloatArray) -> FloatArray:
 def _middles_pass(statistics: RowStatistics, state: State) -> Summing:
     def summing(batches: Iterator[Rows]) -> Iterator[tuple[int, FloatArray]]:
         for unit, rows in by_unit(batches):
-            looks = [look(rows, statistics, unit, state, part) for part in range(len(FITS))]
-            yield unit, np.stack([(one.slope * one.design[:, :1]).T @ one.design for one in looks])
+            fits = [row_fit(rows, statistics, unit, state, part) for part in range(len(FITS))]
+            yield unit, np.stack([(one.slope * one.design[:, :1]).T @ one.design for one in fits])
 
     return summing
 
@@ -182,7 +182,7 @@ class _Block:
         minutes = np.flatnonzero(rows.level)
         moved = np.flatnonzero(~rows.level)
         for part in range(len(FITS)):
-            one = look(rows, statistics, unit, state, part)
+            one = row_fit(rows, statistics, unit, state, part)
             for resource in range(RESOURCE_COUNT):
                 middle = middles.rates[unit, part, resource]
                 self._add_minutes(one, minutes, middle, part, resource)
@@ -190,7 +190,7 @@ class _Block:
                     self._add_moves(one, moved, part, resource)
 
     def _add_minutes(
-        self, one: Look, chosen: Indices, middle: FloatArray, part: int, resource: int
+        self, one: RowFit, chosen: Indices, middle: FloatArray, part: int, resource: int
     ) -> None:
         around = one.design[chosen, 1:] - middle
         slope, pull = one.slope[chosen, resource], one.pull[chosen, resource]
@@ -206,7 +206,7 @@ class _Block:
         pulled[1] = around.T @ pull - pulled[0]
         self.level[part, resource] = force
 
-    def _add_moves(self, one: Look, chosen: Indices, part: int, resource: int) -> None:
+    def _add_moves(self, one: RowFit, chosen: Indices, part: int, resource: int) -> None:
         changes = one.design[chosen, 1:]
         slope, pull = one.slope[chosen, resource], one.pull[chosen, resource]
         self.slopes[part, resource, 2] = changes.T @ (changes * slope[:, None])

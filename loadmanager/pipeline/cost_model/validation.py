@@ -20,7 +20,7 @@ from loadmanager.core.scores import (
     MEMORY,
     FloatArray,
 )
-from loadmanager.pipeline.cost_model.normal_equations import State, look
+from loadmanager.pipeline.cost_model.normal_equations import State, row_fit
 from loadmanager.pipeline.cost_model.row_statistics import RowStatistics, full_rows
 from loadmanager.pipeline.cost_model.rows import (
     RESOURCE_COUNT,
@@ -105,7 +105,7 @@ def _trial_pass(statistics: RowStatistics, state: State) -> Summing:
 
 
 def _of_block(rows: Rows, statistics: RowStatistics, unit: int, state: State) -> FloatArray:
-    one = look(rows, statistics, unit, state, TRAINING)
+    one = row_fit(rows, statistics, unit, state, TRAINING)
     number = int(statistics.class_of[unit])
     level = rows.level[:, np.newaxis]
     measured = np.where(level, rows.usage, rows.limit)  # after a move

@@ -27,8 +27,8 @@ def spans_of(reports: DataFrame) -> DataFrame:
     )
 
 
-def doubled(spans: DataFrame) -> DataFrame:
-    """Return which reports are passed over (`DOUBLED`), of the spans of all batches."""
+def duplicate_reports(spans: DataFrame) -> DataFrame:
+    """Return which reports are passed over (`DUPLICATES`), of the spans of all batches."""
     whole = spans.groupBy(*_WHO).agg(
         F.min("started_at_ms").alias("started_at_ms"),
         F.min("first_ms").alias("first_ms"),
@@ -53,7 +53,7 @@ def doubled(spans: DataFrame) -> DataFrame:
 
 
 def standing(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
-    """Return rows of reports without those that are ``passed_over`` (`DOUBLED`)."""
+    """Return rows of reports without those that are ``passed_over`` (`DUPLICATES`)."""
     passed = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
     rows = reports.alias("rows")
     same = [F.col(f"rows.{name}").eqNullSafe(F.col(f"passed.{name}")) for name in _WHO]

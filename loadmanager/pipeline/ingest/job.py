@@ -18,7 +18,7 @@ from loadmanager.pipeline.ingest.dedup import (
     losers,
     refused,
 )
-from loadmanager.pipeline.ingest.duplicate_reporters import doubled, spans_of
+from loadmanager.pipeline.ingest.duplicate_reporters import duplicate_reports, spans_of
 from loadmanager.pipeline.ingest.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.ingest.messages import (
@@ -38,7 +38,7 @@ from loadmanager.pipeline.session import settings_of
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,
     BUNDLE_LOAD,
-    DOUBLED,
+    DUPLICATES,
     KEYS,
     OF_LINES,
     QUARANTINE,
@@ -191,11 +191,11 @@ class _Batch:
             self._put(SPANS, spans_of(reports))
         before = [one.number for one in self._store.batches() if SPANS.name in one.tables]
         own = [self._number] if SPANS.name in self._tables else []
-        found = doubled(self._store.rows_of(SPANS, [*before, *own]))
+        found = duplicate_reports(self._store.rows_of(SPANS, [*before, *own]))
         if found.isEmpty():
             return ()
-        self._put(DOUBLED, found)
-        written = self._store.rows_of(DOUBLED, [self._number])
+        self._put(DUPLICATES, found)
+        written = self._store.rows_of(DUPLICATES, [self._number])
         rows = written.select("broker").distinct().orderBy("broker").limit(SHOWN + 1).collect()
         return tuple(row["broker"] for row in rows)
 

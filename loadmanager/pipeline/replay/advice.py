@@ -9,7 +9,7 @@ from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.results import Found
 from loadmanager.pipeline.replay.scores import Scores
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.thresholds import (
     LEAST_BETTER,
     LEAST_GAIN,
@@ -78,11 +78,11 @@ class _Compared:
         return 1 - self.scores.penalty / usual if usual > 0 else 0.0
 
 
-def advised(found: Found, play: Play) -> Advice:
+def advised(found: Found, replay: SegmentReplay) -> Advice:
     """Return what to do about the strategy, by a replay of what was recorded."""
     if found.evidence.too_little:
         return Advice(verdict=Verdict.NONE, text=f"No advice: {found.evidence.too_little}.")
-    compared = _compared(found, play.combinations)
+    compared = _compared(found, replay.combinations)
     if not compared:
         settling = f"the {span(SETTLE_S)} in which bundles settle"
         text = f"No advice: nothing was replayed for longer than {settling}."
@@ -92,7 +92,7 @@ def advised(found: Found, play: Play) -> Advice:
         text = f"No advice: it needs {needs}; has {compared[0].of}."
         return Advice(verdict=Verdict.NONE, text=text)
     level, because = judged(
-        found.evidence, compared[0].scores.away, learned=play.learned is not None
+        found.evidence, compared[0].scores.away, learned=replay.learned is not None
     )
     if level is Level.NONE:
         return Advice(verdict=Verdict.NONE, text=f"No advice: {because}.")

@@ -19,8 +19,8 @@ from loadmanager.pipeline.replay.carried_out import CarriedOut, CarriedOutMoves
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.latest_reports import (
     CONNECTIONS,
+    LatestReports,
     Report,
-    Standing,
     owned_rows,
     owners,
 )
@@ -103,7 +103,7 @@ class Frames:
 
     bundles: Bundles = field(default_factory=Bundles)
     brokers: Brokers = field(default_factory=Brokers)
-    _standing: Standing = field(init=False)
+    _standing: LatestReports = field(init=False)
     _averages: Averages = field(default_factory=Averages.none)
     _rounds: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
     _at_tick: dict[int, Averages] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Frames:
 
     def __post_init__(self) -> None:
         """Begin without any report."""
-        self._standing = Standing(self.bundles)
+        self._standing = LatestReports(self.bundles)
 
     def of(self, events: Iterable[Event]) -> Iterator[Frame | Refused]:
         """Yield one item for each round among the events."""

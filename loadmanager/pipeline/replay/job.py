@@ -28,9 +28,9 @@ from loadmanager.pipeline.replay.replay_tables import (
     trust_rows,
 )
 from loadmanager.pipeline.replay.results import Found, scored, summary
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.segments import Tables, events, index
-from loadmanager.pipeline.replay.spark_tasks import Spread, replayed, spread, tasks_of
+from loadmanager.pipeline.replay.spark_tasks import TaskSplit, replayed, task_split, tasks_of
 from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
 
 _USUAL_HAND_OVER_S: Final = 5.0
@@ -59,7 +59,7 @@ def run(work: Work) -> list[str]:
     tables = _tables(work)
     segment_s = 3600.0 * float(work.options.get("segment_h") or SEGMENT_H)
     rules = Rules(hand_over_s=_hand_over_s(tables), settle_s=SETTLE_S)
-    play = Play(combinations=tried, learned=learned, rules=rules)
+    replay = SegmentReplay(combinations=tried, learned=learned, rules=rules)
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
     usual = work.spark.conf.get(_BATCH) or _USUAL_BATCH
@@ -70,15 +70,15 @@ def run(work: Work) -> list[str]:
         )
         work.spark.conf.set(_BATCH, _ROWS_PER_BATCH)
         tasks = tasks_of(lines, how.parts)
-        made = replayed(events(tables, lines), tasks, how, play).persist(StorageLevel.DISK_ONLY)
+        made = replayed(events(tables, lines), tasks, how, replay).persist(StorageLevel.DISK_ONLY)
         found = scored(made, _outside(lines))
-        _store(work, made, found, play)
+        _store(work, made, found, replay)
     finally:
         work.spark.conf.set(_BATCH, usual)
         lines.unpersist()
         if made is not None:
             made.unpersist()
-    return [*summary(found, play), *sentences(advised(found, play))]
+    return [*summary(found, replay), *sentences(advised(found, replay))]
 
 
 def _tables(work: Work) -> Tables:
@@ -100,10 +100,10 @@ def _hand_over_s(tables: Tables) -> float:
     return _USUAL_HAND_OVER_S if row is None or row[0] is None else float(row[0])
 
 
-def _spread(work: Work, lines: DataFrame, tried: int) -> Spread:
+def _spread(work: Work, lines: DataFrame, tried: int) -> TaskSplit:
     segments = lines.where(F.col("kind") == "round").agg(F.countDistinct("segment")).first()
     cores = work.spark.sparkContext.defaultParallelism
-    return spread(int(segments[0]) if segments else 0, tried, cores)
+    return task_split(int(segments[0]) if segments else 0, tried, cores)
 
 
 def _outside(lines: DataFrame) -> int:
@@ -111,8 +111,8 @@ def _outside(lines: DataFrame) -> int:
     return lines.where((F.col("kind") == "round") & F.col("segment").isNull()).count()
 
 
-def _store(work: Work, lines: DataFrame, found: Found, play: Play) -> None:
-    scores, trust = list(score_rows(found, play)), list(trust_rows(found, play))
+def _store(work: Work, lines: DataFrame, found: Found, replay: SegmentReplay) -> None:
+    scores, trust = list(score_rows(found, replay)), list(trust_rows(found, replay))
     spark = work.spark
     work.store.replace(
         "replay",
@@ -121,20 +121,20 @@ def _store(work: Work, lines: DataFrame, found: Found, play: Play) -> None:
             REPLAY_SCORES: spark.createDataFrame(scores, REPLAY_SCORES.schema),
             REPLAY_TRUST: spark.createDataFrame(trust, REPLAY_TRUST.schema),
         },
-        _facts(found, play),
+        _facts(found, replay),
     )
 
 
-def _facts(found: Found, play: Play) -> Mapping[str, Any]:
+def _facts(found: Found, replay: SegmentReplay) -> Mapping[str, Any]:
     evidence = found.evidence
     return {
         "rounds": evidence.rounds,
         "replayed": evidence.rounds - sum(evidence.refused.values()),
         "refused": dict(evidence.refused),
-        "combinations": len(play.combinations),
-        "costs": "traffic shares" if play.learned is None else "learned",
-        "costs_made_at_ms": None if play.learned is None else play.learned.made_at_ms,
-        "hand_over_s": play.rules.hand_over_s,
-        "overload": play.rules.overload,
-        "advice": asdict(advised(found, play)),
+        "combinations": len(replay.combinations),
+        "costs": "traffic shares" if replay.learned is None else "learned",
+        "costs_made_at_ms": None if replay.learned is None else replay.learned.made_at_ms,
+        "hand_over_s": replay.rules.hand_over_s,
+        "overload": replay.rules.overload,
+        "advice": asdict(advised(found, replay)),
     }

@@ -36,7 +36,7 @@ class Report:
         return int(self.numbers[:, _PRODUCERS : _CONSUMERS + 1].sum())
 
 
-class Standing:
+class LatestReports:
     """The reports that count now, and what they say of each bundle.
 
     ``rates`` is (bundles, 6): messages and bytes in and out, topics, connections, each as

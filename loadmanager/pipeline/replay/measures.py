@@ -33,7 +33,7 @@ class Line:
     and are not scored. ``refused`` is a word of `refusals.REFUSALS`, or empty.
 
     Of what was recorded alone: whether a base round was ``reproduced``, if not why
-    (``note``), and ``errors`` of predicted loads: see `reality`.
+    (``note``), and ``errors`` of predicted loads: see `recorded_rounds`.
     """
 
     combination: int

@@ -24,7 +24,7 @@ _Decision = tuple[str, str | None, str, str]
 
 
 @dataclass(slots=True, kw_only=True)
-class Reality:
+class RecordedRounds:
     """The recorded rounds of a stretch."""
 
     planners: Planners

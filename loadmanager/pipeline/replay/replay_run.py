@@ -70,7 +70,7 @@ class ReplayRun:
     _began_s: float = 0.0
 
     def step(self, frame: Frame, costs: Costs, start: Indices | None = None) -> Line:
-        """Play one round; where it begins, with the broker rows of ``start`` as owners."""
+        """Replay one round; where it begins, with the broker rows of ``start`` as owners."""
         if frame.begins:
             self._begin(frame, start)
         rows = _rows(frame)

@@ -18,7 +18,7 @@ from loadmanager.pipeline.contract import Table, column
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.results import Found, ranked
 from loadmanager.pipeline.replay.scores import Scores
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.spark_tasks import LINES
 from loadmanager.pipeline.replay.trust import judged
 
@@ -92,12 +92,12 @@ REPLAY_TRUST: Final = Table(
 )
 
 
-def score_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
+def score_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of `REPLAY_SCORES`, best first."""
-    known = {one.number: one for one in play.combinations}
-    for rank, (number, name, one) in enumerate(ranked(found, play.combinations), start=1):
+    known = {one.number: one for one in replay.combinations}
+    for rank, (number, name, one) in enumerate(ranked(found, replay.combinations), start=1):
         combination = known.get(number)
-        like = _begun_alike(found, play, anew=combination is not None and combination.spread_anew)
+        like = _begun_alike(found, replay, anew=combination is not None and combination.spread_anew)
         yield {
             "rank": rank,
             "combination": number,
@@ -110,21 +110,21 @@ def score_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _begun_alike(found: Found, play: Play, *, anew: bool) -> Scores | None:
+def _begun_alike(found: Found, replay: SegmentReplay, *, anew: bool) -> Scores | None:
     """Return the scores of what is in force from the same start."""
     if not anew:
         return found.scores.get(RECORDED)
     return next(
         (
             found.scores.get(one.number)
-            for one in play.combinations
+            for one in replay.combinations
             if one.spread_anew and not one.shedder
         ),
         None,
     )
 
 
-def trust_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
+def trust_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of `REPLAY_TRUST`, best first."""
     evidence = found.evidence
     common = {
@@ -140,12 +140,12 @@ def trust_rows(found: Found, play: Play) -> Iterator[Mapping[str, Any]]:
         **{f"{one}_changed_error": evidence.changed[one] for one in RESOURCES},
         **{f"{one}_unchanged_error": evidence.unchanged[one] for one in RESOURCES},
     }
-    for number, name, one in ranked(found, play.combinations):
+    for number, name, one in ranked(found, replay.combinations):
         if number != RECORDED:
-            yield {"combination": number, "name": name, **_verdict(found, one, play), **common}
+            yield {"combination": number, "name": name, **_verdict(found, one, replay), **common}
 
 
-def _verdict(found: Found, scores: Scores, play: Play) -> Mapping[str, Any]:
-    learned = play.learned is not None
+def _verdict(found: Found, scores: Scores, replay: SegmentReplay) -> Mapping[str, Any]:
+    learned = replay.learned is not None
     level, because = judged(found.evidence, scores.away, learned=learned)
     return {"level": level.value, "because": because, "away": scores.away}

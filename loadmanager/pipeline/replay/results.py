@@ -12,7 +12,7 @@ from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.refusals import NO_BASE_YET, REFUSALS
 from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.trust import Evidence, evidence_of, judged
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def ranked(found: Found, tried: Sequence[Combination]) -> list[tuple[int, str, S
     return sorted(rows, key=lambda row: (row[2].penalty, row[0]))
 
 
-def summary(found: Found, play: Play) -> list[str]:
+def summary(found: Found, replay: SegmentReplay) -> list[str]:
     """Return what became of it, in words and as a table, best first."""
     evidence = found.evidence
     refused = sum(evidence.refused.values())
@@ -123,16 +123,16 @@ def summary(found: Found, play: Play) -> list[str]:
         lines.append(f"{share} base rounds were decided again exactly as recorded")
     if evidence.difference:
         lines.append(f"  the first that was not: {evidence.difference}")
-    if play.learned is None:
+    if replay.learned is None:
         lines.append("there is no cost model: bundles cost their share of their broker's traffic")
-    return [*lines, *_table(found, play)]
+    return [*lines, *_table(found, replay)]
 
 
-def _table(found: Found, play: Play) -> Iterator[str]:
-    rows = ranked(found, play.combinations)
+def _table(found: Found, replay: SegmentReplay) -> Iterator[str]:
+    rows = ranked(found, replay.combinations)
     if not rows:
         return
-    learned = play.learned is not None
+    learned = replay.learned is not None
     cells = [("", "combination", *(heading for _, heading, _ in _COLUMNS), "trust")]
     for rank, (number, name, scores) in enumerate(rows[:_SHOWN], start=1):
         level, _ = judged(found.evidence, scores.away, learned=learned)

@@ -20,7 +20,7 @@ from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
 from loadmanager.pipeline.replay.measures import Line
 from loadmanager.pipeline.replay.planners import Planners
-from loadmanager.pipeline.replay.recorded_rounds import Reality
+from loadmanager.pipeline.replay.recorded_rounds import RecordedRounds
 from loadmanager.pipeline.replay.replay_run import ReplayRun, Rules
 from loadmanager.pipeline.replay.views import other_view
 
@@ -66,14 +66,14 @@ _START: Final = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
-    """What is replayed and by which rules; ``reality`` is whether the recorded is measured, too.
+class SegmentReplay:
+    """What is replayed and by which rules; ``measure_recorded`` is whether the recorded is measured, too.
 
     ``learned`` says what bundles cost brokers; without it, their traffic does.
     """
 
     combinations: Sequence[Combination]
-    reality: bool = True
+    measure_recorded: bool = True
     rules: Rules = field(default_factory=Rules)
     learned: CostDocument | None = None
 
@@ -89,7 +89,7 @@ class Play:
         combination alone. What is spread anew lies the same for all combinations.
         """
         recorded = Planners(learned=self.learned)
-        reality = Reality(planners=recorded, rules=self.rules, rng=_rng(segment, 0))
+        recorded_rounds = RecordedRounds(planners=recorded, rules=self.rules, rng=_rng(segment, 0))
         runs = [
             ReplayRun(
                 number=one.number,
@@ -104,12 +104,12 @@ class Play:
         anew: Indices | None = None
         for frame in Frames().of(events):
             if isinstance(frame, Refused):
-                if self.reality:
-                    yield reality.refused(frame)
+                if self.measure_recorded:
+                    yield recorded_rounds.refused(frame)
                 continue
             costs = prices.at(frame)
-            if self.reality:
-                yield reality.step(frame, costs)
+            if self.measure_recorded:
+                yield recorded_rounds.step(frame, costs)
             if frame.begins and any(one.spread_anew for one in self.combinations):
                 anew = spread_anew(frame, recorded.at(frame), _rng(segment, *_START))
             for one, run in zip(self.combinations, runs, strict=True):

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.measures import Line
-from loadmanager.pipeline.replay.segment_replay import Play
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,14 +68,14 @@ LINES: Final = StructType(
         _field("moved_connections", LongType(), "Producers and consumers of them."),
         _field("reproduced", BooleanType(), "Of the recorded: decided again the same."),
         _field("note", StringType(), "What was decided otherwise, or what was missing."),
-        _field("errors", ArrayType(DoubleType()), "Errors of predicted loads: see reality."),
+        _field("errors", ArrayType(DoubleType()), "Errors of predicted loads: see recorded_rounds."),
     ]
 )
 """One row for each round and combination."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class TaskSplit:
     """How the work is divided: ``tasks`` in all, each a segment and a part of the combinations."""
 
     segments: int
@@ -87,13 +87,13 @@ class Spread:
         return self.segments * self.parts
 
 
-def spread(segments: int, combinations: int, cores: int) -> Spread:
+def task_split(segments: int, combinations: int, cores: int) -> TaskSplit:
     """Return in how many parts the combinations of a segment are replayed.
 
     One part reads its segment once, so there are no more parts than keep all cores busy.
     """
     wanted = math.ceil(TASKS_PER_CORE * cores / max(segments, 1))
-    return Spread(segments=segments, parts=max(1, min(wanted, combinations)))
+    return TaskSplit(segments=segments, parts=max(1, min(wanted, combinations)))
 
 
 def tasks_of(lines: DataFrame, parts: int) -> DataFrame:
@@ -108,30 +108,32 @@ def tasks_of(lines: DataFrame, parts: int) -> DataFrame:
     return each.select("segment", "part", (F.row_number().over(order) - 1).alias("task"))
 
 
-def replayed(events: DataFrame, tasks: DataFrame, how: Spread, play: Play) -> DataFrame:
-    """Return the `LINES` of all segments in all combinations of ``play``."""
+def replayed(
+    events: DataFrame, tasks: DataFrame, how: TaskSplit, replay: SegmentReplay
+) -> DataFrame:
+    """Return the `LINES` of all segments in all combinations of ``replay``."""
     if not how.segments:
         return events.sparkSession.createDataFrame([], LINES)
     shared = events.join(F.broadcast(tasks), "segment")
     apart = shared.repartitionById(how.tasks, F.col("task").cast("int"))
     ordered = apart.sortWithinPartitions("task", "seq", "rank")
-    return ordered.mapInArrow(Player(play, how.parts), LINES)
+    return ordered.mapInArrow(SegmentTask(replay, how.parts), LINES)
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class SegmentTask:
     """What runs in a task: one segment through a part of the combinations."""
 
-    play: Play
+    replay: SegmentReplay
     parts: int
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Play the rows of one task, or of several one after the other, which come in order."""
+        """Replay the rows of one task, or of several tasks, in order."""
         rows = (row for batch in batches for row in _rows(batch))
         for (segment, part), group in groupby(rows, key=itemgetter(0)):
-            mine = [one for one in self.play.combinations if one.number % self.parts == part]
-            play = replace(self.play, combinations=mine, reality=part == 0)
-            lines = play.lines(segment, (event for _, event in group))
+            mine = [one for one in self.replay.combinations if one.number % self.parts == part]
+            replay = replace(self.replay, combinations=mine, measure_recorded=part == 0)
+            lines = replay.lines(segment, (event for _, event in group))
             while some := list(islice(lines, _LINES_PER_BATCH)):
                 yield _batch(segment, some)
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.bounds import MINUTE_MS, TIMES_END_MS
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import DATES_END, Store
-from loadmanager.pipeline.tables import DOUBLED
+from loadmanager.pipeline.tables import DUPLICATES
 
 FORMAT: Final = 1
 """Grows when the tables of a former rollup cannot be gone on with."""
@@ -140,10 +140,10 @@ def _days_of_passed_over(store: Store, before: int) -> set[date]:
     last = max(batches)
 
     def duplicates(number: int) -> DataFrame:
-        of_batch = [number] if DOUBLED.name in batches[number].tables else []
-        return store.rows_of(DOUBLED, of_batch)
+        of_batch = [number] if DUPLICATES.name in batches[number].tables else []
+        return store.rows_of(DUPLICATES, of_batch)
 
-    if last == before or DOUBLED.name not in batches[before].tables | batches[last].tables:
+    if last == before or DUPLICATES.name not in batches[before].tables | batches[last].tables:
         return set()
     now, then = duplicates(last), duplicates(before)
     changed = now.exceptAll(then).unionByName(then.exceptAll(now))
