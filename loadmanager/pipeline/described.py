@@ -2,6 +2,7 @@
 
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Final
 
@@ -51,6 +52,16 @@ def declared() -> list[Table]:
                     raise ValueError(f"two tables are called {table.name}; expected one")
     order = list(JOBS)
     return sorted(found.values(), key=lambda table: (order.index(table.job), table.name))
+
+
+@cache
+def _jobs() -> Mapping[str, str]:
+    return {table.name: table.job for table in declared()}
+
+
+def job_of(name: str) -> str | None:
+    """Return the job that writes the table ``name``; None for a table that none declares."""
+    return _jobs().get(name)
 
 
 def _tables_in(value: object) -> Iterator[Table]:

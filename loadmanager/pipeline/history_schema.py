@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
+from loadmanager.pipeline.contract import column
 
 _TYPES: Final[dict[Type, DataType]] = {
     Type.TEXT: StringType(),
@@ -51,18 +52,14 @@ def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
 
 def row_of(columns: Columns) -> StructType:
     """Return what the items of some lists that belong together make: one row."""
-    return StructType([_column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
+    return StructType([column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 
 def _field(one: Field | Columns) -> StructField:
     if isinstance(one, Columns):
         lists = [
-            _column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
+            column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
         ]
-        return _column(one.name, StructType(lists), one.meaning)
+        return column(one.name, StructType(lists), one.meaning)
     kind = _TYPES[one.type]
-    return _column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
-
-
-def _column(name: str, kind: DataType, meaning: str) -> StructField:
-    return StructField(name, kind, metadata={"meaning": meaning})
+    return column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)

@@ -29,7 +29,6 @@ from loadmanager.pipeline.tables import (
     BUNDLE_LOAD,
     DUPLICATES,
     INGESTED,
-    MADE_BY,
 )
 
 if TYPE_CHECKING:
@@ -83,13 +82,16 @@ class Store:
         Raises:
             PipelineError: the job that makes it never ran; the text names it.
         """
+        from loadmanager.pipeline.described import job_of  # noqa: PLC0415 - imports every job
+
         if name in INGESTED:
             return self._ingested(INGESTED[name])
-        for job in self._jobs(name):
+        made_by = job_of(name)
+        for job in [made_by] if made_by else self.files.names(f"{self.out}/jobs"):
             manifest = self._last(f"{self.out}/jobs/{job}")[1]
             if name in manifest.get("tables", {}):
                 return self._derived(manifest["tables"][name])
-        raise self._never_made(name, MADE_BY.get(name))
+        raise self._never_made(name, made_by)
 
     def replace(
         self, job: str, frames: Mapping[Table, "DataFrame | Made"], facts: Mapping[str, Any]
@@ -192,11 +194,6 @@ class Store:
             f"`loadmanager pipeline {job}` to be run first" if job else "the job to be run first"
         )
         return PipelineError(f"{self.out}: there is no table {name} yet; expected {first}")
-
-    def _jobs(self, name: str) -> list[str]:
-        if name in MADE_BY:
-            return [MADE_BY[name]]
-        return self.files.names(f"{self.out}/jobs")
 
     def _remove_old(self, job: str) -> None:
         """Remove the versions of a job's tables that came before those that are kept."""

@@ -122,7 +122,7 @@ class _Batch:
         }
         for made in OF_LINES:
             if made.kind in kinds:
-                self._put(made.table, made.make(_parsed(kept, made.kind)))
+                self._put(made.table, made.rows(_parsed(kept, made.kind)))
         self._put(KEYS, keys_of(kept))
         counted = _counted(kinds, lost)
         counted["kept"] = self._store.rows_of(KEYS, [self._number]).count()

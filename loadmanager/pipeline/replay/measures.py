@@ -1,7 +1,7 @@
 """What is measured of each round of each combination."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,51 +18,43 @@ FOR_LOAD: Final = frozenset({Cause.OVERLOADED, Cause.UNDERLOADED, Cause.IMBALANC
 """Causes of moves that no client requests."""
 
 
+def _value(meaning: str, default: Any = MISSING) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
 @dataclass(slots=True, kw_only=True)
 class Line:
-    """One round of one combination.
+    """One round of one combination: a row of the table ``replay_rounds``.
 
-    ``combination`` is its number, -1 for what was recorded. ``weight_s`` is the time until
-    the next round, for which the loads at this one stand. Loads are fractions:
-    ``deviation`` and ``max_over_mean`` of them over the brokers' mean.
-    ``overload_broker_s`` is for how long brokers were above the threshold, added up, of
-    ``broker_s`` in all. ``bytes_per_s`` is the cluster's traffic, ``away`` the fraction of
-    it that is on other brokers than recorded. ``moves`` are for load; ``returned`` of them
-    took a bundle back within `RETURN_S`. What moved is given as traffic, topics and
-    connections. While it is ``settling``, the loads are still those of where the bundles began,
-    and are not scored. ``refused`` is a word of `refusals.REFUSALS`, or empty.
-
-    Of what was recorded alone: whether a base round was ``reproduced``, if not why
-    (``note``), and ``errors`` of predicted loads: see `recorded_rounds`.
+    Its fields describe themselves. Loads are fractions of capacity, and stand until the next
+    round. While a combination is ``settling``, they still result from the initial owners.
+    ``refused`` is a key of `refusals.REFUSALS`. The last three are of the recorded rounds alone:
+    see `recorded_rounds`.
     """
 
-    combination: int
-    at_ms: int
-    weight_s: float
-    refused: str = ""
-    settling: bool = False
-    deviation: float = 0.0
-    max_over_mean: float = 0.0
-    largest: float = 0.0
-    overload_broker_s: float = 0.0
-    broker_s: float = 0.0
-    bytes_per_s: float = 0.0
-    away: float = 0.0
-    moves: int = 0
-    placed: int = 0
-    drained: int = 0
-    returned: int = 0
-    moved_bytes_per_s: float = 0.0
-    returned_bytes_per_s: float = 0.0
-    moved_topics: int = 0
-    moved_connections: int = 0
-    reproduced: bool | None = None
-    note: str = ""
-    errors: list[float] | None = None
-
-    def values(self) -> Mapping[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
+    combination: int = _value("Number of the combination, -1 for the recorded.")
+    at_ms: int = _value("When the round was decided.")
+    weight_s: float = _value("Until the next round, seconds.")
+    refused: str = _value("Why it could not be replayed, empty if it was.", "")
+    settling: bool = _value("Whether it is too early to be scored.", default=False)
+    deviation: float = _value("Standard deviation of the loads over their mean.", 0.0)
+    max_over_mean: float = _value("Largest load over the mean.", 0.0)
+    largest: float = _value("Largest load, a fraction.", 0.0)
+    overload_broker_s: float = _value("Overloaded brokers times seconds.", 0.0)
+    broker_s: float = _value("Brokers times seconds.", 0.0)
+    bytes_per_s: float = _value("Traffic of the cluster.", 0.0)
+    away: float = _value("Fraction of it on other brokers than recorded.", 0.0)
+    moves: int = _value("Bundles moved for load.", 0)
+    placed: int = _value("Bundles placed that had no owner.", 0)
+    drained: int = _value("Bundles taken off draining brokers.", 0)
+    returned: int = _value("Moves back within an hour.", 0)
+    moved_bytes_per_s: float = _value("Traffic of the moved bundles.", 0.0)
+    returned_bytes_per_s: float = _value("Traffic of those that came back.", 0.0)
+    moved_topics: int = _value("Topics of the moved bundles.", 0)
+    moved_connections: int = _value("Producers and consumers of them.", 0)
+    reproduced: bool | None = _value("Of the recorded: decided again the same.", None)
+    note: str = _value("What was decided otherwise, or what was missing.", "")
+    errors: Sequence[float] | None = _value("Errors of predicted loads of the recorded.", None)
 
 
 def measure(line: Line, loads: FloatArray, overload: float) -> None:

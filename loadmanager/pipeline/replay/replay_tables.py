@@ -5,16 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import DoubleType, LongType
 
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline.contract import Table, column
+from loadmanager.pipeline.contract import Table, column, columns
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 from loadmanager.pipeline.replay.results import Found, ranked
 from loadmanager.pipeline.replay.scores import Scores
@@ -22,10 +16,10 @@ from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.spark_tasks import LINES
 from loadmanager.pipeline.replay.trust import judged
 
-_NAMED: Final = (
-    column("combination", IntegerType(), "Its number; -1 is what was recorded."),
-    column("name", StringType(), "The pair with its settings, or what was recorded."),
-)
+_NAMED: Final = """
+    combination int Its number; -1 is what was recorded.
+    name string The pair with its settings, or what was recorded.
+"""
 
 REPLAY_ROUNDS: Final = Table(
     name="replay_rounds",
@@ -37,57 +31,49 @@ REPLAY_SCORES: Final = Table(
     name="replay_scores",
     job="replay",
     meaning="One row for each combination, by rank; and one for what was recorded.",
-    schema=StructType(
-        [
-            column("rank", IntegerType(), "From 1, by penalty; the recorded has one, too."),
-            *_NAMED,
-            column("shedder", StringType(), "Its name; empty: as recorded."),
-            column("placement", StringType(), "Its name; empty: as recorded."),
-            column("settings", StringType(), "What was set, key=value, with a space between."),
-            column(
-                "gap",
-                DoubleType(),
-                "Its penalty less that of the recorded strategy begun alike; below 0: better.",
-            ),
-            *(
-                column(
-                    one.name,
-                    LongType() if one.type is int else DoubleType(),
-                    str(one.metadata["what"]),
-                )
-                for one in fields(Scores)
-            ),
-        ]
+    schema=columns(
+        f"""
+        rank int From 1, by penalty; the recorded has one, too.
+        {_NAMED}
+        shedder string Its name; empty: as recorded.
+        placement string Its name; empty: as recorded.
+        settings string What was set, key=value, with a space between.
+        gap double Its penalty less that of the recorded strategy begun alike; below 0: better.
+        """,
+        (
+            column(one.name, LongType() if one.type is int else DoubleType(), one.metadata["what"])
+            for one in fields(Scores)
+        ),
     ),
 )
 REPLAY_TRUST: Final = Table(
     name="replay_trust",
     job="replay",
     meaning="One row for each combination: how far its scores can be trusted, and why.",
-    schema=StructType(
-        [
-            *_NAMED,
-            column("level", StringType(), "high, fair, low or none."),
-            column("because", StringType(), "Why the level is not higher."),
-            column("away", DoubleType(), "Fraction of the traffic elsewhere than recorded."),
-            column("rounds", LongType(), "Rounds in the history."),
-            column("covered_s", DoubleType(), "How long those that were replayed stood, seconds."),
-            column("decisions", LongType(), "Bundles that the recorded leader moved for load."),
-            column("refused", LongType(), "Rounds that could not be replayed."),
-            column("refused_by_reason", StringType(), "The same by reason, as JSON."),
-            column("bases", LongType(), "Base rounds that were decided again."),
-            column("reproduced", LongType(), "Base rounds that were decided exactly as recorded."),
-            column("difference", StringType(), "The first round that was not, if any."),
-            column("changes", LongType(), "Brokers whose bundles had changed, over all rounds."),
-            *(
-                column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
-                for group, what in (
-                    ("changed", "Mean error of their predicted usage"),
-                    ("unchanged", "The same of brokers whose bundles stayed"),
-                )
-                for one in RESOURCES
-            ),
-        ]
+    schema=columns(
+        _NAMED,
+        """
+        level string high, fair, low or none.
+        because string Why the level is not higher.
+        away double Fraction of the traffic elsewhere than recorded.
+        rounds bigint Rounds in the history.
+        covered_s double How long those that were replayed stood, seconds.
+        decisions bigint Bundles that the recorded leader moved for load.
+        refused bigint Rounds that could not be replayed.
+        refused_by_reason string The same by reason, as JSON.
+        bases bigint Base rounds that were decided again.
+        reproduced bigint Base rounds that were decided exactly as recorded.
+        difference string The first round that was not, if any.
+        changes bigint Brokers whose bundles had changed, over all rounds.
+        """,
+        (
+            column(f"{one}_{group}_error", DoubleType(), f"{what}, a fraction of the limit.")
+            for group, what in (
+                ("changed", "Mean error of their predicted usage"),
+                ("unchanged", "The same of brokers whose bundles stayed"),
+            )
+            for one in RESOURCES
+        ),
     ),
 )
 

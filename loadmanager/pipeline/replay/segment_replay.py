@@ -67,9 +67,10 @@ _START: Final = (0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReplay:
-    """What is replayed and by which rules; ``measure_recorded`` is whether the recorded is measured, too.
+    """The combinations to replay, and the rules.
 
-    ``learned`` says what bundles cost brokers; without it, their traffic does.
+    With ``measure_recorded`` the recorded rounds are measured as well.
+    ``learned`` has the costs of bundles; without it they are shares of the traffic.
     """
 
     combinations: Sequence[Combination]

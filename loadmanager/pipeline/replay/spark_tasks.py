@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +18,9 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    StructField,
-    StructType,
 )
 
+from loadmanager.pipeline.contract import column, columns
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.measures import Line
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
@@ -39,39 +38,27 @@ _LINES_PER_BATCH: Final = 1000
 """Rows that leave a task at once."""
 
 
-def _field(name: str, form: Any, meaning: str) -> StructField:
-    return StructField(name, form, metadata={"meaning": meaning})
+_TYPES: Final = {
+    int: LongType(),
+    float: DoubleType(),
+    str: StringType(),
+    bool: BooleanType(),
+    bool | None: BooleanType(),
+    Sequence[float] | None: ArrayType(DoubleType()),
+}
 
-
-LINES: Final = StructType(
-    [
-        _field("segment", StringType(), "The stretch of history that it is of."),
-        _field("combination", IntegerType(), "Number of the combination, -1 for the recorded."),
-        _field("at_ms", LongType(), "When the round was decided."),
-        _field("weight_s", DoubleType(), "Until the next round, seconds."),
-        _field("refused", StringType(), "Why it could not be replayed, empty if it was."),
-        _field("settling", BooleanType(), "Whether it is too early to be scored."),
-        _field("deviation", DoubleType(), "Standard deviation of the loads over their mean."),
-        _field("max_over_mean", DoubleType(), "Largest load over the mean."),
-        _field("largest", DoubleType(), "Largest load, a fraction."),
-        _field("overload_broker_s", DoubleType(), "Overloaded brokers times seconds."),
-        _field("broker_s", DoubleType(), "Brokers times seconds."),
-        _field("bytes_per_s", DoubleType(), "Traffic of the cluster."),
-        _field("away", DoubleType(), "Fraction of it on other brokers than recorded."),
-        _field("moves", LongType(), "Bundles moved for load."),
-        _field("placed", LongType(), "Bundles placed that had no owner."),
-        _field("drained", LongType(), "Bundles taken off draining brokers."),
-        _field("returned", LongType(), "Moves back within an hour."),
-        _field("moved_bytes_per_s", DoubleType(), "Traffic of the moved bundles."),
-        _field("returned_bytes_per_s", DoubleType(), "Traffic of those that came back."),
-        _field("moved_topics", LongType(), "Topics of the moved bundles."),
-        _field("moved_connections", LongType(), "Producers and consumers of them."),
-        _field("reproduced", BooleanType(), "Of the recorded: decided again the same."),
-        _field("note", StringType(), "What was decided otherwise, or what was missing."),
-        _field("errors", ArrayType(DoubleType()), "Errors of predicted loads: see recorded_rounds."),
-    ]
+LINES: Final = columns(
+    "segment string The stretch of history that it is of.",
+    (
+        column(
+            one.name,
+            IntegerType() if one.name == "combination" else _TYPES[one.type],
+            one.metadata["meaning"],
+        )
+        for one in fields(Line)
+    ),
 )
-"""One row for each round and combination."""
+"""The columns of a `Line`, and its segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +145,5 @@ def _batch(segment: str, lines: list[Line]) -> "pa.RecordBatch":
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - the same
 
-    values = [one.values() for one in lines]
-    rows = [{"segment": segment, **one} for one in values]
+    rows = [{"segment": segment, **asdict(one)} for one in lines]
     return pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(LINES))
