@@ -94,31 +94,6 @@ MODEL: Final = 2
 SEEDS: Final[Mapping[int, int]] = {FORMER_MODEL: 20, MODEL: 1}
 """How many seeds each median is of, by the model."""
 
-THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
-    "threshold+least_resource_usage_with_weight": {
-        "heterogeneous-environment": Rating.NORMAL,
-        "load-jitter": Rating.GOOD,
-        "over-placement": Rating.BAD,
-        "over-unloading": Rating.BAD,
-        "slow-balancing": Rating.NORMAL,
-    },
-    "uniform+least_long_term_message_rate": {
-        "heterogeneous-environment": Rating.BAD,
-        "load-jitter": Rating.BAD,
-        "over-placement": Rating.GOOD,
-        "over-unloading": Rating.GOOD,
-        "slow-balancing": Rating.NORMAL,
-    },
-    "avg+avg": {
-        "heterogeneous-environment": Rating.NORMAL,
-        "load-jitter": Rating.GOOD,
-        "over-placement": Rating.GOOD,
-        "over-unloading": Rating.GOOD,
-        "slow-balancing": Rating.GOOD,
-    },
-}
-"""The table at the end of PIP-364's design; it rates these three pairs and no other."""
-
 _SIGNIFICANT: Final = 4
 _FILES: Final[Mapping[int, str]] = {FORMER_MODEL: "pip_364.json", MODEL: "pip_364_model_2.json"}
 

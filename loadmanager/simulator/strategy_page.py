@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from loadmanager.config.guide import strategy_guide
-from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
-from loadmanager.simulator.pip_364 import MODEL, SEEDS, THEIR_RATINGS, Cell, Figures, measured
+from loadmanager.simulator.pip_364 import MODEL, SEEDS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL
 from loadmanager.simulator.strategies import MODES, SHEDDER_NAMES, Mode, every_pair, placements_of
+from loadmanager.simulator.strategy_advice import AVOID, CHOOSE, COMMENTS, PIP_364_RATINGS, Advice
 
 _HOW: Final = f"""\
 PIP-364, which brought AvgShedder, names five problems of balancing strategies and rates three pairs
@@ -53,7 +53,7 @@ def strategies_document() -> str:
 
 def differing(figures: Figures) -> Iterator[Cell]:
     """Yield the cells in which the rating measured in parity mode differs from PIP-364's."""
-    for pair, theirs in THEIR_RATINGS.items():
+    for pair, theirs in PIP_364_RATINGS.items():
         for scenario, rating in theirs.items():
             cell = Cell(scenario, "parity", pair)
             if figures.rating(cell) is not rating:
@@ -67,7 +67,7 @@ def _choosing(figures: Figures) -> Iterator[str]:
     yield from _advice(CHOOSE)
     yield ""
     yield "| situation | rather not | why | scenario |"
-    yield from _advice(LEAVE)
+    yield from _advice(AVOID)
     yield ""
     yield "At the five problems below, these pairs are good in safe mode:"
     yield ""
@@ -144,7 +144,7 @@ def _thresholds() -> Iterator[str]:
 def _beside_theirs(figures: Figures) -> Iterator[str]:
     yield f"| pair | | {' | '.join(problem.name for problem in PROBLEMS)} |"
     yield f"|---|---|{'---|' * len(PROBLEMS)}"
-    for pair, theirs in THEIR_RATINGS.items():
+    for pair, theirs in PIP_364_RATINGS.items():
         said = " | ".join(theirs[problem.scenario] for problem in PROBLEMS)
         yield f"| `{pair}` | PIP-364 | {said} |"
         for mode in reversed(MODES):
@@ -178,7 +178,7 @@ def _rounded(figure: float) -> str:
 
 
 def _comment(cell: Cell, figures: Figures) -> str:
-    theirs = THEIR_RATINGS[cell.pair][cell.scenario]
+    theirs = PIP_364_RATINGS[cell.pair][cell.scenario]
     ours = figures.rating(cell)
     found = {key: _rounded(median) for key, median in figures.medians(cell).items()}
     return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**found)}"
