@@ -110,9 +110,6 @@ def _watching(
         thread.join()
 
 
-Shown = AbstractContextManager[tuple[float, Callable[[Stand], None]]]
-
-
 @contextmanager
 def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
     def show_now(stand: Stand) -> None:

@@ -16,6 +16,9 @@ from loadmanager.pipeline.failures import PipelineError, plain_cause
 from loadmanager.pipeline.progress import Progress, no_progress
 from loadmanager.pipeline.session import SessionSettings, spark_session
 
+if TYPE_CHECKING:
+    from loadmanager.pipeline.jobs import Work
+
 LOCK: Final = ".{job}.lock"
 """Spark passes over names that begin with a dot."""
 
@@ -56,10 +59,6 @@ def _local(out: str) -> Path | None:
     if not parts.scheme:
         return Path(out)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
-if TYPE_CHECKING:
-    from loadmanager.pipeline.jobs import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,6 @@ def run_job(name: str, work: "Work") -> list[str]:
         PipelineError: another process runs it there, or it cannot go on.
     """
     from loadmanager.pipeline.jobs import job  # noqa: PLC0415 - the same
-    from loadmanager.pipeline.running import job_lock  # noqa: PLC0415 - need PySpark, as above
 
     with job_lock(work.store.out, name):
         return job(name)(work)

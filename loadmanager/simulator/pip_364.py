@@ -15,6 +15,7 @@ from importlib import resources
 from itertools import islice
 from typing import Final
 
+from loadmanager.config.pairs import placements_of
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BundleId
@@ -27,14 +28,7 @@ from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.simulation_jobs import Job, results_of, run_job
-from loadmanager.simulator.strategies import (
-    MODES,
-    Mode,
-    Strategy,
-    every_pair,
-    placements_of,
-    planner_for,
-)
+from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair, planner_for
 
 
 def runs_of_placements(job: Job) -> Mapping[str, Run]:

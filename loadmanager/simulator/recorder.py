@@ -1,5 +1,7 @@
 """Records the truth at intervals, for scores and charts."""
 
+from typing import Any
+
 import numpy as np
 
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
@@ -27,21 +29,12 @@ class Recorder:
 
     def timeline(self) -> Timeline:
         """Return the recorded moments."""
-        columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
-        return Timeline(
-            time_s=np.array(self._times_s),
-            brokers=self._world.brokers,
-            demand=columns["demand"],
-            served=columns["served"],
-            present=columns["present"] > 0,
-            msgs_per_s=columns["msgs_per_s"],
-            bytes_per_s=columns["bytes_per_s"],
-            bundles=columns["bundles"].astype(np.int32),
-            bound=columns["bound"],
-            unowned_msgs_per_s=columns["unowned_msgs_per_s"],
-            excess=columns.get("excess"),
-            unmoved_cpu=columns.get("unmoved_cpu"),
-        )
+        columns: dict[str, Any] = {
+            name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]
+        }
+        columns["present"] = columns["present"] > 0
+        columns["bundles"] = columns["bundles"].astype(np.int32)
+        return Timeline(time_s=np.array(self._times_s), brokers=self._world.brokers, **columns)
 
     def _row(self, moment: Moment) -> dict[str, Floats]:
         world, measured, use = self._world, moment.measured, moment.use

@@ -1,23 +1,25 @@
 """Pairs of strategies to compare, and the planner that each of them makes of a scenario."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from loadmanager.config import ConfigError, offline
-from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import (
-    fields_of,
-    go_together,
-    not_together,
-    strategy_named,
+from loadmanager.config.pairs import (
+    SHEDDER_NAMES,
+    has_setting,
+    no_pair_like,
+    parse_pair,
+    parts_of,
+    placements_of,
+    short_name,
 )
-from loadmanager.core.filters import Filters
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot import in_force
@@ -26,24 +28,6 @@ from loadmanager.simulator.scenario import Scenario
 Mode = Literal["safe", "parity"]
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-
-
-def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
-    """Return our name of each strategy, in the order of the table."""
-    first: dict[type, str] = {}
-    for name, kind in known.items():
-        first.setdefault(kind, name)
-    return tuple(first.values())
-
-
-SHEDDER_NAMES: Final = _short_names(SHEDDERS)
-PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
-
-
-def placements_of(shedder: str) -> tuple[str, ...]:
-    """Return the placements that go with a shedder, by our short names."""
-    kind = SHEDDERS[shedder]
-    return tuple(name for name in PLACEMENT_NAMES if go_together(kind, PLACEMENTS[name]))
 
 
 PAIR_NAMES: Final = tuple(
@@ -86,20 +70,7 @@ class Strategy:
         Raises:
             ConfigError: not a pair, or one of the two does not exist.
         """
-        shedder, plus, placement = text.strip().partition("+")
-        if not plus:
-            example = "threshold+least_long_term_message_rate"
-            raise ConfigError([f"strategy {text!r}; expected shedder+placement, such as {example}"])
-        where = f"strategy {text!r}:"
-        found = cls(
-            _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
-            _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
-            mode,
-            settings,
-        )
-        if found.placement not in placements_of(found.shedder):
-            raise ConfigError([f"{where} expected {not_together(SHEDDERS[found.shedder])}"])
-        return found
+        return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings)
 
 
 def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
@@ -166,7 +137,7 @@ def _matching(text: str) -> tuple[Strategy, ...]:
     shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")
     where = f"strategy {text!r}:"
     pattern = "+".join(
-        half if "*" in half else _short(known, half, f"{where} {what} {half!r}")
+        half if "*" in half else short_name(known, half, f"{where} {what} {half!r}")
         for known, half, what in (
             (SHEDDERS, shedder, "shedder"),
             (PLACEMENTS, placement, "placement"),
@@ -174,16 +145,8 @@ def _matching(text: str) -> tuple[Strategy, ...]:
     )
     found = tuple(pair for pair in every_pair() if matches(pattern, pair.name))
     if not found:
-        shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
-        raise ConfigError(
-            [f"{where} no pair is like that; shedders are {shedders}, and placements {placements}"]
-        )
+        raise no_pair_like(f"strategy {text!r}")
     return found
-
-
-def _short(known: Mapping[str, type], name: str, where: str) -> str:
-    kind: type = strategy_named(known, name, where)
-    return next(short for short, its_kind in known.items() if its_kind is kind)
 
 
 def _with_settings(
@@ -203,23 +166,10 @@ def _with_settings(
     )
 
 
-def _parts(pair: Strategy) -> Mapping[str, type]:
-    return {
-        "shedder": SHEDDERS[pair.shedder],
-        "placement": PLACEMENTS[pair.placement],
-        "planner": PlannerSettings,
-        "filters": Filters,
-    }
-
-
 def _has(pair: Strategy, text: str) -> bool:
     """Return whether some part of the pair has the setting of ``key=value``."""
     name, given, _ = text.partition("=")
-    part, key = offline.part_and_key(name)
-    parts = _parts(pair)
-    named = [parts[part]] if part in parts else []
-    kinds = named if "." in name else list(parts.values())
-    return bool(given) and any(key in fields_of(kind) for kind in kinds)
+    return bool(given) and has_setting(pair.shedder, pair.placement, name)
 
 
 def _is_mode(text: str) -> bool:
@@ -232,7 +182,7 @@ def _unknown(text: str, pairs: Sequence[Strategy]) -> str:
         return f"--set {text}; expected key=value"
     if _is_mode(text):
         return f"--set {text}; expected --mode, which says what is compared"
-    kinds = {kind for pair in pairs for kind in _parts(pair).values()}
+    kinds = {kind for pair in pairs for kind in parts_of(pair.shedder, pair.placement).values()}
     known = {key for kind in kinds for key in fields_of(kind)}
     close = difflib.get_close_matches(name.rpartition(".")[2], sorted(known), 3)
     ours = sorted({key for kind in kinds for key in values_of(kind())} - {"mode"})

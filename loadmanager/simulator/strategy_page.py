@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from loadmanager.config.guide import strategy_guide
+from loadmanager.config.pairs import SHEDDER_NAMES, placements_of
 from loadmanager.simulator.pip_364 import MODEL, SEEDS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL
-from loadmanager.simulator.strategies import MODES, SHEDDER_NAMES, Mode, every_pair, placements_of
+from loadmanager.simulator.strategies import MODES, Mode, every_pair
 from loadmanager.simulator.strategy_advice import AVOID, CHOOSE, COMMENTS, PIP_364_RATINGS, Advice
 
 _HOW: Final = f"""\

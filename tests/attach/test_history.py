@@ -12,6 +12,7 @@ from attach_process import attached as attach_process
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar, lies_in
 from history_disks import finished, lines_in
+from replay_events import events_of
 from replayed import replayed
 
 from loadmanager.cli import main
@@ -19,7 +20,6 @@ from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.snapshot import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
-from loadmanager.pipeline.replay.events import events_of
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cost_months import Month, made, with_moves
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES, decode_costs, encode_costs
 from loadmanager.pipeline.cost_model import results
 from loadmanager.pipeline.cost_model.identifiability import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.cost_model.intervals import interval
 from loadmanager.pipeline.cost_model.learning import Learned, learn
-from loadmanager.pipeline.cost_model.rows import InMemory
 from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 
 DAY = 1440

@@ -11,6 +11,7 @@ from pictured_runs import a_run
 from simulated_jobs import small_jobs
 
 from loadmanager.cli import main
+from loadmanager.config.pairs import placements_of
 from loadmanager.simulator import ratings
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.pip_364 import (
@@ -27,7 +28,7 @@ from loadmanager.simulator.pip_364 import (
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL, Expectation
 from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.strategies import matches, placements_of
+from loadmanager.simulator.strategies import matches
 from loadmanager.simulator.strategy_advice import AVOID, CHOOSE, COMMENTS, Advice
 from loadmanager.simulator.strategy_page import differing, strategies_document
 

@@ -12,13 +12,14 @@ import replayed
 from history_disks import finished, lines_in
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from replay_events import events_of
 
 from loadmanager.core.history import KINDS, Stream
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay import job as replay
 from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
-from loadmanager.pipeline.replay.events import Event, events_of
+from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.segments import Tables, events, index

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import numpy as np
 from history_sinks import Archive, KeptHistory
+from replay_events import events_of
 from simulated_worlds import FREE, QUIET, scenario
 from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history import KINDS, Stream
 from loadmanager.pipeline.replay.combinations import Combination, combinations
-from loadmanager.pipeline.replay.events import Event, events_of
+from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
 from loadmanager.pipeline.replay.scores import Column, Scores, scores_of
 from loadmanager.pipeline.replay.segment_replay import SegmentReplay

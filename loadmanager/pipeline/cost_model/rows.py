@@ -82,21 +82,6 @@ class Source(Protocol):
         """Return the sums of what ``summing`` yields; a unit's rows come in one call of it."""
 
 
-@dataclass(frozen=True, eq=False)
-class InMemory:
-    """A source of rows that are at hand, as they are or in batches."""
-
-    rows: Rows
-    batch: int = 1 << 16
-
-    def sums(self, summing: Summing) -> Sums:
-        """Return the sums of what ``summing`` yields."""
-        order = np.lexsort((self.rows.block, self.rows.unit))
-        rows = self.rows.take(order)
-        batches = (rows.take(slice(at, at + self.batch)) for at in range(0, len(rows), self.batch))
-        return added(summing(batches))
-
-
 def added(parts: Iterable[tuple[int, FloatArray]]) -> Sums:
     """Return the sums by key."""
     found: dict[int, FloatArray] = {}

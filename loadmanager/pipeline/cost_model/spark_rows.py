@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.bounds import MINUTE_MS
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.expressions import weighted_mean
 
 HOLD_OUT_EVERY: Final = 5
 _MOST_SECONDS: Final = 60.0
@@ -59,7 +60,8 @@ def minutes(broker_load: DataFrame) -> DataFrame:
             for resource in RESOURCES
         ),
     )
-    means = [_mean(name).alias(name) for name in AMOUNTS]
+    # A report in which a resource was not measured takes no part in that resource's mean.
+    means = [weighted_mean(F.col(name), F.col("seconds")).alias(name) for name in AMOUNTS]
     return weighted.groupBy(*UNIT, "minute").agg(*means)
 
 
@@ -108,9 +110,3 @@ def rows(
         (F.col("minute") >= stretches.middle_minute).alias("late"),
         *(F.col(name).cast("double") for name in AMOUNTS),
     )
-
-
-def _mean(name: str) -> Column:
-    # A report in which a resource was not measured takes no part in that resource's mean.
-    measured = F.when(F.col(name).isNotNull(), F.col("seconds"))
-    return F.try_divide(F.sum(F.col(name) * F.col("seconds")), F.sum(measured))

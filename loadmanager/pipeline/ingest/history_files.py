@@ -42,7 +42,7 @@ class HistoryFile:
         return [self.size_bytes, self.changed_ms]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
     """What is in a history directory. ``new`` are to be read, in the order of their hours.
 
@@ -63,6 +63,31 @@ class Found:
     def has_history(self) -> bool:
         """Return whether there is any file of history at all."""
         return bool(self.new or self.known or self.outside or self.being_written or self.too_large)
+
+    def add_foreign(self, name: str, one: StoredFile) -> None:
+        """Note what is not of history; hidden files are not of history."""
+        if not one.name.startswith(_HIDDEN):
+            self.foreign.append(f"{name}/" if one.is_folder else name)
+
+    def add(
+        self, name: str, one: StoredFile, read: Mapping[str, Sequence[int]], *, within: bool
+    ) -> None:
+        """Sort a file of an hour."""
+        parsed = None if one.is_folder else FileName.parse(one.name)
+        if parsed is None:
+            self.add_foreign(name, one)
+        elif parsed.is_open:
+            self.being_written += 1
+        elif not within:
+            self.outside += 1
+        elif list(read.get(name, ())) == [one.size_bytes, one.changed_ms]:
+            self.known += 1
+        elif one.size_bytes > LARGEST_BYTES:
+            self.too_large.append(name)
+        else:
+            if name in read:
+                self.changed.append(name)
+            self.new.append(HistoryFile(name, one.path, one.size_bytes, one.changed_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,59 +114,24 @@ def find_files(
     """
     if not files.exists(history):
         raise PipelineError(f"{history}: there is no such directory; expected one with history")
-    found = _Sorting(read)
+    found = Found()
     for day in files.listed(history):
         for hour, folder in _hours(files, day, found):
             within = bounds.hold(hour)
             for one in files.listed(folder.path):
-                found.take(f"{day.name}/{folder.name}/{one.name}", one, within=within)
-    return Found(**{name: getattr(found, name) for name in Found.__dataclass_fields__})
+                found.add(f"{day.name}/{folder.name}/{one.name}", one, read, within=within)
+    return found
 
 
-def _hours(files: Listing, day: StoredFile, found: "_Sorting") -> Iterator[tuple[int, StoredFile]]:
+def _hours(files: Listing, day: StoredFile, found: Found) -> Iterator[tuple[int, StoredFile]]:
     """Yield the hours of a day with their folders; what is none of them is foreign."""
     if not day.is_folder or hour_of_partition(f"{day.name}/hour=00") is None:
-        found.is_foreign(day.name, day)
+        found.add_foreign(day.name, day)
         return
     for folder in files.listed(day.path):
         name = f"{day.name}/{folder.name}"
         hour = hour_of_partition(name)
         if hour is None or not folder.is_folder:
-            found.is_foreign(name, folder)
+            found.add_foreign(name, folder)
         else:
             yield hour, folder
-
-
-class _Sorting:
-    """A `Found` while files are sorted into it."""
-
-    def __init__(self, read: Mapping[str, Sequence[int]]) -> None:
-        self._read = read
-        self.new: list[HistoryFile] = []
-        self.changed: list[str] = []
-        self.foreign: list[str] = []
-        self.too_large: list[str] = []
-        self.known = self.outside = self.being_written = 0
-
-    def is_foreign(self, name: str, one: StoredFile) -> None:
-        """Note what is not of history; hidden files are not of history."""
-        if not one.name.startswith(_HIDDEN):
-            self.foreign.append(f"{name}/" if one.is_folder else name)
-
-    def take(self, name: str, one: StoredFile, *, within: bool) -> None:
-        """Sort a file of an hour."""
-        parsed = None if one.is_folder else FileName.parse(one.name)
-        if parsed is None:
-            self.is_foreign(name, one)
-        elif parsed.is_open:
-            self.being_written += 1
-        elif not within:
-            self.outside += 1
-        elif list(self._read.get(name, ())) == [one.size_bytes, one.changed_ms]:
-            self.known += 1
-        elif one.size_bytes > LARGEST_BYTES:
-            self.too_large.append(name)
-        else:
-            if name in self._read:
-                self.changed.append(name)
-            self.new.append(HistoryFile(name, one.path, one.size_bytes, one.changed_ms))

@@ -9,7 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.move_effects.windows import USED, Windows, buckets, means, union
+from loadmanager.pipeline.expressions import union
+from loadmanager.pipeline.move_effects.windows import USED, Windows, buckets, means
 
 MOMENTS: Final = 5
 """So many moments are as long as a window."""

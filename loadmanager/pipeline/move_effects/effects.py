@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import CostDocument
+from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.move_effects.control import changes, moments, touched, with_moments
 from loadmanager.pipeline.move_effects.hand_overs import (
     KEY,
@@ -23,7 +24,6 @@ from loadmanager.pipeline.move_effects.windows import (
     bucket_of,
     buckets,
     means,
-    union,
 )
 from loadmanager.pipeline.tables import namespace_of
 

@@ -30,8 +30,6 @@ from loadmanager.pipeline.move_effects.windows import (
 )
 from loadmanager.pipeline.store import Store
 
-TABLES: Final = (MOVE_EFFECTS, MOVE_PREDICTIONS, MOVE_SUMMARY, PING_PONG)
-
 BACK_WITHIN_S: Final = 3600.0
 """A bundle that comes back within an hour went to and fro."""
 

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.cost.document import ClassCosts, CostDocument
-from loadmanager.pipeline.move_effects.windows import USED, Windows, bucket_of, buckets, union
+from loadmanager.pipeline.expressions import union
+from loadmanager.pipeline.move_effects.windows import USED, Windows, bucket_of, buckets
 
 SHARE, LEARNED = "traffic_share", "cost_model"
 MODELS: Final = (SHARE, LEARNED)

@@ -7,13 +7,13 @@ so that each report is looked at by the windows of two buckets and never by all.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.scores import RESOURCES, ResourceWeights
+from loadmanager.pipeline.expressions import weighted_mean
 
 SHORTEST_S: Final = 10.0
 LONGEST_S: Final = 300.0
@@ -149,14 +149,10 @@ def means(
     weight = (F.col("until_ms") - F.greatest("from_ms", "begin_ms")) / 1000
     joined = left.join(right, [*by, "bucket"]).where(within & clean).withColumn("weight_s", weight)
     found = joined.groupBy(*keys).agg(
-        F.sum("weight_s").alias("covered_s"), *(_mean(name).alias(name) for name in MEASURES)
+        F.sum("weight_s").alias("covered_s"),
+        *(weighted_mean(F.col(name), F.col("weight_s")).alias(name) for name in MEASURES),
     )
     return found.where(F.col("covered_s") >= LEAST_COVERED * windows.window_s)
-
-
-def _mean(name: str) -> Column:
-    weight = F.when(F.col(name).isNotNull(), F.col("weight_s"))
-    return F.try_divide(F.sum(F.col(name) * F.col("weight_s")), F.sum(weight))
 
 
 def bucket_of(at_ms: Column, windows: Windows) -> Column:
@@ -167,8 +163,3 @@ def bucket_of(at_ms: Column, windows: Windows) -> Column:
 def buckets(begin_ms: Column, end_ms: Column, windows: Windows) -> Column:
     """Return the numbers of all buckets from ``begin_ms`` to ``end_ms``."""
     return F.sequence(bucket_of(begin_ms, windows), bucket_of(end_ms, windows))
-
-
-def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return all rows of frames that have the same columns."""
-    return reduce(lambda one, other: one.unionByName(other), frames)

@@ -1,6 +1,5 @@
 """What bundles cost brokers in a replay: by a learned document, or as shares of the traffic."""
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -39,24 +38,11 @@ class Costs(Protocol):
         """
 
 
-class Prices(Protocol):
-    """Makes `Costs` of frames."""
-
-    def at(self, frame: Frame) -> Costs:
-        """Return what bundles cost at ``frame``."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficPrices:
-    """The rule of `TrafficShare`: a broker's usage is shared out by traffic."""
-
-    def at(self, frame: Frame) -> "TrafficCosts":
-        """Return the shares at ``frame``."""
-        return TrafficCosts(frame)
-
-
 class TrafficCosts:
-    """The shares of one frame; a bundle costs the same wherever it goes."""
+    """The rule of `TrafficShare`: the usage of a broker at one frame is shared out by traffic.
+
+    A bundle costs the same on every broker.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame

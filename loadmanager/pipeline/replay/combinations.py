@@ -1,6 +1,6 @@
 """Which strategies and settings are replayed: pairs, each with a grid of settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
@@ -8,17 +8,17 @@ from typing import Final
 
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import SheddingSettings
-from loadmanager.config.offline import Wanted, part_and_key, planner_for
-from loadmanager.config.strategies import (
-    fields_of,
-    go_together,
-    not_together,
-    own_placement,
-    strategy_named,
+from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.pairs import (
+    SHEDDER_NAMES,
+    has_setting,
+    no_pair_like,
+    parse_pair,
+    placements_of,
+    short_name,
 )
-from loadmanager.core.filters import Filters
+from loadmanager.config.strategies import own_placement
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
-from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot import InForce
 
@@ -87,7 +87,7 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
     _refuse_unknown(tuple(pairs), axes)
     found = [Combination(0)]
     for shedder, placement in pairs:
-        mine = [axis for axis in axes if _has(shedder, placement, axis.key)]
+        mine = [axis for axis in axes if has_setting(shedder, placement, axis.key)]
         for chosen in product(*(axis.texts for axis in mine)):
             found.append(Combination(len(found), shedder, placement, chosen))
             if len(found) > MOST_COMBINATIONS:
@@ -102,8 +102,8 @@ def default_pair() -> tuple[str, str]:
     """Return the shedder and the placement of a configuration that names none, by short names."""
     shedder = SheddingSettings().strategy
     return (
-        _short(SHEDDERS, shedder, "the default shedder"),
-        _short(PLACEMENTS, own_placement(SHEDDERS[shedder]), "the default placement"),
+        short_name(SHEDDERS, shedder, "the default shedder"),
+        short_name(PLACEMENTS, own_placement(SHEDDERS[shedder]), "the default placement"),
     )
 
 
@@ -154,72 +154,31 @@ def _split(values: str) -> list[str]:
 def _pairs(texts: Sequence[str]) -> dict[tuple[str, str], None]:
     found: dict[tuple[str, str], None] = {}
     for text in texts:
-        found |= dict.fromkeys(_like(text) if "*" in text else [_pair(text)])
+        found |= dict.fromkeys(
+            _like(text) if "*" in text else [parse_pair(text, f"--strategy {text}")]
+        )
     return found
 
 
 def _like(text: str) -> list[tuple[str, str]]:
-    found = [
-        pair
-        for pair in product(_short_names(SHEDDERS), _short_names(PLACEMENTS))
-        if fnmatchcase("+".join(pair), text.strip())
-        and go_together(SHEDDERS[pair[0]], PLACEMENTS[pair[1]])
-    ]
+    found = [pair for pair in _every_pair() if fnmatchcase("+".join(pair), text.strip())]
     if not found:
-        shedders, placements = (", ".join(_short_names(one)) for one in (SHEDDERS, PLACEMENTS))
-        expected = f"shedders are {shedders}, and placements {placements}"
-        raise ConfigError([f"--strategy {text}: no pair is like that; {expected}"])
+        raise no_pair_like(f"--strategy {text}")
     return found
 
 
-def _pair(text: str) -> tuple[str, str]:
-    shedder, plus, placement = text.strip().partition("+")
-    if not plus:
-        example = "threshold+least_long_term_message_rate"
-        raise ConfigError([f"--strategy {text}; expected shedder+placement, such as {example}"])
-    where = f"--strategy {text}:"
-    found = (
-        _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
-        _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
-    )
-    if not go_together(SHEDDERS[found[0]], PLACEMENTS[found[1]]):
-        raise ConfigError([f"{where} expected {not_together(SHEDDERS[found[0]])}"])
-    return found
-
-
-def _short(known: Mapping[str, type], name: str, where: str) -> str:
-    kind: type = strategy_named(known, name, where)
-    return next(short for short, its_kind in known.items() if its_kind is kind)
+def _every_pair() -> Iterator[tuple[str, str]]:
+    for shedder in SHEDDER_NAMES:
+        yield from ((shedder, placement) for placement in placements_of(shedder))
 
 
 def _sensible() -> dict[tuple[str, str], None]:
     """Return every pair but those whose placement follows a plan that is not made."""
     return {
-        (shedder, placement): None
-        for shedder in _short_names(SHEDDERS)
-        for placement in _short_names(PLACEMENTS)
-        if PLACEMENTS[placement] is not PlannedPlacement or SHEDDERS[shedder] is AvgShedder
-        if go_together(SHEDDERS[shedder], PLACEMENTS[placement])
+        pair: None
+        for pair in _every_pair()
+        if PLACEMENTS[pair[1]] is not PlannedPlacement or SHEDDERS[pair[0]] is AvgShedder
     }
-
-
-def _short_names(known: Mapping[str, type]) -> list[str]:
-    first: dict[type, str] = {}
-    for name, kind in known.items():
-        first.setdefault(kind, name)
-    return list(first.values())
-
-
-def _has(shedder: str, placement: str, name: str) -> bool:
-    part, key = part_and_key(name)
-    parts: dict[str, type] = {
-        "shedder": SHEDDERS[shedder],
-        "placement": PLACEMENTS[placement],
-        "planner": PlannerSettings,
-        "filters": Filters,
-    }
-    kinds = ([parts[part]] if part in parts else []) if part else list(parts.values())
-    return any(key in fields_of(kind) for kind in kinds)
 
 
 def _refuse_unknown(pairs: Sequence[tuple[str, str]], axes: Sequence[_Axis]) -> None:
@@ -228,7 +187,7 @@ def _refuse_unknown(pairs: Sequence[tuple[str, str]], axes: Sequence[_Axis]) -> 
     for axis in axes:
         if keys.count(axis.key) > 1:
             faults.append(f"--setting {axis.text}; expected {axis.key} once, with all its values")
-        elif not any(_has(*pair, axis.key) for pair in pairs):
+        elif not any(has_setting(*pair, axis.key) for pair in pairs):
             faults += _faults(Combination(0, *pairs[0], axis.texts[:1]))
     if faults:
         raise ConfigError(list(dict.fromkeys(faults)))

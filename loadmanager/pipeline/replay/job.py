@@ -32,11 +32,10 @@ from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.pipeline.replay.segments import Tables, events, index
 from loadmanager.pipeline.replay.spark_tasks import TaskSplit, replayed, task_split, tasks_of
 from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
+from loadmanager.pipeline.session import settings_of
 
 _USUAL_HAND_OVER_S: Final = 5.0
-_BATCH: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_USUAL_BATCH: Final = "10000"
-_ROWS_PER_BATCH: Final = 64
+_SETTINGS: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "64"}
 """A row may be a report of a thousand bundles."""
 
 _REPORTS_BEFORE: Final = timedelta(hours=1)
@@ -62,19 +61,18 @@ def run(work: Work) -> list[str]:
     replay = SegmentReplay(combinations=tried, learned=learned, rules=rules)
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
-    usual = work.spark.conf.get(_BATCH) or _USUAL_BATCH
     try:
         how = _spread(work, lines, len(tried))
         work.print_line(
             f"{len(tried)} combinations, {how.segments} segments of history, {how.tasks} tasks"
         )
-        work.spark.conf.set(_BATCH, _ROWS_PER_BATCH)
         tasks = tasks_of(lines, how.parts)
-        made = replayed(events(tables, lines), tasks, how, replay).persist(StorageLevel.DISK_ONLY)
-        found = scored(made, _outside(lines))
-        _store(work, made, found, replay)
+        with settings_of(work.spark, _SETTINGS):
+            made = replayed(events(tables, lines), tasks, how, replay)
+            made = made.persist(StorageLevel.DISK_ONLY)
+            found = scored(made, _outside(lines))
+            _store(work, made, found, replay)
     finally:
-        work.spark.conf.set(_BATCH, usual)
         lines.unpersist()
         if made is not None:
             made.unpersist()

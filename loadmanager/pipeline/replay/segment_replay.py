@@ -14,7 +14,7 @@ from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, Prices, TrafficPrices
+from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, TrafficCosts
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
@@ -78,11 +78,6 @@ class SegmentReplay:
     rules: Rules = field(default_factory=Rules)
     learned: CostDocument | None = None
 
-    @property
-    def prices(self) -> Prices:
-        """What bundles cost brokers."""
-        return TrafficPrices() if self.learned is None else LearnedPrices(self.learned)
-
     def lines(self, segment: str, events: Iterable[Event]) -> Iterator[Line]:
         """Yield a line for each round and combination; what is recorded comes first.
 
@@ -101,14 +96,14 @@ class SegmentReplay:
             )
             for one in self.combinations
         ]
-        prices = self.prices
+        costs_at = TrafficCosts if self.learned is None else LearnedPrices(self.learned).at
         anew: Indices | None = None
         for frame in Frames().of(events):
             if isinstance(frame, Refused):
                 if self.measure_recorded:
                     yield recorded_rounds.refused(frame)
                 continue
-            costs = prices.at(frame)
+            costs = costs_at(frame)
             if self.measure_recorded:
                 yield recorded_rounds.step(frame, costs)
             if frame.begins and any(one.spread_anew for one in self.combinations):

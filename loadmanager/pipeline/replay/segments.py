@@ -5,13 +5,13 @@ hours, without a gap. What is before the first base of such a stretch belongs to
 """
 
 from collections.abc import Callable, Mapping
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.history.schema import Columns
+from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.history_schema import columns_of
 from loadmanager.pipeline.replay.events import AVERAGED, LISTED
 
@@ -44,7 +44,7 @@ def index(tables: Tables, segment_s: float) -> DataFrame:
     A segment has the lines of ``segment_s``, and those until the next base.
     """
     every = [_slim(tables(name), kind) for name, kind in TOLD.items()]
-    lines = reduce(DataFrame.unionByName, every)
+    lines = union(every)
     by_seq = Window.partitionBy(*KEY).orderBy("seq")
     gap = (F.col("seq") - F.lag("seq").over(by_seq) > 1) | (F.col("kind") == "lost")
     gaps = F.sum(F.when(gap, 1).otherwise(0)).over(by_seq)
@@ -82,7 +82,7 @@ def events(tables: Tables, lines: DataFrame) -> DataFrame:
         _bodies(tables("tasks"), "task", {}),
         _bodies(tables("cuts"), "cut", {}),
     ]
-    plain = reduce(DataFrame.unionByName, found).join(placed, [*KEY, "seq"]).drop(*KEY)
+    plain = union(found).join(placed, [*KEY, "seq"]).drop(*KEY)
     nothing = {"names": F.array().cast("array<string>"), "numbers": _no_numbers()}
     return (
         plain.withColumns(nothing)
@@ -154,7 +154,7 @@ def _reports(tables: Tables, placed: DataFrame) -> DataFrame:
     ]
     report = ("cluster", "broker", "reported_at_ms")
     wanted = (
-        reduce(DataFrame.unionByName, named)
+        union(named)
         .join(placed, [*KEY, "seq"])
         .groupBy("segment", *report)
         .agg(F.min("seq").alias("first"))

@@ -19,7 +19,6 @@ from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 TITLE: Final = "What other strategies would have done"
 BEST: Final = 5
 _DRAWN: Final = 40
-_RECORDED: Final = -1
 _WEIGHTS: Final = {
     Verdict.TRY: Weight.ACT,
     Verdict.STAY: Weight.FINE,

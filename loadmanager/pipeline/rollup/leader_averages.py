@@ -6,12 +6,12 @@ on each other, and what one of them lacks (a report that was lost) is over with 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.rollup.average_rows import (
     AVERAGES,
     CHECKS,
@@ -152,7 +152,7 @@ def _applied(
     rows: list[DataFrame], over: DataFrame, compute: Callable[[Any], Any], schema: str
 ) -> DataFrame:
     """Return what ``compute`` makes of the rows of each stretch, some bundles at a time."""
-    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
+    every = union(rows, missing_columns=True)
     parts = F.greatest(F.ceil(F.col("bundles_known") / BUNDLES_AT_ONCE), F.lit(1))
     bounds = over.select(
         *STRETCH, "tick", F.col("until_tick").alias("stretch_until"), parts.alias("parts")

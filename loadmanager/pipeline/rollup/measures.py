@@ -58,9 +58,3 @@ def percentiles(value: Column, measure: str) -> list[Column]:
         )
         for name, part in PERCENTILES
     ]
-
-
-def weighted_mean(value: Column, weight: Column) -> Column:
-    """Return an aggregate: the mean of ``value`` by ``weight``, over the rows that have one."""
-    known = F.when(value.isNotNull(), weight)
-    return F.try_divide(F.sum(value * weight), F.sum(known))

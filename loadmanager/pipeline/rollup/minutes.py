@@ -11,8 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.expressions import weighted_mean
 from loadmanager.pipeline.rollup.hashed_names import KEY, keys_of, names_in, with_names
-from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES, percentiles, weighted_mean
+from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES, percentiles
 from loadmanager.pipeline.rollup.weights import MINUTE_S, by_minute
 from loadmanager.pipeline.tables import namespace_of
 

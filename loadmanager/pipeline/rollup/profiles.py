@@ -5,7 +5,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.rollup.measures import RATES, weighted_mean
+from loadmanager.pipeline.expressions import weighted_mean
+from loadmanager.pipeline.rollup.measures import RATES
 
 RANKED: Final = 100
 """How many bundles of each cluster a ranking has."""

@@ -14,7 +14,8 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import HOURS, BundleSeed, fits_in_seed
-from loadmanager.pipeline.rollup.measures import RATES, weighted_mean
+from loadmanager.pipeline.expressions import weighted_mean
+from loadmanager.pipeline.rollup.measures import RATES
 
 _LONG: Final = tuple(f"long_{rate}" for rate in RATES)
 _MEAN: Final = tuple(f"{rate}_mean" for rate in RATES)

@@ -1,10 +1,11 @@
 """From rounds and ticks to the stretches between base rounds, and which reports stood when."""
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from loadmanager.pipeline.expressions import union
 
 TERM: Final = ("cluster", "writer", "instance", "epoch")
 STRETCH: Final = (*TERM, "round")
@@ -53,12 +54,11 @@ def standing(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
         F.lit(0).cast("bigint").alias("line"),
         F.posexplode("brokers").alias("item", "seen"),
     )
-    changes = reduce(
-        DataFrame.unionByName,
+    changes = union(
         [
             _change(first, "seen.broker", "seen.reported_at_ms"),
             *_changes(_within_stretches(began, ticks)),
-        ],
+        ]
     )
     one_broker = Window.partitionBy(*STRETCH, "broker").orderBy("from_tick", "line", "item")
     until = F.least(

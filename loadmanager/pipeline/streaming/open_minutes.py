@@ -4,12 +4,12 @@ A sum of reports is the same whatever batches they came in, so that a minute of 
 that of a rollup of the same reports.
 """
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.rollup.imbalance import unevenness, usage
 from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.minutes import broker_slices, bundle_slices
@@ -90,9 +90,7 @@ def minutes(closed: DataFrame) -> DataFrame:
         _together(namespaces, "namespace"),
         _together(clusters.withColumn("usage", compared), "cluster", *_usage()),
     ]
-    return reduce(
-        lambda one, other: one.unionByName(other, allowMissingColumns=True), [known, *wholes]
-    )
+    return union([known, *wholes], missing_columns=True)
 
 
 def _usage() -> list[Column]:
