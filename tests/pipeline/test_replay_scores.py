@@ -1,6 +1,6 @@
 """Scores of combinations, and how far they can be trusted."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def test_scores_weigh_each_round_by_how_long_it_stood() -> None:
             returned_bytes_per_s=10.0,
         ),
     ]
-    found = scores_of(columns([one.values() for one in rows]))
+    found = scores_of(columns([asdict(one) for one in rows]))
     assert (found.rounds, found.covered_s, found.moves, found.returned) == (2, 400.0, 3, 1)
     assert found.max_over_mean == pytest.approx(1.25)
     assert found.max_over_mean_p95 == 2.0
@@ -125,7 +125,7 @@ def test_evidence_adds_up() -> None:
         line(refused="report_missing", note="b-1"),
         line(refused="no_base_yet"),
     ]
-    found = evidence_of(columns([one.values() for one in rows]))
+    found = evidence_of(columns([asdict(one) for one in rows]))
     assert (found.rounds, found.refused) == (6, {"no_base_yet": 2, "report_missing": 1})
     assert (found.bases, found.reproduced, found.difference) == (2, 1, "round 2: otherwise")
     assert found.changed["cpu"] == pytest.approx(0.1)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ def pure(history: Path, done: Done) -> Iterator[Row]:
         first, after = [*starts, len(told) + 1][hour : hour + 2]
         kept = [one for one in told if first <= one["seq"] < after]
         for line in play.lines(segment, events_of(reports, kept)):
-            yield {"segment": segment, **line.values()}
+            yield {"segment": segment, **asdict(line)}
 
 
 def test_tasks_give_what_the_same_rounds_give_without_spark(

@@ -6,7 +6,7 @@ begins an hour into a simulation, when its strategy has long balanced what it ca
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any, Final
 
@@ -131,7 +131,7 @@ def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
     rows: dict[int, list[Line]] = defaultdict(list)
     for number, segment in enumerate(segments(found, SEGMENT_H * 3600)):
         for line in replay.lines(f"segment {number}", segment):
-            rows[line.combination].append(line.values())
+            rows[line.combination].append(asdict(line))
     lines = {number: columns(each) for number, each in rows.items()}
     result = Found(
         scores={number: scores_of(each) for number, each in lines.items()},

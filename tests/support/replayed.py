@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
 
@@ -165,7 +166,7 @@ def replayed(found: Iterable[Event], tried: Sequence[Combination], **how: Any) -
     """Return the lines of each combination by its number, as columns; -1 are the recorded."""
     rows: dict[int, list[Line]] = defaultdict(list)
     for line in SegmentReplay(combinations=tried, **how).lines("segment", found):
-        rows[line.combination].append(line.values())
+        rows[line.combination].append(asdict(line))
     return {number: columns(each) for number, each in rows.items()}
 
 
