@@ -1,4 +1,4 @@
-"""Column expressions and frames that several jobs make."""
+"""Column expressions and operations on frames that several jobs share."""
 
 from collections.abc import Iterable
 from functools import reduce

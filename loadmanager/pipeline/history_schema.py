@@ -1,4 +1,4 @@
-"""The lines of history as Spark sees them, from their one declaration in the core."""
+"""Spark schemas of the lines of history, derived from their declaration in the core."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -33,7 +33,7 @@ def line_schema(kind: str) -> StructType:
 
 
 def columns_of(kind: str, name: str) -> Columns:
-    """Return the lists that belong together in a line of ``kind``, by their name."""
+    """Return the group of parallel lists of that name in a line of ``kind``."""
     found = next(one for one in KINDS[kind].fields if one.name == name)
     if not isinstance(found, Columns):
         raise TypeError(f"{kind}.{name} is no columns")
@@ -41,7 +41,7 @@ def columns_of(kind: str, name: str) -> Columns:
 
 
 def fields_of(kind: str) -> tuple[StructField, ...]:
-    """Return a line's own fields that stand for themselves: all but its columns."""
+    """Return the fields of a line except its groups of lists."""
     return plain(one for one in KINDS[kind].fields if isinstance(one, Field))
 
 
@@ -51,7 +51,7 @@ def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
 
 
 def row_of(columns: Columns) -> StructType:
-    """Return what the items of some lists that belong together make: one row."""
+    """Return the schema of one row of a group of parallel lists."""
     return StructType([column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 

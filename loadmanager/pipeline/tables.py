@@ -1,7 +1,7 @@
-"""The tables that history becomes, and how: a function of data frames for each.
+"""The tables that ingest makes of history, and how their rows are made of lines.
 
-Every table has the envelope of the line that a row is from, ``at`` (``at_ms`` as a
-timestamp) and ``date`` (of ``at`` in UTC), by which it is partitioned.
+Every table has the envelope of the line that a row comes from, ``at`` (``at_ms`` as a timestamp)
+and ``date`` (of ``at`` in UTC), by which it is partitioned.
 """
 
 from collections.abc import Mapping
@@ -194,7 +194,7 @@ OF_LINES: Final = (
     _as_it_is("lost_reports", "lost_reports"),
     _as_it_is("lost_rounds", "lost_rounds"),
 )
-"""All tables but ``bundle_load``, whose rows are made where lines are read."""
+"""All tables except ``bundle_load``, whose rows are made where lines are read."""
 
 INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
     {
@@ -207,11 +207,11 @@ INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
         )
     }
 )
-"""The ingested tables by their names."""
+"""The ingested tables by name."""
 
 
 def parsed_schema(kind: str) -> StructType:
-    """Return the schema of the JSON in which `read_files` gives a line."""
+    """Return the schema of the JSON of a line in the output of `read_files`."""
     schema = line_schema(kind)
     if kind != "report":
         return schema
@@ -220,7 +220,7 @@ def parsed_schema(kind: str) -> StructType:
 
 
 def with_dates(lines: DataFrame) -> DataFrame:
-    """Return lines with ``at`` and ``date``; the reader takes no time that is none of a date."""
+    """Return lines with ``at`` and ``date``; lines with times beyond all dates were refused."""
     at_ms = F.col("at_ms")
     return lines.withColumns(
         {
@@ -231,15 +231,15 @@ def with_dates(lines: DataFrame) -> DataFrame:
 
 
 def namespace_of(bundle: str) -> Column:
-    """Return the namespace of the bundle whose name is in a column."""
-    # A regular expression takes longer than all else that is done to a row.
+    """Return the namespace of the bundle named in a column."""
+    # A regular expression would take longer than all other work on a row.
     range_length = F.length(F.substring_index(bundle, "/", -1))
     return F.left(F.col(bundle), F.length(bundle) - range_length - 1)
 
 
 def _zipped(kind: str, name: str) -> Column:
-    """Return columns of a line as a list of rows."""
+    """Return a group of parallel lists of a line as an array of rows."""
     found = columns_of(kind, name)
     zipped = F.arrays_zip(*(F.col(f"{name}.{field.name}") for field in found.fields))
-    # Spark names what it zips by the last part of a name, but not in all its versions.
+    # Not all versions of Spark name the fields by the last part of the columns' names.
     return zipped.cast(ArrayType(row_of(found)))

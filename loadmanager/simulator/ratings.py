@@ -26,7 +26,7 @@ class Rating(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A figure of a run, less is better: to ``good_to`` it is good, to ``normal_to`` normal.
+    """A figure of a run; less is better. Up to ``good_to`` it is good, up to ``normal_to`` normal.
 
     ``of`` returns infinity for "never".
     """
@@ -47,24 +47,24 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One of the five, by its scenario's name: rated as the worst of its measures."""
+    """One of the five problems, shown by a scenario; its rating is the worst of its measures."""
 
     scenario: str
     name: str
     measures: tuple[Measure, ...]
 
     def figures(self, run: Run) -> dict[str, float]:
-        """Return the figures of a run, by the keys of the measures."""
+        """Return the figures of a run by the keys of the measures."""
         return {measure.key: measure.of(run) for measure in self.measures}
 
     def rate(self, figures: Mapping[str, float]) -> Rating:
-        """Return the rating of a run's figures, or of the medians of many runs'."""
+        """Return the rating of the figures of a run, or of medians over runs."""
         found = {measure.rate(figures[measure.key]) for measure in self.measures}
         return next(one for one in (Rating.BAD, Rating.NORMAL, Rating.GOOD) if one in found)
 
 
 def _usage(run: Run) -> Table:
-    """Return the demand of each broker's scarcest resource (T, B), NaN while it is away."""
+    """Return the demand on the scarcest resource of each broker (T, B), NaN while absent."""
     return np.asarray(run.timeline.demand.max(axis=2), dtype=np.float64)
 
 
@@ -103,7 +103,7 @@ def _percent_moved_an_hour(run: Run) -> float:
 
 
 _SHRUNK_S: Final = 720.0
-"""When all three brokers of the third problem have left for a minute."""
+"""A minute after the last of the three brokers of the third problem left."""
 
 
 def _over_placed(run: Run) -> float:
@@ -113,9 +113,9 @@ def _over_placed(run: Run) -> float:
 
 
 def _percent_below_mean(run: Run) -> float:
-    """Return how far the broker that lost most load fell below the mean, after the join.
+    """Return how far the broker that lost most load fell below the mean after the join.
 
-    It is 0 for one that never did, as it is if nothing was unloaded at all.
+    It is 0 if no broker did, for example because nothing was unloaded.
     """
     usage = _usage(run)[run.timeline.time_s > run.warm_up_s + 60.0]
     mean = np.nanmean(usage, axis=1)
@@ -124,7 +124,7 @@ def _percent_below_mean(run: Run) -> float:
 
 
 def misplaced(run: Run) -> Table:
-    """Return the share of all load that is above the mean of the brokers there (T,)."""
+    """Return (T,) the fraction of all load that is above the mean of the present brokers."""
     usage = _usage(run)
     there = ~np.isnan(usage)
     load = np.where(there, usage, 0.0)
@@ -134,7 +134,7 @@ def misplaced(run: Run) -> Table:
 
 
 _BALANCED: Final = 0.125
-"""A quarter of what is in the wrong place when as many empty brokers join as there are."""
+"""A quarter of the misplaced load when the number of brokers doubles."""
 
 
 def _minutes_to_spread(run: Run) -> float:
@@ -242,9 +242,9 @@ PROBLEMS: Final[tuple[Problem, ...]] = (
 
 
 def problem_of(scenario: str) -> Problem:
-    """Return the problem that the scenario of that name shows.
+    """Return the problem of a scenario.
 
     Raises:
-        KeyError: none of the five does.
+        KeyError: the scenario shows none of the five problems.
     """
     return {problem.scenario: problem for problem in PROBLEMS}[scenario]

@@ -1,4 +1,4 @@
-"""Records the truth at intervals, for scores and charts."""
+"""Records the true state at intervals, for scores and charts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from loadmanager.simulator.world import Moment, World, sums
 
 
 class Recorder:
-    """The truth at recorded moments, ``every_s`` apart."""
+    """The true state at recorded moments, ``every_s`` apart."""
 
     def __init__(self, world: World, every_s: float) -> None:
         self._world = world
@@ -20,7 +20,7 @@ class Recorder:
         self._rows: list[dict[str, Floats]] = []
 
     def look(self, now_s: float, moment: Moment) -> None:
-        """Record ``moment`` if it is time."""
+        """Record ``moment`` if it is due."""
         if now_s < self._next_s:
             return
         self._next_s = (now_s // self._every_s + 1) * self._every_s

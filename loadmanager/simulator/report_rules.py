@@ -1,4 +1,4 @@
-"""When modelled agents publish: the rules of `core.report` for all brokers at once."""
+"""The publication rules of `core.report` for all modelled agents at once."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from loadmanager.core.scores import RESOURCES, FloatArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reading:
-    """The inputs of the rules, one row a broker: of a sample, or of the last report.
+    """The input of the rules, one row per broker: a sample, or the last report.
 
-    ``usage`` has a column for each resource, a fraction. ``at_s`` is when it was taken.
+    ``usage`` has a column for each resource, a fraction. ``at_s`` is the time of the sample.
     """
 
     at_s: FloatArray
@@ -26,7 +26,7 @@ class Reading:
 
     @classmethod
     def nothing(cls, count: int, resources: int = len(RESOURCES)) -> "Reading":
-        """Return the state before any report: times long ago, the rest 0."""
+        """Return the state before any report: times are -inf, other values 0."""
         return cls(
             at_s=np.full(count, -np.inf),
             usage=np.zeros((count, resources)),
@@ -37,7 +37,7 @@ class Reading:
         )
 
     def put(self, rows: Indices, other: "Reading") -> None:
-        """Replace some rows by those of another."""
+        """Replace some rows by those of ``other``."""
         self.at_s[rows] = other.at_s[rows]
         self.usage[rows] = other.usage[rows]
         self.msgs_per_s[rows] = other.msgs_per_s[rows]
@@ -55,10 +55,10 @@ def due(
     *,
     other_bundles: Mask,
 ) -> Mask:
-    """Return the brokers whose samples are to be published, by `core.report.due`.
+    """Return the brokers whose samples are published, by the rules of `core.report.due`.
 
-    ``stands`` are those that have a report. ``other_bundles`` are those whose report
-    lists other bundles than the sample.
+    ``stands`` marks brokers with a report, ``other_bundles`` those whose report lists other bundles
+    than the sample.
     """
     registration = (last.draining != current.draining) | (
         last.started_at_ms != current.started_at_ms

@@ -1,4 +1,4 @@
-"""Many simulations on all cores: scenarios by strategies by seeds, in a fixed order."""
+"""Many simulations in parallel: scenarios by strategies by seeds, in a fixed order."""
 
 import multiprocessing
 import signal
@@ -32,7 +32,7 @@ RANKING: Final = (
 """How `ranked` orders strategies."""
 
 _AHEAD: Final = 4
-"""Jobs queued for each process: enough to keep it busy, few enough to hold in memory."""
+"""Queued jobs per process: enough to keep it busy, few enough for the memory."""
 
 _NEVER: Final = float("inf")
 
@@ -57,7 +57,7 @@ class Job:
     seed: int
 
     def __str__(self) -> str:
-        """Return what is simulated, for messages."""
+        """Return a text for messages."""
         return f"{self.name} with {self.strategy.name}, {self.strategy.mode}, seed {self.seed}"
 
 
@@ -67,7 +67,7 @@ Witnessed = Callable[[Job, Planner], AbstractContextManager[Witness]]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A score over the seeds. None stands for "never", above any number."""
+    """A score over the seeds. None stands for "never" and is above any number."""
 
     median: float | None
     least: float | None
@@ -76,7 +76,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What one strategy reached in one scenario, over all seeds."""
+    """The scores of one strategy in one scenario over all seeds."""
 
     name: str
     strategy: Strategy
@@ -97,7 +97,7 @@ def jobs_of(
 ) -> Iterator[Job]:
     """Yield all runs: scenario by scenario, strategy by strategy, seed by seed.
 
-    Seeds follow each other from the scenario's own, or from ``first_seed``.
+    Seeds are consecutive, from that of the scenario or from ``first_seed``.
     """
     for name, scenario in scenarios:
         first = scenario.seed if first_seed is None else first_seed
@@ -110,7 +110,7 @@ def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
     """Return the run of ``job``, reported to a witness if one is given.
 
     Raises:
-        ConfigError: the strategy has a setting that does not exist or is out of range.
+        ConfigError: a setting of the strategy does not exist or is out of range.
         ScenarioError: the scenario's trace cannot be read.
     """
     planner = planner_for(job.scenario, job.strategy)
@@ -129,19 +129,19 @@ def score_job(job: Job) -> Scores:
 def results_of(
     jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
 ) -> Generator[tuple[Job, T], None, None]:
-    """Yield each job and what ``look`` makes of it, in the order of ``jobs``.
+    """Yield each job and the result of ``look``, in the order of ``jobs``.
 
     The results and their order do not depend on the number of processes. With one, all
     jobs run in this process.
 
     Args:
         jobs: the runs.
-        look: does one job; has to be importable by name for more than one process, as
-            its results have to be picklable.
+        look: runs one job. For more than one process it has to be importable by name, and its
+            results have to be picklable.
         processes: how many at a time.
 
     Raises:
-        SimulationDied: a process came to an end.
+        SimulationDied: a process ended early.
     """
     if processes == 1:
         for job in jobs:
@@ -152,7 +152,7 @@ def results_of(
     try:
         yield from _in_turn(pool, jobs, look, processes * _AHEAD)
     finally:
-        # A run that stops early, by an error or Ctrl-C, does not wait for running jobs.
+        # After an error or Ctrl-C, running jobs are not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
@@ -160,7 +160,7 @@ def results_of(
 
 
 def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
-    """Yield each strategy of each scenario once all its seeds are there, in their order."""
+    """Yield the scores of each strategy and scenario as soon as all seeds are complete."""
     done: list[tuple[Job, Scores]] = []
     for job, scores in results:
         if done and (job.name, job.strategy) != (done[0][0].name, done[0][0].strategy):
@@ -172,17 +172,17 @@ def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
 
 
 def ranked(found: Iterable[Compared]) -> list[Compared]:
-    """Return strategies of one scenario, best first, by `RANKING`; equals keep their order."""
+    """Return the strategies of one scenario, best first by `RANKING`; the sort is stable."""
     return sorted(found, key=_rank)
 
 
 def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
-    """Return the modes that are compared, in their order."""
+    """Return the compared modes in order."""
     return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
 
 
 def spread_of(values: Sequence[float | None]) -> Spread:
-    """Return median, least and most; what is unknown or never reached counts as infinite."""
+    """Return median, least and most; unknown and "never" count as infinite."""
     known = [_NEVER if value is None or value != value else value for value in values]  # noqa: PLR0124 - NaN alone differs from itself
     return Spread(*map(_or_never, (statistics.median(known), min(known), max(known))))
 
@@ -232,17 +232,17 @@ def _in_turn(
 
 @contextmanager
 def _interrupts_for_this_process_alone() -> Iterator[None]:
-    """Block SIGINT, which reaches all processes of a terminal, for processes started here.
+    """Block SIGINT, which a terminal sends to all processes, in processes that are started here.
 
-    They inherit the signal mask. A SIGINT that arrives meanwhile interrupts this process
-    afterwards, which ends the others. Blocking alone is not enough for that: another
-    thread, such as one of numpy's, may receive it.
+    They inherit the signal mask. A SIGINT during this time interrupts this process afterwards,
+    which then ends the others. Blocking alone is not sufficient: another thread, such as one of
+    numpy, may receive the signal.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread is interrupted, and it does not start these.
+        yield  # Only the main thread is interrupted, and it did not start these processes.
         return
     noticed: list[int] = []
-    # It starts a process of its own with the first one, and lets Ctrl-C through after that.
+    # The resource tracker starts with the first process and would unblock Ctrl-C.
     resource_tracker.ensure_running()
     handled = signal.signal(signal.SIGINT, lambda number, _: noticed.append(number))
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""Pairs of strategies to compare, and the planner that each of them makes of a scenario."""
+"""Pairs of strategies to compare, and the planner of each in a scenario."""
 
 import difflib
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 PAIR_NAMES: Final = tuple(
     f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in placements_of(shedder)
 )
-"""Every pair that can be configured, by our short names: the configuration allows all of them."""
+"""All pairs that can be configured, by our short names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A shedder and a placement by our short names, how far they are trusted, and settings.
+    """A shedder and a placement by our short names, the mode of the planner, and settings.
 
-    ``settings`` are texts ``key=value`` with the meaning they have for ``loadmanager
-    decide``: a key goes to every part that has it, unless the part is named before it.
+    ``settings`` are texts ``key=value`` as for ``loadmanager decide``: a key applies to every part
+    that has it, unless the part is named before it.
     """
 
     shedder: str
@@ -56,7 +56,7 @@ class Strategy:
 
     @property
     def remark(self) -> str:
-        """A note on a pair whose halves were not made for each other, or empty."""
+        """A note on a pair that is not designed to work together, or empty."""
         planned = SHEDDERS[self.shedder] is AvgShedder
         follows = PLACEMENTS[self.placement] is PlannedPlacement
         if follows and not planned:
@@ -68,25 +68,25 @@ class Strategy:
         """Return the pair ``shedder+placement``, by our names or Pulsar's class names.
 
         Raises:
-            ConfigError: not a pair, or one of the two does not exist.
+            ConfigError: not a pair, one of the two does not exist, or they do not go together.
         """
         return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings)
 
 
 def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
-    """Return all pairs that can be configured, each shedder with its placements in turn."""
+    """Return all pairs that can be configured, ordered by shedder."""
     return tuple(Strategy.parse(name, mode, settings) for name in PAIR_NAMES)
 
 
 def parse_strategies(
     text: str, modes: Sequence[Mode] = ("safe",), settings: tuple[str, ...] = ()
 ) -> tuple[Strategy, ...]:
-    """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``threshold+*`` stands for many.
+    """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``*`` is a wildcard.
 
-    A setting goes to the pairs that have it, so that many can be compared at once.
+    A setting applies to the pairs that have it, so that different pairs can be compared.
 
     Raises:
-        ConfigError: with all unknown names, and settings that none of the pairs has.
+        ConfigError: with all unknown names, and all settings that no pair has.
     """
     pairs: dict[str, Strategy] = {}
     faults: list[str] = []
@@ -101,19 +101,19 @@ def parse_strategies(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a pair's name matches ``pattern``, in which ``*`` is anything."""
+    """Return whether the name of a pair matches ``pattern`` with the wildcard ``*``."""
     return fnmatchcase(name, pattern)
 
 
 def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
-    """Return the planner that decides in ``scenario`` with ``strategy``.
+    """Return the planner for ``scenario`` with ``strategy``.
 
-    Everything else is as the scenario's sections say; settings that it gives for a
-    strategy count for that strategy alone, another begins with its own defaults.
+    Other settings are those of the scenario. Its settings of a strategy only apply to that
+    strategy; another one starts with its defaults.
 
     Raises:
-        ConfigError: a setting of the scenario or of the strategy does not exist, or has a
-            value it cannot have.
+        ConfigError: a setting of the scenario or the strategy does not exist, or has an invalid
+            value.
     """
     shedding, placement = scenario.shedding, scenario.placement
     if SHEDDERS[strategy.shedder] is not SHEDDERS[shedding.strategy]:
@@ -131,7 +131,7 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
 
 
 def _matching(text: str) -> tuple[Strategy, ...]:
-    """Return the pairs that match; each half is a name or a pattern, a lone ``*`` both."""
+    """Return the matching pairs; each half is a name or a pattern, a single ``*`` means both."""
     if "*" not in text:
         return (Strategy.parse(text),)
     shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")
@@ -167,7 +167,7 @@ def _with_settings(
 
 
 def _has(pair: Strategy, text: str) -> bool:
-    """Return whether some part of the pair has the setting of ``key=value``."""
+    """Return whether a part of the pair has the setting of ``key=value``."""
     name, given, _ = text.partition("=")
     return bool(given) and has_setting(pair.shedder, pair.placement, name)
 

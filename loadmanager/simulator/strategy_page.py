@@ -1,4 +1,4 @@
-"""The strategy guide: the strategies, their measured ratings, and which to choose."""
+"""The strategy guide: strategies, advice, and measured ratings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _TABLES: Final[Mapping[Mode, str]] = {
 
 
 def strategies_document() -> str:
-    """Return docs/strategies.md: the guide with what was measured, as Markdown."""
+    """Return docs/strategies.md: the guide with measured ratings, as Markdown."""
     chapters = [
         "## Which to choose",
         "",
@@ -53,7 +53,7 @@ def strategies_document() -> str:
 
 
 def differing(figures: Figures) -> Iterator[Cell]:
-    """Yield the cells in which the rating measured in parity mode differs from PIP-364's."""
+    """Yield the cells whose measured rating in parity mode differs from that of PIP-364."""
     for pair, theirs in PIP_364_RATINGS.items():
         for scenario, rating in theirs.items():
             cell = Cell(scenario, "parity", pair)
@@ -89,7 +89,7 @@ def _advice(given: Sequence[Advice]) -> Iterator[str]:
 
 
 def _shortened(pairs: Sequence[str]) -> list[str]:
-    """Return pairs with ``+*`` for all placements of a shedder, and ``*+`` for all shedders."""
+    """Return pairs with ``shedder+*`` in place of all placements of a shedder."""
     found = []
     for shedder in SHEDDER_NAMES:
         mine = [pair for pair in pairs if pair.startswith(f"{shedder}+")]

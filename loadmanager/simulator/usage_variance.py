@@ -1,4 +1,4 @@
-"""The recent variance of usage of all brokers, as `core.usage_samples` has it for one."""
+"""The recent variance of the usage of all brokers, as in `core.usage_samples` for one."""
 
 from collections import deque
 from typing import Final
@@ -18,8 +18,8 @@ class VariedUsage:
     """The last samples of each broker since its bundles changed.
 
     Args:
-        interval_s: time between two samples of an agent. A step that is longer has one sample
-            here, so that samples are forgotten by their age, too.
+        interval_s: interval of the samples of an agent. A longer step has one sample, therefore
+            samples also expire by age.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -27,7 +27,7 @@ class VariedUsage:
         self._taken: deque[tuple[float, FloatArray, Mask]] = deque(maxlen=MOST_SAMPLES)
 
     def begin(self, rows: Indices) -> None:
-        """Reset some brokers."""
+        """Remove the samples of some brokers."""
         for _, _, sampled in self._taken:
             sampled[rows] = False
 

@@ -1,1 +1,1 @@
-"""How costs are estimated: plain numpy, but for the files that begin with ``spark_``."""
+"""The job ``costs``: estimation with numpy; only ``spark_*`` and the job itself use Spark."""

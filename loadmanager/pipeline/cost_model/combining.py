@@ -1,4 +1,4 @@
-"""One estimate from several kinds of variation, and how sure it is."""
+"""One estimate from several kinds of variation, with its covariance."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,11 +13,11 @@ from loadmanager.pipeline.cost_model.rows import FITS, RATE_COUNT, RESOURCE_COUN
 from loadmanager.pipeline.cost_model.uncertainty import WIDTH, Closing, Pulls
 
 _RIDGE: Final = 1e-7
-"""Terms that go together exactly share what they cost in equal parts, by their typical rates."""
+"""Relative to the scaled matrix: perfectly collinear terms share their cost in equal parts."""
 _LEAST_INFORMATION: Final = 1e-9
 _LEAST_SPREAD: Final = 1e-2
-"""Blocks that agree better than rows promise do so by chance: the least share of what they
-promise that their spread is taken for, before a kind counts more."""
+"""Lower bound of the variance of blocks, relative to that of independent rows: blocks that agree
+better do so by chance, and do not give a kind more weight."""
 _NEARLY: Final = 0.01
 
 
@@ -25,11 +25,11 @@ _NEARLY: Final = 0.01
 class Estimate:
     """The terms of one class, fit and resource, in scaled rates.
 
-    ``costs`` (6,) are without negative ones, ``free`` as they come. ``covariance`` is of
-    those, ``precision`` its inverse; both are 0 in directions that nothing is known of.
-    ``kernel`` (6, 18) takes whitened pulls to what they change. ``gram`` (6, 6) is what the
-    rows say, all kinds together. ``freedom`` is that of the t distribution: blocks less
-    terms.
+    ``costs`` (6,) are non-negative, ``free`` are unconstrained estimates. ``covariance`` is that
+    of the latter, ``precision`` its pseudo-inverse; both are 0 in undetermined directions.
+    ``kernel`` (6, 18) maps whitened scores to changes of the estimate. ``gram`` (6, 6) is the
+    information of all kinds of rows. ``freedom`` are the degrees of freedom of the t
+    distribution: blocks less terms.
     """
 
     costs: FloatArray
@@ -51,7 +51,7 @@ Estimates = dict[tuple[int, int, int], Estimate]
 
 
 def combined(state: State, closed: Closing, pulled: Pulls) -> Estimates:
-    """Return the estimates: each kind counts by how much its blocks disagree."""
+    """Return the estimates, with each kind weighted by the inverse variance of its blocks."""
     found = {}
     for number, part, resource in np.ndindex(*closed.slopes.shape[:3]):
         at = number, part, resource
@@ -70,7 +70,7 @@ def combined(state: State, closed: Closing, pulled: Pulls) -> Estimates:
 def settled(
     statistics: RowStatistics, state: State, closed: Closing, estimates: Estimates
 ) -> State:
-    """Return the fit with the combined costs, and the backgrounds that go with them."""
+    """Return the fit with the combined costs, and the backgrounds that result from them."""
     costs, background = state.costs.copy(), state.background.copy()
     for number, part, resource in np.ndindex(statistics.classes, len(FITS), RESOURCE_COUNT):
         units = statistics.units_of(number)
@@ -84,7 +84,7 @@ def settled(
 def background_variances(
     statistics: RowStatistics, closed: Closing, pulled: Pulls, estimates: Estimates, fit: int
 ) -> FloatArray:
-    """Return (U, 5): the variances of the backgrounds at no traffic, infinite if unknown."""
+    """Return (U, 5): the variances of the backgrounds without traffic, infinite if unknown."""
     found = np.full((len(statistics.class_of), RESOURCE_COUNT), np.inf)
     for unit, resource in np.ndindex(*found.shape):
         weight = closed.middles.weight[unit, fit, resource]
@@ -103,15 +103,15 @@ def background_variances(
 def zero_traffic(
     statistics: RowStatistics, closed: Closing, unit: int, fit: int, resource: int
 ) -> FloatArray:
-    """Return how far a unit's middle is from no traffic, in scaled rates."""
+    """Return the mean rates of a unit, scaled: the distance of its centre from no traffic."""
     scaled = statistics.rates[unit] / statistics.scale[statistics.class_of[unit]]
     return np.asarray(scaled + closed.middles.rates[unit, fit, resource])
 
 
 def _at_least(spread: FloatArray, independent: FloatArray) -> FloatArray:
-    """Return the spread of blocks, on the diagonal no less than that of independent rows.
+    """Return the covariance of block scores, its diagonal at least that of independent rows.
 
-    Few blocks that weigh much may agree by chance.
+    A few blocks of large weight may agree by chance.
     """
     own = np.diag(spread)
     factor = np.sqrt(np.maximum(independent / np.where(own > 0, own, np.inf), 1.0))

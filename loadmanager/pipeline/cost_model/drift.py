@@ -1,4 +1,4 @@
-"""Whether costs stayed what they were: the same fit on the first and on the last half."""
+"""Drift of costs: a comparison of fits to the first and to the last half of the history."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from loadmanager.core.scores import FloatArray
 from loadmanager.pipeline.cost_model.combining import Estimate
 
 _SURE: Final = 3.5
-"""Standard deviations: one false alarm in two thousand terms that did not change."""
+"""Standard deviations: one false alarm in two thousand unchanged terms."""
 
 _WORTH_TELLING: Final = 0.1
 _MOST_TIMES: Final = 10.0
@@ -17,9 +17,9 @@ _MOST_TIMES: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How much a cost changed, as a fraction of what it was; ``sure`` if not by chance.
+    """The relative change of a cost; ``sure`` if it is significant.
 
-    10 is the largest value: a cost of nothing at first has no growth as a fraction.
+    10 is the largest value: the relative growth of a cost of 0 is not defined.
     """
 
     fraction: float
@@ -27,14 +27,14 @@ class Drift:
 
 
 def drift_of(term: int, first: Estimate, last: Estimate) -> Drift | None:
-    """Return how a term changed, None if a half cannot separate it from others."""
+    """Return the change of a term; None if one half does not identify it."""
     direction = np.zeros(len(first.free))
     direction[term] = 1.0
     return _along(direction, first, last)
 
 
 def drift_of_all(first: Estimate, last: Estimate) -> Drift | None:
-    """Return how the cost of typical traffic changed, of which more is known than of its terms."""
+    """Return the change of the cost of typical traffic, which is known better than its terms."""
     varied = (np.diag(first.gram) > 0) & (np.diag(last.gram) > 0)
     return _along(varied.astype(np.float64), first, last) if varied.any() else None
 

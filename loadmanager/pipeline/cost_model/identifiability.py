@@ -1,4 +1,4 @@
-"""Identifiability of terms: which of them are known, and which cannot be separated."""
+"""Identifiability: which terms are known, and which cannot be separated from each other."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,7 +9,7 @@ from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import FloatArray
 
 MOST_CONDITION: Final = 30.0
-"""Condition numbers above are taken for collinearity (Belsley, Kuh and Welsch)."""
+"""Condition numbers above this indicate collinearity (Belsley, Kuh and Welsch 1980)."""
 
 _SHARED: Final = 0.5
 _VAGUE: Final = 0.5
@@ -17,7 +17,7 @@ _NEGLIGIBLE: Final = 0.01
 
 
 class Verdict(StrEnum):
-    """How far a term is to be believed."""
+    """How well a term is known."""
 
     KNOWN = "known"
     VAGUE = "vague"
@@ -26,9 +26,9 @@ class Verdict(StrEnum):
 
 
 def condition(gram: FloatArray) -> float:
-    """Return the condition number of normal equations, terms scaled alike; 1 is the best.
+    """Return the condition number of normal equations with scaled terms; 1 is the best.
 
-    Terms that never vary are left out; infinity is for terms that go together exactly.
+    Terms that never vary are left out; perfect collinearity gives infinity.
     """
     values, _, _ = _scaled(gram)
     if not len(values):
@@ -40,8 +40,8 @@ def condition(gram: FloatArray) -> float:
 def entangled(gram: FloatArray) -> list[tuple[str, ...]]:
     """Return for each term those that it cannot be separated from.
 
-    A direction in which the rows determine 30 times less than in their best, and which two terms
-    or more owe half of their variance to, entangles these terms.
+    Terms are entangled if a direction with a condition index above 30 has at least half of the
+    variance of two or more of them (Belsley's variance decomposition).
     """
     values, vectors, varied = _scaled(gram)
     partners: list[set[int]] = [set() for _ in RATES]
@@ -61,10 +61,10 @@ def entangled(gram: FloatArray) -> list[tuple[str, ...]]:
 def verdict(
     *, varied: bool, partners: tuple[str, ...], low: float, value: float, high: float, usage: float
 ) -> Verdict:
-    """Return how far a term is to be believed; all are amounts at typical rates.
+    """Return how well a term is known; all amounts are at typical rates.
 
-    One is known if its interval reaches at most half of its value either way, or if it is
-    negligible for all that the interval allows.
+    A term is known if its interval extends at most half of its value to either side, or by a
+    negligible part of the usage.
     """
     if not varied:
         return Verdict.UNVARIED

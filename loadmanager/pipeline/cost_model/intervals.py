@@ -1,8 +1,8 @@
-"""From a fit and how sure it is to intervals: between what the rows and common sense allow.
+"""Confidence intervals of terms, under the constraint that no term is negative.
 
-A 90 % interval of a term has the values that the rows do not deny when all other terms
-take their best non-negative values. Two terms that cannot be separated so get intervals
-that reach from nothing to all that both cost together, instead of a false precision.
+A 90 % interval of a term consists of the values that are compatible with the rows when all other
+terms take their best non-negative values (a profile interval). Two terms that cannot be separated
+get intervals from 0 to the cost of both together.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from loadmanager.pipeline.cost_model.rows import RATE_COUNT
 
 _STEPS: Final = 40
 _RIDGE: Final = 1e-8
-"""Of the precision, so that directions nothing is known of are no division by 0."""
+"""Relative to the precision; avoids a division by 0 in undetermined directions."""
 
 
 def interval(
@@ -24,8 +24,8 @@ def interval(
 ) -> tuple[float, float]:
     """Return the 90 % interval of one term.
 
-    ``free`` are the terms as they would be without the bound at 0, and ``precision`` is the
-    inverse of their covariance. No term is above ``most``.
+    ``free`` are the unconstrained estimates, and ``precision`` is the inverse of their covariance.
+    ``most`` is the upper bound of the term.
     """
     if precision[term, term] <= 0.0:
         return 0.0, most
@@ -38,7 +38,7 @@ def interval(
 
 
 class _Distance:
-    """How far the rows are from a value of a term, the others at their best for it."""
+    """The distance of the rows from a value of a term, minimised over the other terms."""
 
     def __init__(self, term: int, free: FloatArray, precision: FloatArray) -> None:
         size = np.sqrt(np.maximum(np.diag(precision), 0.0))
@@ -55,7 +55,7 @@ class _Distance:
         self._constant = float(self._free @ self._precision @ self._free)
 
     def best(self) -> float:
-        """Return the value of the term that is nearest to the rows."""
+        """Return the value of the term with the least distance."""
         target = self._precision @ self._free
         found, _ = NonNegative(self._precision).least(target)
         return float(found[self._term] / self._scale[self._term])
@@ -71,7 +71,7 @@ class _Distance:
 
 
 def _edge(distance: _Distance, inside: float, outside: float, allowed: float) -> float:
-    """Return where the distance crosses ``allowed``, by halving."""
+    """Return where the distance reaches ``allowed``, by bisection."""
     for _ in range(_STEPS):
         middle = (inside + outside) / 2.0
         inside, outside = (middle, outside) if distance(middle) <= allowed else (inside, middle)

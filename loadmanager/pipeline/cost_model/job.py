@@ -1,6 +1,6 @@
-"""What messages, bytes, topics and connections cost each class of brokers.
+"""The job ``costs``: costs of messages, bytes, topics and connections by class of brokers.
 
-See `docs/cost-models.md` for what is estimated and how.
+`docs/cost-models.md` describes what is estimated and how.
 """
 
 import time
@@ -28,13 +28,13 @@ _PARTITIONS_PER_CORE: Final = 2
 
 
 def run(work: Work) -> list[str]:
-    """Learn costs from what was ingested; write the tables and the model.
+    """Estimate costs from ingested reports; write the tables and the model.
 
     Raises:
-        PipelineError: nothing was ingested, or there are more brokers than a model may have.
+        PipelineError: nothing was ingested, or there are too many brokers for a model.
     """
     load = between(work.store.table("broker_load"), work.since, work.until)
-    # On disk: what is in memory does not grow with the history.
+    # On disk, so that memory does not grow with the history.
     of_minutes = plausible(minutes(load)).persist(StorageLevel.DISK_ONLY)
     try:
         units = _units(of_minutes)
@@ -51,7 +51,7 @@ def run(work: Work) -> list[str]:
 
 
 def _units(of_minutes: DataFrame) -> Units:
-    """Return the units: as many as there are brokers, however long the history is."""
+    """Return the units; their number does not depend on the length of the history."""
     counted = of_minutes.groupBy(*UNIT).agg(
         F.count("*").alias("minutes"),
         F.min("minute").alias("first_minute"),
@@ -89,7 +89,7 @@ def _learned(work: Work, frame: DataFrame, units: Units) -> Learned:
 
 
 def _written(work: Work, units: Units, learned: Learned, stretches: Stretches) -> Iterable[str]:
-    """Write tables and model, and yield what is to be said."""
+    """Write tables and model, and yield the summary."""
     cluster = units.largest_cluster
     made = results.document(cluster, units, learned, made_at_ms=_now_ms())
     _replace(
@@ -110,7 +110,7 @@ def _written(work: Work, units: Units, learned: Learned, stretches: Stretches) -
 
 
 def _nothing(work: Work) -> list[str]:
-    """Write that nothing is known: a model of former history would be a lie."""
+    """Write empty tables and an empty model: a model of former history would be wrong."""
     _replace(work, dict.fromkeys((COST_TERMS, COST_QUALITY, BACKGROUNDS), ()), {})
     empty = CostDocument(cluster="", made_at_ms=_now_ms(), since_ms=0, until_ms=0, classes={})
     where = _write_model(work, empty)

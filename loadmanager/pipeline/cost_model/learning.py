@@ -1,4 +1,4 @@
-"""The whole estimation, from rows to what may be said of every class and resource."""
+"""The whole estimation, from rows to findings for every class and resource."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -33,9 +33,9 @@ LEAST_VARIATION: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTerm:
-    """One term in its own unit, or its bounds if nothing is known of it.
+    """One term in its own unit, or its bounds if it is unknown.
 
-    ``drift`` is None if a half of the history does not determine it.
+    ``drift`` is None if one half of the history does not identify it.
     """
 
     rate: str
@@ -47,11 +47,10 @@ class FoundTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found of one class and resource; ``refused`` says why there are no terms.
+    """The result for one class and resource; ``refused`` says why there are no terms.
 
-    ``typical_error`` is half the 90 % interval of what typical traffic costs, as a fraction
-    of it: terms that are mistaken for each other do not matter to it. None if it costs
-    nothing.
+    ``typical_error`` is half the 90 % interval of the cost of typical traffic, relative to it;
+    entangled terms do not affect it. None if the cost is 0.
     """
 
     refused: str | None
@@ -73,7 +72,7 @@ class Learned:
 
 
 def learn(source: Source, class_of: "list[int] | tuple[int, ...]") -> Learned:
-    """Return what all rows say about the classes of units; at least one unit."""
+    """Return the findings for the classes of all units, of which there is at least one."""
     statistics = row_statistics(source, class_of)
     state = fit(source, statistics)
     closed = closing(source, statistics, state)
@@ -103,7 +102,7 @@ class _Found:
     estimates: Estimates
 
     def finding(self, number: int, resource: int) -> Finding:
-        """Return what is to be said of a class and resource."""
+        """Return the finding for a class and resource."""
         estimate = self.estimates[number, ALL, resource]
         blocks = int(self.pulled.blocks[number, ALL, resource])
         refused = self._refused(number, resource, blocks)
@@ -135,7 +134,7 @@ class _Found:
         return None
 
     def _variation(self, number: int, resource: int) -> float:
-        """Return how much the most varied rate does within units, as a part of its mean."""
+        """Return the relative standard deviation within units of the rate that varies most."""
         units = self.statistics.units_of(number)
         weight = float(self.closed.middles.weight[units, ALL, resource].sum())
         slopes = self.closed.slopes[number, ALL, resource, :2].sum(axis=0)
@@ -176,18 +175,18 @@ class _Found:
         return tuple(found)
 
     def _most(self, number: int, resource: int) -> FloatArray:
-        """Return what each term costs at most: all that any broker used would be for it alone."""
+        """Return upper bounds of the terms: one term causes the whole usage of a broker."""
         units = self.statistics.units_of(number)
         rates = self.statistics.rates[units] / self.statistics.scale[number]
         usage = self.statistics.usage[units, resource]
-        # Not by brokers that hardly have any of the rate: their means err.
+        # Brokers with little of the rate are excluded: their means have large errors.
         enough = rates > 0.5 * rates.mean(axis=0)
         with np.errstate(divide="ignore"):
             bound = np.where(enough, usage[:, np.newaxis] / rates, np.inf)
         return np.asarray(bound.min(axis=0))
 
     def backgrounds(self, findings: dict[tuple[int, int], Finding]) -> dict[tuple[int, int], Term]:
-        """Return what each unit uses without traffic, of resources that have terms."""
+        """Return the usage of each unit without traffic, for resources with terms."""
         variances = background_variances(
             self.statistics, self.closed, self.pulled, self.estimates, ALL
         )
@@ -217,5 +216,5 @@ def _typical_error(estimate: Estimate) -> float | None:
 
 
 def _term(value: float, reach: float) -> Term:
-    """Return an amount that cannot be negative, with its interval."""
+    """Return a non-negative amount with its interval."""
     return Term(max(value, 0.0), max(value - reach, 0.0), max(value + reach, 0.0))

@@ -1,4 +1,4 @@
-"""What one pass over the rows adds up, given the fit so far: normal equations of every unit."""
+"""Normal equations of every unit, summed in one pass over the rows at the current fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,19 +24,19 @@ from loadmanager.pipeline.cost_model.rows import (
 )
 
 BUCKETS: Final = 20
-"""Of load: each a twentieth of the class' peak. Rows of moves are in one of their own."""
+"""Buckets of load, each a twentieth of the peak of the class. Rows of moves have their own."""
 
 _NEAR: Final = 3.0
-"""Deviations from the threshold within which errors are cut off."""
+"""Distance from the threshold within which errors are cut off, in standard deviations."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State:
-    """A fit under way: F `FITS`, U units, C classes, 5 resources, 6 scaled and centred rates.
+    """The current fit: F `FITS`, U units, C classes, 5 resources, 6 scaled and centred rates.
 
-    ``costs`` (F, C, 5, 6), ``background`` (F, U, 5) at the unit's mean rates; ``deviation``
-    and ``balance`` (C, 5, `BUCKETS` + 1) are how far rows of a bucket are off as a rule, and
-    how much they count for being few or many.
+    ``costs`` (F, C, 5, 6), ``background`` (F, U, 5) at the mean rates of the unit; ``deviation``
+    (C, 5, `BUCKETS` + 1) is the scale of residuals in a bucket, ``balance`` (same shape) the weight
+    of its rows, ``reach`` (C, 5) the 90th percentile of standardised absolute residuals.
     """
 
     costs: FloatArray
@@ -48,7 +48,7 @@ class State:
 
     @classmethod
     def beginning(cls, statistics: RowStatistics) -> "State":
-        """Return a fit to begin with: everything is background."""
+        """Return the initial fit, in which all usage is background."""
         shape = (statistics.classes, RESOURCE_COUNT, BUCKETS + 1)
         floor = np.maximum(statistics.spread, least_deviation(statistics))
         return cls(
@@ -61,23 +61,23 @@ class State:
         )
 
     def in_phase(self, phase: Phase) -> "State":
-        """Return the same fit, to go on in another phase."""
+        """Return the same fit in another phase."""
         return replace(self, phase=phase)
 
 
 def least_deviation(statistics: RowStatistics) -> FloatArray:
-    """Return (C, 5): errors below a ten-thousandth of the peak count as that."""
+    """Return (C, 5): the lower bound of deviations, a ten-thousandth of the peak."""
     return np.maximum(statistics.peak, 1e-9) * 1e-4
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowFit:
-    """One unit's rows as one fit sees them; all (n, 5).
+    """The rows of a unit at one fit; all arrays are (n, 5), except ``design`` (n, 7).
 
-    ``weight`` and ``slope`` are those of the normal equations and of their derivative;
-    ``pull`` is what each row contributes to the gradient. All are 0 for what is not used.
-    ``cut_off`` is where the fit is so near to full that larger usage than expected would
-    not be seen: errors there are those that could be seen, and say nothing about the usual.
+    ``weight`` and ``slope`` are those of the normal equations and of their derivative; ``pull`` is
+    the contribution of each row to the gradient. All are 0 for unused rows. ``cut_off`` marks rows
+    whose fit is so near the limit that larger usage cannot be observed: their errors are truncated
+    and are not used for the scale.
     """
 
     design: FloatArray
@@ -92,7 +92,7 @@ class RowFit:
 
 
 def design(rows: Rows, statistics: RowStatistics, unit: int) -> FloatArray:
-    """Return (n, 7): whether the background counts, and the scaled rates around their means."""
+    """Return (n, 7): 1 for minutes and 0 for changes, and the scaled rates around their means."""
     level = rows.level[:, np.newaxis]
     centred = rows.rates - np.where(level, statistics.rates[unit], 0.0)
     return np.hstack(
@@ -101,7 +101,7 @@ def design(rows: Rows, statistics: RowStatistics, unit: int) -> FloatArray:
 
 
 def row_fit(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: int) -> RowFit:
-    """Return how a unit's rows stand to a fit."""
+    """Return the rows of a unit at a fit."""
     number = int(statistics.class_of[unit])
     found = design(rows, statistics, unit)
     coefficients = np.hstack([state.background[fit, unit][:, None], state.costs[fit, number]])
@@ -137,9 +137,9 @@ def row_fit(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit:
 
 
 def normal_equations(statistics: RowStatistics, state: State) -> Summing:
-    """Return a pass that gives each unit's (F, 5, 7, 8) equations and each class' histogram.
+    """Return a pass that yields the equations (F, 5, 7, 8) of units, and histograms of classes.
 
-    The last column is the right-hand side. The histogram (5, `BUCKETS` + 1, bins) has the
+    The last column is the right-hand side. The histogram (5, `BUCKETS` + 1, bins) counts the
     standardised errors of the training rows.
     """
 

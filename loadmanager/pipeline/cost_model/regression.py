@@ -1,10 +1,10 @@
-"""Costs and backgrounds of all classes: a robust, censored, non-negative regression.
+"""Robust, censored, non-negative regression of the costs and backgrounds of all classes.
 
     usage of a broker = its background + sum over rates (cost of its class times the rate)
 
-Each pass goes once over the rows and adds up normal equations, a matrix of 7 by 8 for each
-unit; what remains to be solved is tiny. A unit's background is free and drops out, so only
-what varies within a broker shows costs: brokers that are busier may have busier hosts.
+Each pass reads the rows once and sums normal equations, a matrix of 7 by 8 for each unit; solving
+them takes little time. The background of a unit is a free parameter and is eliminated, so only
+variation within a broker determines costs: busier brokers may have busier hosts.
 """
 
 from dataclasses import dataclass, replace
@@ -29,15 +29,15 @@ from loadmanager.pipeline.cost_model.rows import FITS, RATE_COUNT, RESOURCE_COUN
 
 @cache
 def _faces(terms: int) -> NDArray[np.bool_]:
-    """Return all sets of terms that may differ from 0, (2 ** terms, terms)."""
+    """Return all subsets of terms as masks, (2 ** terms, terms)."""
     return (np.arange(2**terms)[:, np.newaxis] >> np.arange(terms) & 1).astype(np.bool_)
 
 
 class NonNegative:
-    """Where ``x'Gx / 2 - t'x`` is least with no negative ``x``, for one G and any t.
+    """Minimises ``x'Gx / 2 - t'x`` subject to ``x >= 0``, for one G and any t.
 
-    ``gram`` (p, p) is positive definite. Each of the 2^p sets of terms has one candidate;
-    the best that is not negative is the answer.
+    ``gram`` (p, p) is positive definite. Each of the 2^p subsets of terms has one candidate; the
+    best non-negative candidate is the solution.
     """
 
     def __init__(self, gram: FloatArray) -> None:
@@ -47,7 +47,7 @@ class NonNegative:
         self._inverses = np.where(both, np.linalg.inv(systems), 0.0)
 
     def least(self, target: FloatArray) -> tuple[FloatArray, float]:
-        """Return the place for ``target`` (p,), and how small it is there."""
+        """Return the minimiser for ``target`` (p,), and the minimum."""
         candidates = self._inverses @ target
         depth = -0.5 * (candidates @ target)
         slack = -1e-12 * np.abs(candidates).max(initial=0.0)
@@ -59,7 +59,7 @@ class NonNegative:
 _AT_LEAST: Final = {Phase.SQUARES: 1, Phase.HUBER: 2, Phase.BISQUARE: 2}
 _AT_MOST: Final = {Phase.SQUARES: 2, Phase.HUBER: 6, Phase.BISQUARE: 6}
 _SETTLED: Final = 1e-3
-"""Of the class' peak. Minutes that change their buckets move costs by a third of that for ever."""
+"""Relative to the peak of the class; minutes that alternate between buckets cause a third of it."""
 
 _RIDGE: Final = 1e-7
 _FEW: Final = 50
@@ -68,14 +68,14 @@ _MOST_BALANCE: Final = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Within:
-    """Normal equations of one class, fit and resource without the units' backgrounds."""
+    """Normal equations of one class, fit and resource with eliminated backgrounds."""
 
     gram: FloatArray
     right: FloatArray
 
 
 def fit(source: Source, statistics: RowStatistics) -> State:
-    """Return the fit of all parts of the rows; passes over them at most 14 times."""
+    """Return the fit of all parts of the rows, in at most 14 passes."""
     state = State.beginning(statistics)
     for phase in Phase:
         state = state.in_phase(phase)
@@ -88,13 +88,13 @@ def fit(source: Source, statistics: RowStatistics) -> State:
 
 
 def unit_equations(statistics: RowStatistics, sums: Sums) -> FloatArray:
-    """Return (U, F, 5, 7, 8), 0 for units without rows."""
+    """Return the equations (U, F, 5, 7, 8); 0 for units without rows."""
     empty = np.zeros((len(FITS), RESOURCE_COUNT, 1 + RATE_COUNT, 2 + RATE_COUNT))
     return np.stack([sums.get(unit, empty) for unit in range(len(statistics.class_of))])
 
 
 def within(equations: FloatArray) -> Within:
-    """Return the equations (units, 7, 8) of one class, fit and resource as one, without units."""
+    """Return the sum of equations (units, 7, 8) of a class, with eliminated backgrounds."""
     weight = equations[:, 0, 0]
     safe = np.where(weight > 0, weight, 1.0)
     first = equations[:, 0, 1:-1]
@@ -104,9 +104,9 @@ def within(equations: FloatArray) -> Within:
 
 
 def solved(equations: Within) -> FloatArray:
-    """Return the costs of one class, fit and resource, in scaled rates; 0 where nothing varied.
+    """Return the costs of one class, fit and resource, in scaled rates; 0 for constant terms.
 
-    Terms that cannot be separated at all share what they cost together.
+    Perfectly collinear terms share their cost.
     """
     size = np.sqrt(np.maximum(np.diag(equations.gram), 0.0))
     varied = size > 0
@@ -117,7 +117,7 @@ def solved(equations: Within) -> FloatArray:
 
 
 def _better(statistics: RowStatistics, state: State, sums: Sums) -> State:
-    """Return the fit that a pass leads to."""
+    """Return the fit after one pass."""
     equations = unit_equations(statistics, sums)
     costs, background = state.costs.copy(), state.background.copy()
     for number in range(statistics.classes):
@@ -143,7 +143,7 @@ def _better(statistics: RowStatistics, state: State, sums: Sums) -> State:
 
 
 def _deviation(statistics: RowStatistics, state: State, counts: FloatArray) -> FloatArray:
-    """Return how far rows are off in each bucket; one with few rows takes its neighbour's."""
+    """Return the scale of residuals in each bucket; one with few rows takes that of a neighbour."""
     middle = robust.quantile(counts, 0.5) / robust.NORMAL_MEDIAN * state.deviation
     enough = counts.sum(axis=-1) >= _FEW
     pooled = robust.quantile(counts.sum(axis=2), 0.5) / robust.NORMAL_MEDIAN
@@ -158,7 +158,7 @@ def _deviation(statistics: RowStatistics, state: State, counts: FloatArray) -> F
 def _filled(deviation: FloatArray) -> FloatArray:
     """Return deviations by bucket, NaN replaced by the nearest known one.
 
-    Above all that is known, where brokers are full, errors are taken to grow with usage.
+    Above all known buckets, where brokers are full, errors are assumed to grow with usage.
     """
     found = deviation.copy()
     buckets = np.arange(BUCKETS)
@@ -172,7 +172,7 @@ def _filled(deviation: FloatArray) -> FloatArray:
 
 
 def _balance(counts: FloatArray) -> FloatArray:
-    """Return how much rows of each bucket count, by the root of how rare they are."""
+    """Return the weights of rows by bucket: the square root of the relative rarity, bounded."""
     levels = counts[:, :, :BUCKETS]
     filled = np.maximum((levels > 0).sum(axis=2, keepdims=True), 1)
     usual = levels.sum(axis=2, keepdims=True) / filled
@@ -182,6 +182,6 @@ def _balance(counts: FloatArray) -> FloatArray:
 
 
 def _change(statistics: RowStatistics, before: State, after: State) -> float:
-    """Return the largest change of any term, as a part of the class' peak."""
+    """Return the largest change of a term, relative to the peak of the class."""
     peak = np.maximum(statistics.peak, 1e-300)[np.newaxis, :, :, np.newaxis]
     return float(np.max(np.abs(after.costs - before.costs) / peak, initial=0.0))

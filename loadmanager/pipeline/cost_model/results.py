@@ -1,4 +1,4 @@
-"""From findings to the document that leaders load, to rows of tables, and to lines to read."""
+"""Output of the estimation: the document that leaders load, rows of tables, and text."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -35,11 +35,11 @@ _PER: Final = {
     "topics": (1e3, "1,000 topics"),
     "connections": (1e3, "1,000 connections"),
 }
-"""Amounts of rates that people think in."""
+"""The amount of each rate that texts refer to."""
 
 
 def document(cluster: str, units: Units, learned: Learned, *, made_at_ms: int) -> CostDocument:
-    """Return the document of one cluster; classes without any terms are not in it."""
+    """Return the document of one cluster; it lacks classes without terms."""
     of_cluster = [one for one in units.every if one.cluster == cluster]
     classes, quality = {}, {}
     for number, (its_cluster, name) in enumerate(units.classes):
@@ -101,7 +101,7 @@ def _qualities(
 
 
 def _backgrounds(cluster: str, units: Units, learned: Learned) -> dict[BrokerId, dict[str, Term]]:
-    """Return what brokers use without traffic; of one in two classes, where it was longer."""
+    """Return the usage without traffic; in two classes, that of the class with more minutes."""
     found: dict[BrokerId, tuple[int, dict[str, Term]]] = {}
     for unit, one in enumerate(units.every):
         terms = {
@@ -175,7 +175,7 @@ def background_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
 
 
 def summary(units: Units, learned: Learned) -> Iterator[str]:
-    """Yield lines for people: the terms of each class, how good they are, what is missing."""
+    """Yield lines of text: the terms of each class, their quality, and what is missing."""
     for number, (cluster, name) in enumerate(units.classes):
         members = learned.statistics.units_of(number)
         minutes = int(learned.statistics.minutes[members].sum())
@@ -200,7 +200,7 @@ def _of_resource(number: int, row: int, resource: str, learned: Learned) -> Iter
     for one in finding.terms:
         times, per = _PER[one.rate]
         if one.verdict is Verdict.KNOWN and one.term.low <= 0.0:
-            continue  # too little to matter, and known to be so
+            continue  # known to be negligible
         value, low, high = (f"{amount * times:,.4g}" for amount in _amounts(one.term))
         yield f"    {per:22} {value:>9} {unit} [{low} to {high}]{_remark(one)}"
     if finding.drift is not None and finding.drift.sure:

@@ -1,4 +1,4 @@
-"""Outliers: how much a minute counts by how far off it is, and how far off is usual."""
+"""Robust weights of residuals, and estimates of their scale."""
 
 from enum import Enum
 from typing import Final
@@ -9,10 +9,10 @@ from loadmanager.core.scores import FloatArray
 
 
 class Phase(Enum):
-    """How rows far from the fit are treated: the fit begins with the first and ends with the last.
+    """The loss function of each phase of the fit, in order.
 
-    Huber's weights find the neighbourhood of the best fit from anywhere; the bisquare then
-    leaves out what is far from it, such as hours in which a broker's host did other work.
+    Huber's weights converge from any start; Tukey's bisquare then excludes outliers, such as hours
+    in which the host of a broker did other work.
     """
 
     SQUARES = "squares"
@@ -22,22 +22,22 @@ class Phase(Enum):
 
 _HUBER: Final = 1.345
 _BISQUARE: Final = 4.685
-"""Both lose 5 % of efficiency where errors are normal."""
+"""Tuning constants with 95 % efficiency for normal errors."""
 
 MOST_PULL: Final = 3.0
-"""Deviations that a censored row which the fit denies may pull by before the last phase."""
+"""The largest score of a censored row before the last phase, in standard deviations."""
 
 NORMAL_MEDIAN: Final = 0.6744897501960817
-"""The median of the absolute value of a standard normal error."""
+"""The median of the absolute value of a standard normal variable."""
 
 BINS: Final = 120
 _LEAST_LOG10, _BINS_PER_DECADE = -3.0, 20
 
 
 def weights(phase: Phase, off: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weights of rows and the slopes of what they pull, by their standardised errors.
+    """Return weights and slopes of rows for standardised errors.
 
-    A row pulls by weight times error; the slope is that product's derivative.
+    The score of a row is weight times error; the slope is the derivative of the score.
     """
     if phase is Phase.SQUARES:
         return np.ones_like(off), np.ones_like(off)
@@ -52,11 +52,11 @@ def weights(phase: Phase, off: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def censored_weights(phase: Phase, force: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the weights of censored rows and the slopes of what they pull, by their pulls.
+    """Return weights and slopes of censored rows, given the slopes of their log-likelihood.
 
-    Its pull is the mean of the errors that a row may have, and it counts as one that is so far off:
-    in the end a minute that is full in spite of its traffic counts for nothing, for then
-    another process filled the host. On the way there it pulls by `MOST_PULL` at most.
+    The slope is the expected error of the row, and the row is weighted like one with that error: in
+    the last phase a minute that is full in spite of little traffic has no weight, because another
+    process used the host. In earlier phases its score is at most `MOST_PULL`.
     """
     if phase is Phase.BISQUARE:
         return weights(phase, force)
@@ -65,14 +65,14 @@ def censored_weights(phase: Phase, force: FloatArray) -> tuple[FloatArray, Float
 
 
 def histogram_bins(size: FloatArray) -> "np.ndarray[tuple[int, ...], np.dtype[np.intp]]":
-    """Return the bin of each standardised absolute error; `quantile` reads counts of them."""
+    """Return the histogram bin of each standardised absolute error."""
     with np.errstate(divide="ignore"):
         place = (np.log10(size) - _LEAST_LOG10) * _BINS_PER_DECADE
     return np.asarray(np.clip(np.nan_to_num(place, neginf=0.0), 0, BINS - 1).astype(np.intp))
 
 
 def quantile(counts: FloatArray, fraction: float) -> FloatArray:
-    """Return the quantile of standardised absolute errors by counts (..., `BINS`); NaN of none."""
+    """Return the quantile of standardised absolute errors by counts (..., `BINS`); NaN if empty."""
     reached = np.cumsum(counts, axis=-1)
     wanted = fraction * reached[..., -1:]
     bin_of = np.argmax(reached >= wanted, axis=-1)[..., np.newaxis]

@@ -1,4 +1,4 @@
-"""What is known of the rows before any fit: their means, by which they are centred and scaled."""
+"""Statistics of the rows before the fit: the means by which they are centred and scaled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ _PEAK_DEVIATIONS: Final = 3.0
 class RowStatistics:
     """Counts and means of U units in C classes, over their minutes.
 
-    ``rates`` (U, 6) and ``usage`` (U, 5) are means of all minutes, the ``trained`` ones
-    those of training alone. ``scale`` (C, 6) is what rates are divided by. ``spread``
-    (C, 5) is how much usage varies within units, and ``peak`` (C, 5) about the most of it.
-    ``measured`` (C, 5) counts the minutes in which the resource was measured, ``full``
-    those that are lower bounds; ``changes`` (C,) are the rows of moves.
+    ``rates`` (U, 6) and ``usage`` (U, 5) are means of all minutes, the ``trained`` ones those of
+    the training blocks. ``scale`` (C, 6) are divisors of rates. ``spread`` (C, 5) is the standard
+    deviation of usage within units, ``peak`` (C, 5) its approximate maximum. ``measured`` (C, 5)
+    counts the minutes in which the resource was measured, ``full`` those that are lower bounds;
+    ``changes`` (C,) counts the rows of moves.
     """
 
     class_of: Ints
@@ -58,7 +58,7 @@ class RowStatistics:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.scale)
 
     def units_of(self, number: int) -> Ints:
@@ -67,7 +67,7 @@ class RowStatistics:
 
 
 def row_statistics(source: Source, class_of: Sequence[int]) -> RowStatistics:
-    """Return the statistics of all rows; goes over them once."""
+    """Return the statistics of all rows, in one pass."""
     classes = np.asarray(class_of, dtype=np.int64)
     sums = source.sums(_summing)
     empty = np.zeros((2, _WIDTH))
@@ -97,7 +97,7 @@ def row_statistics(source: Source, class_of: Sequence[int]) -> RowStatistics:
 
 
 def full_rows(rows: Rows) -> Flags:
-    """Return (n, 5): which usages are lower bounds alone; what changed at a move never is."""
+    """Return (n, 5): which usages are lower bounds; rows of moves never are."""
     with np.errstate(invalid="ignore"):
         full = (rows.limit > 0) & (rows.usage >= THRESHOLD * rows.limit)
     return np.asarray(full & rows.level[:, np.newaxis])
@@ -131,7 +131,7 @@ def _means(sums: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _deviations(sums: FloatArray, group: Ints, groups: int) -> tuple[FloatArray, FloatArray]:
-    """Return each group's mean usage, and the deviation from the mean of each row of ``sums``."""
+    """Return the mean usage of each group, and the standard deviation within its rows."""
     counts = np.zeros((groups, RESOURCE_COUNT))
     usage, squares = counts.copy(), counts.copy()
     np.add.at(counts, group, sums[:, _COUNTS])

@@ -1,4 +1,4 @@
-"""What costs are learned from: minutes of brokers, and what changed when bundles moved."""
+"""The rows of the regression: minutes of brokers, and changes when bundles moved."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ RATE_COUNT: Final = len(RATES)
 RESOURCE_COUNT: Final = len(RESOURCES)
 
 FITS: Final = ("all", "training", "first", "last")
-"""The same fit on parts of the rows: to publish, to be tried on held-out blocks, for drift."""
+"""Fits to parts of the rows: for publication, for validation on held-out blocks, for drift."""
 
 ALL, TRAINING, FIRST, LAST = range(len(FITS))
 
@@ -27,11 +27,12 @@ ALL, TRAINING, FIRST, LAST = range(len(FITS))
 class Rows:
     """Rows of the regression, by `unit` and then by `block`.
 
-    A unit is one broker in one class. A row is a minute of it, or (``level`` False) how
-    much more it did after its bundles changed than before. ``rates`` (n, 6) are in the
-    order of `RATES`; ``usage`` and ``limit`` (n, 5) in that of `RESOURCES`, NaN where not
-    measured. ``block`` is the stretch of time, a day as a rule, whose errors may depend on
-    each other; ``held_out`` blocks are kept from training; ``late`` is the second half.
+    A unit is one broker in one class. A row is a minute of it, or (``level`` False) the
+    difference between after and before a change of its bundles. ``rates`` (n, 6) are in
+    the order of `RATES`; ``usage`` and ``limit`` (n, 5) in that of `RESOURCES`, NaN if not
+    measured. ``block`` is a
+    period, usually a day, within which errors may be correlated; ``held_out`` blocks are not used
+    for training; ``late`` is the second half of the history.
     """
 
     unit: Ints
@@ -44,16 +45,16 @@ class Rows:
     limit: FloatArray
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return len(self.unit)
 
     def take(self, chosen: slice | Flags | Ints) -> "Rows":
-        """Return the rows at these places."""
+        """Return the selected rows."""
         return Rows(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
 
     @staticmethod
     def joined(parts: Iterable["Rows"]) -> "Rows":
-        """Return several after each other; at least one."""
+        """Return the concatenation of at least one part."""
         found = list(parts)
         return Rows(
             **{
@@ -63,7 +64,7 @@ class Rows:
         )
 
     def of_fit(self, fit: int) -> Flags:
-        """Return which rows a fit of `FITS` is made of."""
+        """Return the mask of the rows of a fit of `FITS`."""
         masks = (np.ones(len(self), dtype=np.bool_), ~self.held_out, ~self.late, self.late)
         return masks[fit]
 
@@ -72,14 +73,14 @@ Sums = Mapping[int, FloatArray]
 """Sums by a key: a unit's number, or ``-1 - c`` for a whole class ``c``."""
 
 Summing = Callable[[Iterator[Rows]], Iterator[tuple[int, FloatArray]]]
-"""Goes once over some units' rows and yields what is to be added up by key."""
+"""Reads the rows of some units once and yields summands by key."""
 
 
 class Source(Protocol):
-    """Where the rows are: in an array, or in Spark's tasks."""
+    """The place of the rows: Spark's tasks, or an array in tests."""
 
     def sums(self, summing: Summing) -> Sums:
-        """Return the sums of what ``summing`` yields; a unit's rows come in one call of it."""
+        """Return the sums of yielded values; one call of ``summing`` gets all rows of a unit."""
 
 
 def added(parts: Iterable[tuple[int, FloatArray]]) -> Sums:
@@ -98,7 +99,7 @@ def by_unit(batches: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
 
 
 def by_block(batches: Iterator[Rows]) -> Iterator[tuple[int, Rows]]:
-    """Yield whole blocks, each once, with their units."""
+    """Yield complete blocks, each once, with their units."""
     kept: Rows | None = None
     for rows in batches:
         whole = rows if kept is None else Rows.joined([kept, rows])

@@ -1,11 +1,10 @@
-"""Moves as natural experiments: what changed on a broker when its bundles did, in Spark.
+"""Moves as natural experiments: changes of usage and rates when bundles moved, in Spark.
 
-A move changes what two brokers do at once, and nothing else does: the difference of their
-usage across it is owed to the difference of their rates. Time is in slots of five minutes:
-three before and three after the slot of the move, which is left out itself. What happened
-to everybody meanwhile is taken off: the mean change of the brokers of the same class that
-no move touched (a difference in differences). Rates are measured on both sides, so several
-moves at once are as good an experiment as one.
+A move changes the traffic of two brokers at one time, so the change of their usage is due to the
+change of their rates. Time is divided into slots of five minutes: three before and three after the
+slot of the move, which is left out. The mean change of brokers of the same class without moves is
+subtracted (difference in differences). Rates are measured on both sides, so several simultaneous
+moves are as good an experiment as one.
 """
 
 from typing import Final
@@ -25,18 +24,18 @@ from loadmanager.pipeline.cost_model.spark_rows import (
 
 SLOT_MINUTES: Final = 5
 BESIDE: Final = 3
-"""Slots before and after that are compared."""
+"""The number of slots before and after a move."""
 
 _SLOTS: Final = 2 * BESIDE + 1
 _CHANGED: Final = (*RATES, *USAGE_COLUMNS)
 
 
 def changes(of_minutes: DataFrame, hand_overs: DataFrame) -> DataFrame:
-    """Return one row for each broker and slot in which bundles came to it or left it.
+    """Return one row for each broker and slot in which it gained or lost bundles.
 
-    In: `spark_rows.minutes` and the table ``hand_overs``. Out: as the minutes, amounts of
-    rates and usage being those after less those before; the limits are the usage after. A
-    broker that did not report in each of the seven slots is left out.
+    In: `spark_rows.minutes` and the table ``hand_overs``. Out: the columns of the minutes,
+    with the differences of rates and usage between after and before; limits are the usage after.
+    A broker that did not report in each of the seven slots is left out.
     """
     touched = _touched(hand_overs)
     slots = _slots(of_minutes).join(touched, ["cluster", "broker", "slot"], "left")
@@ -67,7 +66,7 @@ def _touched(hand_overs: DataFrame) -> DataFrame:
 
 
 def _windows(touched: DataFrame) -> DataFrame:
-    """Return ``cluster, event, slot, after``: the slots that show each slot with moves.
+    """Return ``cluster, event, slot, after``: the slots around each slot with moves.
 
     ``after`` is -1 before the slot of the moves, 0 in it and 1 after it.
     """
@@ -82,7 +81,7 @@ def _windows(touched: DataFrame) -> DataFrame:
 
 
 def _slots(of_minutes: DataFrame) -> DataFrame:
-    """Return means of five minutes; usage of a full broker is null, for it shows too little."""
+    """Return means of slots; the usage of a full broker is null, because it is censored."""
     slot = F.floor(F.col("minute") / SLOT_MINUTES).alias("slot")
     full = {
         resource: F.max(F.col(f"{resource}_usage") / F.col(f"{resource}_limit")) >= THRESHOLD
@@ -97,7 +96,7 @@ def _slots(of_minutes: DataFrame) -> DataFrame:
 
 
 def _compared(beside: DataFrame) -> DataFrame:
-    """Return the change of every broker across every slot with moves, if its slots are whole."""
+    """Return the change of every broker across every slot with moves, if no slot is missing."""
 
     def whole(name: str, amount: Column) -> Column:
         return F.when(F.count(name) == _SLOTS, F.sum(amount) / BESIDE)

@@ -1,8 +1,8 @@
-"""From tables to rows of the regression: minutes of brokers, in Spark.
+"""Rows of the regression from tables: minutes of brokers, in Spark.
 
-A row is a minute of a broker: the mean of the reports that fell into it, each weighted by
-the seconds it stands for. A report's rates and usage are of the same window, so a minute
-with one report in it is as sound as one with twelve; minutes without a report are no rows.
+A row is a minute of a broker: the mean of the reports in it, each weighted by the seconds that it
+covers. Rates and usage of a report are of the same window, so a minute with one report is as valid
+as one with twelve. Minutes without a report are left out.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ UNIT: Final = ("cluster", "broker_class", "broker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretches:
-    """How time is divided: into blocks of ``block_minutes``, and at ``middle_minute``."""
+    """The division of time into blocks of ``block_minutes`` and halves at ``middle_minute``."""
 
     block_minutes: int
     middle_minute: int
@@ -42,7 +42,7 @@ def minutes(broker_load: DataFrame) -> DataFrame:
 
     In: the table ``broker_load``. Out: `UNIT`, ``minute`` (since 1970, by the broker's
     clock) and `AMOUNTS`; a resource that was not measured is null. Reports of unhealthy
-    brokers are left out, and those that do not know over how long their rates are means.
+    brokers are left out, and reports without the window of their rates.
     """
     known = broker_load.where("healthy and window_s > 0")
     seconds = F.least(F.coalesce("interval_s", "window_s"), F.lit(_MOST_SECONDS))
@@ -66,11 +66,11 @@ def minutes(broker_load: DataFrame) -> DataFrame:
 
 
 def plausible(of_minutes: DataFrame) -> DataFrame:
-    """Return minutes without those that no broker can have had.
+    """Return minutes without impossible values.
 
-    A counter that jumped weighs more than a month of sound minutes, and no error shows it:
-    the fit goes through it. Left out is a rate of twenty times what 99 of 100 minutes of
-    the class stay below; usage of ten times the limit is taken for not measured.
+    A jump of a counter has more leverage than a month of valid minutes, and no residual shows it.
+    Minutes with a rate above twenty times the 99th percentile of the class are left out; usage
+    above ten times the limit counts as not measured.
     """
     of_class = of_minutes.groupBy("cluster", "broker_class").agg(
         *(F.percentile_approx(name, 0.99, 1000).alias(f"most_{name}") for name in RATES)
@@ -93,10 +93,9 @@ def plausible(of_minutes: DataFrame) -> DataFrame:
 def rows(
     of_minutes: DataFrame, of_changes: DataFrame, units: DataFrame, stretches: Stretches
 ) -> DataFrame:
-    """Return minutes and what moves changed as rows: with ``unit``, ``block``, and parts.
+    """Return minutes and changes as rows with ``unit``, ``block`` and the masks of `Rows`.
 
-    In: `minutes`, `spark_changes.changes` and `UNIT` with the number ``unit``, all small enough
-    for every task.
+    In: `minutes`, `spark_changes.changes`, and `UNIT` with the number ``unit``, which is broadcast.
     """
     both = of_minutes.withColumn("level", F.lit(True)).unionByName(  # noqa: FBT003 - a value
         of_changes.withColumn("level", F.lit(False))  # noqa: FBT003 - a value

@@ -1,4 +1,4 @@
-"""The rows in Spark: each pass goes over them in Python workers and brings back sums alone."""
+"""The rows in Spark: each pass reads them in Python workers and returns only sums."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -19,11 +19,11 @@ _SCHEMA: Final = pa.schema(
 
 
 class InSpark:
-    """A source of the rows of a frame as `spark_rows.rows` makes it.
+    """A source of the rows of a frame of `spark_rows.rows`.
 
-    All rows of a unit are in one partition, by block. They are kept on the executors'
-    disks between passes: what is in memory does not grow with the history. The driver gets
-    sums of units and classes, however many rows there are.
+    All rows of a unit are in one partition, sorted by block. They are persisted on the disks of
+    executors, so memory does not grow with the history. The driver receives sums of units and
+    classes, independently of the number of rows.
     """
 
     def __init__(self, frame: DataFrame, partitions: int) -> None:

@@ -1,12 +1,14 @@
-"""How sure a fit is, and what each kind of variation is worth: the spread of blocks' pulls.
+"""The uncertainty of a fit, from the covariance of the scores of blocks.
 
-Errors of neighbouring minutes are alike, and a background wanders for hours: rows must not
-be taken for independent. Variation is separated by scale: ``between`` blocks (a broker's
-days, as a rule), ``within`` a block, and around ``moves``. Each kind determines the costs by
-itself, and counts by how much whole blocks disagree in it: a background that wanders from
-day to day costs weight only to what was learned from days. Neighbouring blocks of a broker
-may depend on each other by half. A block that decides a term by itself has pulled the fit
-towards itself; its pull is taken as it would be without it (as a jackknife does).
+Errors of neighbouring minutes are correlated, and a background drifts for hours: rows are not
+independent, but blocks nearly are (a cluster-robust covariance, Liang and Zeger 1986). Variation is
+divided by scale: ``between`` blocks (usually days of a broker), ``within`` a block, and around
+``moves``. Each kind determines the costs by itself, weighted by the agreement of its blocks: a
+background that drifts from day to day only reduces the weight of what was learned from days.
+Neighbouring blocks of a broker may be correlated; their products count by half (Newey and West
+1987). A block with high leverage has drawn the fit towards itself; its score is taken as if the
+fit had been made without it (as by a jackknife). A *pull* below is the score of a row or
+block: the derivative of its log-likelihood.
 """
 
 from collections.abc import Iterator
@@ -34,26 +36,25 @@ KINDS: Final = ("between", "within", "moves")
 WIDTH: Final = len(KINDS) * RATE_COUNT
 
 _LEAST_INFORMATION: Final = 1e-9
-"""Directions with less of the largest eigenvalue, terms scaled alike, are not known at all."""
+"""Directions with less than this part of the largest eigenvalue are undetermined."""
 
 _MOST_LEVERAGE: Final = 0.95
 _LEAST_SPREAD: Final = 1e-6
-"""Errors as expected spread by 1; data without any error would by 0."""
+"""Whitened scores have variance 1 if errors are as expected; data without errors would give 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Middles:
-    """Each unit's weights (U, F, 5) and weighted mean of scaled, centred rates (U, F, 5, 6)."""
+    """Weights of units (U, F, 5), and weighted means of scaled, centred rates (U, F, 5, 6)."""
 
     weight: FloatArray
     rates: FloatArray
 
 
 class Closing(NamedTuple):
-    """What the rows of each kind say about a settled fit: (C, F, 5, 3, 6, 6) and (C, F, 5, 3, 6).
+    """The information of the rows of each kind at the final fit, (C, F, 5, 3, 6, 6).
 
-    ``slopes`` are second derivatives and ``roots`` take scores of a kind to where their
-    expected spread is the unit matrix.
+    ``slopes`` are second derivatives; ``roots`` whiten the scores of a kind.
     """
 
     middles: Middles
@@ -62,13 +63,13 @@ class Closing(NamedTuple):
 
 
 class Pulls(NamedTuple):
-    """The whitened pulls of whole blocks, added up.
+    """Sums of the whitened scores of blocks.
 
-    ``total`` (C, F, 5, 18) is 0 where the fit is the best for a kind by itself. ``spread``
-    (C, F, 5, 18, 18) are their products. ``unit`` (U, F, 5, 19): the products of a unit's
-    pulls at its background with these, and with themselves. ``independent`` (C, F, 5, 18)
-    is what the products would be on the diagonal if all rows were independent; they are no
-    less than that. ``blocks`` (C, F, 5) counts.
+    ``total`` (C, F, 5, 18) is 0 if the fit is optimal for a kind by itself. ``spread``
+    (C, F, 5, 18, 18) are the products of scores. ``unit`` (U, F, 5, 19) are the products of the
+    score at the background of a unit with these, and its square. ``independent`` (C, F, 5, 18)
+    is the diagonal of ``spread`` for independent rows, its lower bound. ``blocks`` (C, F, 5)
+    are counts.
     """
 
     total: FloatArray
@@ -79,7 +80,7 @@ class Pulls(NamedTuple):
 
 
 def closing(source: Source, statistics: RowStatistics, state: State) -> Closing:
-    """Return what each kind of rows says about a settled fit; goes over them twice."""
+    """Return the information of each kind of rows at the final fit, in two passes."""
     first = source.sums(_middles_pass(statistics, state))
     empty = np.zeros((len(FITS), RESOURCE_COUNT, 1 + RATE_COUNT))
     own = np.stack([first.get(unit, empty) for unit in range(len(statistics.class_of))])
@@ -94,7 +95,7 @@ def closing(source: Source, statistics: RowStatistics, state: State) -> Closing:
 
 
 def pulls(source: Source, statistics: RowStatistics, state: State, closed: Closing) -> Pulls:
-    """Return how the blocks pull a settled fit; goes over the rows once."""
+    """Return the sums of the scores of blocks at the final fit, in one pass."""
     sums = source.sums(_pulls_pass(statistics, state, closed))
     classes = np.stack([sums[-1 - number] for number in range(statistics.classes)])
     empty = np.zeros((len(FITS), RESOURCE_COUNT, WIDTH + 1))
@@ -107,7 +108,7 @@ def pulls(source: Source, statistics: RowStatistics, state: State, closed: Closi
 
 
 def _root(slopes: FloatArray) -> FloatArray:
-    """Return the root of the inverse of a matrix of slopes, 0 in directions without any."""
+    """Return the square root of the inverse of ``slopes``, 0 in undetermined directions."""
     size = np.sqrt(np.maximum(np.diag(slopes), 0.0))
     scale = np.where(size > 0, size, 1.0)
     values, vectors = np.linalg.eigh(slopes / np.outer(scale, scale))
@@ -165,10 +166,10 @@ def _pulls_pass(statistics: RowStatistics, state: State, closed: Closing) -> Sum
 
 
 class _Block:
-    """One block of one unit: its slopes and pulls for all fits, resources and kinds.
+    """One block of one unit: its slopes and scores for all fits, resources and kinds.
 
-    ``slopes`` (F, 5, 3, 6, 6) and ``pulled`` (F, 5, 3, 6); ``level`` (F, 5) is the pull at
-    the unit's background.
+    ``slopes`` are (F, 5, 3, 6, 6), the scores ``pulled`` (F, 5, 3, 6); ``level`` (F, 5) is the
+    score at the background of the unit.
     """
 
     def __init__(
@@ -214,9 +215,9 @@ class _Block:
         self.pulled[part, resource, 2] = changes.T @ pull
 
     def whitened(self, roots: FloatArray, *, alone: bool = False) -> FloatArray:
-        """Return the pulls (F, 5, 18) where their expected spread is 1.
+        """Return the whitened scores (F, 5, 18).
 
-        Unless ``alone``, as they would be had the fit been made without this block.
+        Unless ``alone``, they are those of a fit without this block.
         """
         pulled = np.einsum("frkij,frkj->frki", roots, self.pulled)
         if not alone:
@@ -228,6 +229,6 @@ class _Block:
         return np.asarray(pulled.reshape(*pulled.shape[:2], WIDTH))
 
     def independent(self, roots: FloatArray) -> FloatArray:
-        """Return the sums of squared pulls (F, 5, 18) of single rows, whitened."""
+        """Return the sums of the squared whitened scores (F, 5, 18) of single rows."""
         found = np.einsum("frkij,frkjl,frkil->frki", roots, self._squares, roots)
         return np.asarray(found.reshape(*found.shape[:2], WIDTH))

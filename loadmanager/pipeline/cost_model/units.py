@@ -1,4 +1,4 @@
-"""The subjects of rows: brokers in classes, numbered."""
+"""The units of the regression: brokers in classes, numbered."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _DAY_MINUTES: Final = 1440
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unit:
-    """One broker in one class, with its minutes."""
+    """One broker in one class, with the number and the range of its minutes."""
 
     cluster: str
     broker_class: str
@@ -23,7 +23,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """All units in order; classes are numbered in order as well."""
+    """All units and classes in order, which defines their numbers."""
 
     every: tuple[Unit, ...]
     classes: tuple[tuple[str, str], ...]
@@ -37,7 +37,7 @@ class Units:
 
     @property
     def class_of(self) -> list[int]:
-        """The number of each unit's class."""
+        """The number of the class of each unit."""
         numbers = {one: number for number, one in enumerate(self.classes)}
         return [numbers[one.cluster, one.broker_class] for one in self.every]
 
@@ -51,10 +51,9 @@ class Units:
 
     @property
     def middle_minute(self) -> int:
-        """The middle of the history: that of most brokers, weighed by their minutes.
+        """The middle of the history: the median of the middles of units, weighted by minutes.
 
-        A broker whose clock was ahead once has a middle years from all others'; it does not
-        make one half of the history empty.
+        A broker whose clock was once years ahead does not make one half of the history empty.
         """
         middles = sorted(
             ((one.first_minute + one.last_minute + 1) // 2, one.minutes) for one in self.every
@@ -69,8 +68,7 @@ class Units:
     def end_minute(self, cluster: str) -> int:
         """Return the minute after the last of a cluster; 0 if it has none.
 
-        A broker that is more than a day ahead of all others had a clock that jumped: the
-        newest but it shows the end.
+        A broker that is more than a day ahead of all others had a wrong clock and is ignored.
         """
         lasts = sorted(one.last_minute for one in self.every if one.cluster == cluster)
         if len(lasts) > 1 and lasts[-1] - lasts[-2] > _DAY_MINUTES:
@@ -83,10 +81,10 @@ WANTED_BLOCKS: Final = 40
 
 
 def block_minutes(units: Sequence[Unit]) -> int:
-    """Return how long errors are taken to depend on each other: a day if the history allows.
+    """Return the length of blocks, within which errors may be correlated: a day if possible.
 
-    The longest stretch of which the largest class has `WANTED_BLOCKS`, so that their
-    spread says how sure the costs are.
+    It is the longest of `BLOCKS_MINUTES` of which the largest class has `WANTED_BLOCKS`, enough to
+    estimate the covariance.
     """
     for length in BLOCKS_MINUTES:
         blocks: dict[tuple[str, str], int] = {}

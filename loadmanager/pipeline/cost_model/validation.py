@@ -1,8 +1,8 @@
-"""How well costs predict what was held out, beside the rule that needs no learning.
+"""Errors of predictions of held-out blocks, by the costs and by the rule of traffic shares.
 
-The rule is that of traffic shares: a broker's usage goes with its traffic, CPU half by
-messages and half by bytes, network by bytes of its direction, direct memory by bytes; heap
-stays. It is given the broker's own means in training, so that it knows what each is like.
+By that rule the usage of a broker is proportional to its traffic: CPU half to messages and half to
+bytes, network to bytes of its direction, direct memory to bytes; the heap is constant. It is given
+the means of each broker in the training blocks.
 """
 
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ _WIDTH: Final = 4
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trial:
-    """Mean absolute errors (C, 5) as fractions of what was measured, NaN of nothing.
+    """Mean absolute errors (C, 5), relative to the measured usage; NaN without rows.
 
-    ``within`` is how many minutes of all lay in their 90 % interval. ``minutes`` and
-    ``changes`` count what was held out; ``change_error`` is that of what brokers use after
-    their bundles changed. Full minutes are left out: the demand in them is not known.
+    ``within`` is the fraction of minutes within their 90 % interval. ``minutes`` and ``changes``
+    count held-out rows; ``change_error`` is the error of the usage after changes of bundles. Full
+    minutes are left out, because their demand is not known.
     """
 
     minutes: FloatArray
@@ -54,7 +54,7 @@ class Trial:
 
 
 def tried(source: Source, statistics: RowStatistics, state: State) -> Trial:
-    """Return how the training fit does on what was held out; goes over the rows once."""
+    """Return the errors of the training fit on held-out blocks, in one pass."""
     sums = source.sums(_trial_pass(statistics, state))
     empty = np.zeros((2, RESOURCE_COUNT, _WIDTH))
     found = np.stack([sums.get(-1 - number, empty) for number in range(statistics.classes)])
@@ -73,7 +73,7 @@ def tried(source: Source, statistics: RowStatistics, state: State) -> Trial:
 
 
 def shares(rates: FloatArray, mean: FloatArray) -> FloatArray:
-    """Return (n, 5): what (n, 6) rates are of the mean ones, as the rule takes it."""
+    """Return (n, 5): usage relative to the mean usage by the rule, for rates (n, 6)."""
     safe = np.where(mean > 0, mean, np.inf)
     part = rates / safe
     messages = rates[:, [MSGS_IN, MSGS_OUT]].sum(axis=1) / _or_infinity(

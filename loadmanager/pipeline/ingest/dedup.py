@@ -1,9 +1,9 @@
-"""Each line once: which of several with the same number is taken.
+"""Deduplication: which of several lines with the same number is kept.
 
-A line is known by its stream, writer, instance and ``seq``. Of lines with the same one that
-was read in an earlier batch is kept, else the first by digest, whatever the order of files.
-Others with the same content are copies; with another content they are refused. Only keys are
-compared, never the rows of bundles.
+The key of a line is its stream, writer, instance and ``seq``. Of lines with the same key, the one
+read in an earlier batch is kept, otherwise the first by digest, independently of the order of
+files. Lines with the same content are copies; lines with other content are quarantined. Only keys
+are compared, never the rows of bundles.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _KEY: Final = ["stream", "writer", "instance", "seq"]
 
 
 def keys_of(lines: DataFrame) -> DataFrame:
-    """Return what sound lines are known by (`KEYS`)."""
+    """Return the keys (`KEYS`) of valid lines."""
     kind = F.col("content.kind")
     stream = F.coalesce(
         *(F.when(kind == name, F.lit(one.stream.value)) for name, one in KINDS.items())
@@ -40,10 +40,10 @@ def keys_of(lines: DataFrame) -> DataFrame:
 
 
 def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
-    """Return the sound lines that are not taken: file, line, verdict, and what they have of `KEYS`.
+    """Return the valid lines that are not kept: file, line, key and verdict.
 
-    ``before`` are the keys of earlier batches. Of a year of them next to none is of the numbers
-    that new files have, and only those are compared.
+    ``before`` are the keys of earlier batches. Only those in the range of numbers of the new files
+    are compared, which are next to none of a year.
     """
     here = keys_of(lines)
     which = _KEY[:-1]
@@ -64,13 +64,13 @@ def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
 
 
 def kept_lines(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
-    """Return the lines that are taken."""
+    """Return the lines that are kept."""
     sound = lines.where(F.col("content.fault").isNull())
     return sound if lost is None else sound.join(lost, ["file", "line"], "left_anti")
 
 
 def refused(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
-    """Return the lines for the quarantine: those with a fault, and those that contradict."""
+    """Return the lines to quarantine: malformed ones, and those that contradict a kept line."""
     faulty = lines.where(F.col("content.fault").isNotNull())
     bad = faulty.select("file", "line", F.col("content.fault").alias("reason"), "content.text")
     if lost is None:

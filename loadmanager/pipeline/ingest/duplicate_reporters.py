@@ -1,11 +1,10 @@
-"""Brokers that two sidecars reported on at once: which reports count.
+"""Brokers that two sidecars reported on at the same time: which reports count.
 
-A broker has one sidecar. Where two instances reported on it at overlapping times (a
-second one was started with its name, or two runs of a simulation share a directory), its load
-would count twice. The one that began later stands, as in the service: a starting sidecar takes
-over. What the other reported between the first and the last report of that one is
-passed over when tables are read. Nothing is deleted, and as it is decided over all batches, it
-does not matter which of the two was ingested first.
+A broker has one sidecar. Where two instances reported on it at overlapping times (a second one was
+started with its name, or two runs of a simulation share a directory), its load would count twice.
+The instance that began later counts, as in the service, where a starting sidecar takes over. The
+reports of the other one between its first and its last report are excluded when tables are read.
+Nothing is deleted, and since all batches are considered, the order of ingestion does not matter.
 """
 
 from typing import Final
@@ -18,7 +17,7 @@ _WHO: Final = [*_BROKER, "writer", "instance"]
 
 
 def spans_of(reports: DataFrame) -> DataFrame:
-    """Return from when to when each instance reported on a broker (`SPANS`), of ``broker_load``."""
+    """Return the time span of the reports of each instance on a broker (`SPANS`)."""
     at_ms = F.col("reported_at_ms")
     return reports.groupBy(*_WHO).agg(
         F.min("started_at_ms").alias("started_at_ms"),
@@ -28,7 +27,7 @@ def spans_of(reports: DataFrame) -> DataFrame:
 
 
 def duplicate_reports(spans: DataFrame) -> DataFrame:
-    """Return which reports are passed over (`DUPLICATES`), of the spans of all batches."""
+    """Return the time spans of excluded reports (`DUPLICATES`), given the spans of all batches."""
     whole = spans.groupBy(*_WHO).agg(
         F.min("started_at_ms").alias("started_at_ms"),
         F.min("first_ms").alias("first_ms"),
@@ -53,7 +52,7 @@ def duplicate_reports(spans: DataFrame) -> DataFrame:
 
 
 def standing(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
-    """Return rows of reports without those that are ``passed_over`` (`DUPLICATES`)."""
+    """Return rows of reports without the excluded ones (``passed_over``: `DUPLICATES`)."""
     passed = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
     rows = reports.alias("rows")
     same = [F.col(f"rows.{name}").eqNullSafe(F.col(f"passed.{name}")) for name in _WHO]

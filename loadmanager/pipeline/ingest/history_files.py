@@ -1,4 +1,4 @@
-"""Which files of a history directory are to be read, and what the others are."""
+"""Classification of the files in a history directory: which to read, and what the others are."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import StoredFile
 
 LARGEST_BYTES: Final = (MOST_ROLL_MIB + 32) << 20
-"""A file is read as a whole. Lines that come at once may take a finished one over its size."""
+"""A file is read as a whole. A finished one may exceed its configured size by one write."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR: Final = timedelta(hours=1)
@@ -18,18 +18,18 @@ _HIDDEN: Final = (".", OPEN)
 
 
 class Listing(Protocol):
-    """What is asked of a file system; see `Files`."""
+    """The part of `Files` that is used here."""
 
     def exists(self, where: str) -> bool:
-        """Return whether there is anything."""
+        """Return whether a file or a folder exists."""
 
     def listed(self, folder: str) -> list[StoredFile]:
-        """Return what is in a folder, by name."""
+        """Return the entries of a folder in order of name."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """A file by its name below the history directory; two with the same state are the same."""
+    """A file with its name below the history directory; the same state means the same content."""
 
     name: str
     path: str
@@ -38,17 +38,17 @@ class HistoryFile:
 
     @property
     def state(self) -> list[int]:
-        """Return what changes if the file does."""
+        """Return values that change when the file changes."""
         return [self.size_bytes, self.changed_ms]
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What is in a history directory. ``new`` are to be read, in the order of their hours.
+    """The content of a history directory. ``new`` files are to be read, in the order of hours.
 
-    ``changed`` of them were read before and are different now. ``known`` were read before,
-    ``outside`` are of other hours than those asked for, ``being_written`` belong to a writer.
-    ``foreign`` are no files of history, or not where one is; ``too_large`` cannot be read.
+    ``changed`` ones of them were read before in another state. ``known`` were read before,
+    ``outside`` are of hours outside the bounds, ``being_written`` are still open.
+    ``foreign`` are not files of history or in the wrong place; ``too_large`` cannot be read.
     """
 
     new: list[HistoryFile] = field(default_factory=list)
@@ -61,18 +61,18 @@ class Found:
 
     @property
     def has_history(self) -> bool:
-        """Return whether there is any file of history at all."""
+        """Return whether there is any file of history."""
         return bool(self.new or self.known or self.outside or self.being_written or self.too_large)
 
     def add_foreign(self, name: str, one: StoredFile) -> None:
-        """Note what is not of history; hidden files are not of history."""
+        """Record a foreign file or folder; hidden ones are ignored."""
         if not one.name.startswith(_HIDDEN):
             self.foreign.append(f"{name}/" if one.is_folder else name)
 
     def add(
         self, name: str, one: StoredFile, read: Mapping[str, Sequence[int]], *, within: bool
     ) -> None:
-        """Sort a file of an hour."""
+        """Classify an entry of the folder of an hour; ``read`` has the states of known files."""
         parsed = None if one.is_folder else FileName.parse(one.name)
         if parsed is None:
             self.add_foreign(name, one)
@@ -92,13 +92,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """From ``since`` (inclusive) to ``until`` (exclusive); None is no bound. Both are in UTC."""
+    """From ``since`` (inclusive) to ``until`` (exclusive), in UTC; None means no bound."""
 
     since: datetime | None = None
     until: datetime | None = None
 
     def hold(self, hour: int) -> bool:
-        """Return whether any moment of an hour, counted since 1970, is within."""
+        """Return whether any part of an hour, counted from 1970, is within the bounds."""
         start = _EPOCH + hour * _HOUR
         after = self.since is not None and self.since - start >= _HOUR
         return not after and (self.until is None or start < self.until)
@@ -107,10 +107,10 @@ class Bounds:
 def find_files(
     files: Listing, history: str, read: Mapping[str, Sequence[int]], bounds: Bounds
 ) -> Found:
-    """Sort all that is in ``history``; ``read`` has the state of each file that was read.
+    """Classify the files in ``history``; ``read`` has the state of each file read before.
 
     Raises:
-        PipelineError: there is no such directory.
+        PipelineError: the directory does not exist.
     """
     if not files.exists(history):
         raise PipelineError(f"{history}: there is no such directory; expected one with history")
@@ -124,7 +124,7 @@ def find_files(
 
 
 def _hours(files: Listing, day: StoredFile, found: Found) -> Iterator[tuple[int, StoredFile]]:
-    """Yield the hours of a day with their folders; what is none of them is foreign."""
+    """Yield the hours of a day with their folders; other entries are foreign."""
     if not day.is_folder or hour_of_partition(f"{day.name}/hour=00") is None:
         found.add_foreign(day.name, day)
         return

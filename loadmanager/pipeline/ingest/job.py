@@ -1,4 +1,4 @@
-"""History to tables: only files that are new, each line once, nothing left out in silence."""
+"""Writes new files of history to tables; each line once, and all skipped files are reported."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -49,10 +49,10 @@ from loadmanager.pipeline.tables import (
 
 BATCH_BYTES: Final = 2 << 30
 BATCH_FILES: Final = 10_000
-"""A batch is committed by itself, so one that dies costs no more than this."""
+"""A batch is committed by itself: a run that dies loses no more than one."""
 
 _SETTINGS: Final = {
-    # Files are read as a whole: a task is to hold one large one, or some small ones.
+    # Files are read as a whole: a task holds one large file or a few small ones.
     "spark.sql.files.maxPartitionBytes": str(32 << 20),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
@@ -60,10 +60,10 @@ _DRAFTS: Final = "drafts"
 
 
 def run(work: Work) -> list[str]:
-    """Take what is new in ``work.history`` into the tables, and say what became of it.
+    """Ingest the new files of ``work.history``, and return a summary.
 
     Raises:
-        PipelineError: there is no such directory, or no file of history in it.
+        PipelineError: the directory does not exist, or contains no history.
     """
     if work.history is None:
         raise PipelineError("ingest: no history is given; expected --history DIR")
@@ -75,7 +75,7 @@ def run(work: Work) -> list[str]:
         if not found.has_history:
             raise PipelineError(nothing_there(history, found))
         if not found.new and not store.batches():
-            # From now on the tables are there, with no rows.
+            # From now on the tables exist, without rows.
             store.commit(1, {"files": {}, "tables": [], "lines": Taken().lines})
         taken = _take_all(work, list(_batches(found.new)))
         return [*messages_of_files(found), *messages_of_lines(taken)]
@@ -84,7 +84,7 @@ def run(work: Work) -> list[str]:
 def _take_all(work: Work, batches: Sequence[Sequence[HistoryFile]]) -> Taken:
     taken = Taken()
     for place, files in enumerate(batches, start=1):
-        # While the ones before were read, retention may have deleted some.
+        # Retention may have deleted some while earlier batches were read.
         there = [one for one in files if place == 1 or work.store.files.exists(one.path)]
         taken += Taken(gone=len(files) - len(there))
         if there:
@@ -95,7 +95,7 @@ def _take_all(work: Work, batches: Sequence[Sequence[HistoryFile]]) -> Taken:
 
 
 class _Batch:
-    """One batch: what some files hold, into the tables, as a whole or not at all."""
+    """One batch: the content of some files, added to the tables completely or not at all."""
 
     def __init__(self, work: Work, files: Sequence[HistoryFile]) -> None:
         self._spark = work.spark
@@ -106,7 +106,7 @@ class _Batch:
         self._tables: list[str] = []
 
     def take(self) -> Taken:
-        """Read, write, commit; return what became of files and lines."""
+        """Read, write and commit the batch; return the counts of files and lines."""
         write_parquet_files(self._read(), self._draft)
         read = {row["file"] for row in self._part(FILES).select("file").collect()}
         gone = len(self._files) - len(read)
@@ -116,7 +116,7 @@ class _Batch:
         lost = self._lost(lines)
         kept = kept_lines(lines, lost)
         self._take_bundles(lost)
-        # Lines with a fault have no kind.
+        # Malformed lines have no kind.
         kinds = {
             row["kind"]: row["count"] for row in lines.groupBy("content.kind").count().collect()
         }
@@ -157,16 +157,16 @@ class _Batch:
         self._tables.append(table.name)
 
     def _lost(self, lines: DataFrame) -> DataFrame | None:
-        """Return the lines that others were taken instead of (see `losers`), None for none."""
+        """Return the lines that are not kept (see `losers`); None if there are none."""
         found = losers(lines, self._store.batches_of(KEYS))
         if found.isEmpty():
             return None
-        # Others ask for it again and again.
+        # Later steps evaluate it many times.
         found.write.mode("overwrite").parquet(f"{self._draft}/lost")
         return self._spark.read.schema(found.schema).parquet(literal(f"{self._draft}/lost"))
 
     def _take_bundles(self, lost: DataFrame | None) -> None:
-        """Give the files of bundles their place; they are written again only if rows are lost."""
+        """Move the files of bundles to their table; they are rewritten only if rows are dropped."""
         draft = f"{self._draft}/part={BUNDLES}"
         if not self._store.files.exists(draft):
             return
@@ -185,7 +185,7 @@ class _Batch:
         self._tables.append(BUNDLE_LOAD.name)
 
     def _doubled(self) -> tuple[str, ...]:
-        """Record brokers whose reports are passed over from now on; return the first of them."""
+        """Write the table of excluded reports; return some of the brokers in it."""
         if BROKER_LOAD.name in self._tables:
             reports = self._store.rows_of(BROKER_LOAD, [self._number])
             self._put(SPANS, spans_of(reports))
@@ -201,7 +201,7 @@ class _Batch:
 
 
 def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[str, int]:
-    """Return how many lines were read, quarantined and duplicate."""
+    """Return the numbers of lines that were read, quarantined and duplicate."""
     read, faults = sum(kinds.values()), kinds.get(None, 0)
     verdicts: dict[str, int] = {}
     if lost is not None:
@@ -215,7 +215,7 @@ def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[st
 
 
 def _parsed(kept: DataFrame, kind: str) -> DataFrame:
-    """Return the fields of the lines of a kind; they were judged, so all of them fit."""
+    """Return the fields of the lines of a kind; they were validated before."""
     lines = kept.where(F.col("content.kind") == kind)
     parsed = F.from_json("content.text", parsed_schema(kind), {"mode": "FAILFAST"})
     return with_dates(lines.select(parsed.alias("of_line")).select("of_line.*"))

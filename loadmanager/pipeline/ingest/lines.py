@@ -57,7 +57,7 @@ Rows of the table ``bundle_load``; one for each line; one for each file, with it
 """
 
 SHOWN_CHARACTERS: Final = 2000
-"""How much of the text of a line in quarantine is kept."""
+"""The length to which the text of a quarantined line is cut."""
 
 _ROWS_AT_ONCE: Final = 20_000
 _TEXT_AT_ONCE: Final = 4 << 20
@@ -71,11 +71,11 @@ _KNOWN: Final = {
 }
 
 Part = tuple[str, pa.RecordBatch]
-"""The name of a part of `READ`, and rows of it with the columns that it has."""
+"""The name of a part of `READ`, and rows with the columns of that part."""
 
 
 def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `READ` for files of Spark's source ``binaryFile``: their path and content."""
+    """Yield rows of `READ` for rows of Spark's source ``binaryFile`` (``path`` and ``content``)."""
     for part, rows in parts_of(files):
         found = {"part": pa.repeat(pa.scalar(part), rows.num_rows)}
         found |= dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -91,7 +91,7 @@ def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def parts_of(files: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-    """Yield what `read_files` does, part by part; texts that come often are dictionaries."""
+    """Yield the same rows as `read_files` by parts; frequent texts are dictionary-encoded."""
     bundles, lines = _Bundles(), _Lines()
     for batch in files:
         for path, content in zip(batch["path"], batch["content"], strict=True):
@@ -123,7 +123,7 @@ def _take(name: str, number: int, line: Line, bundles: "_Bundles", lines: "_Line
 
 
 class _Lines:
-    """Rows of lines and of files that were not given away yet."""
+    """Buffered rows of lines and of files."""
 
     def __init__(self) -> None:
         self._begin()
@@ -163,7 +163,7 @@ class _Lines:
 
 
 class _Bundles:
-    """Rows of bundles that were not given away yet, by columns."""
+    """Buffered rows of bundles, by columns."""
 
     def __init__(self) -> None:
         self._begin()
@@ -198,7 +198,7 @@ class _Bundles:
 
 
 def _repeated(of_line: pa.Array, of_row: pa.Array) -> pa.Array:
-    """Return for each row what its line has."""
+    """Return the value of its line for each row."""
     if not pa.types.is_string(of_line.type):
         return of_line.take(of_row)
     coded = of_line.dictionary_encode()
@@ -213,7 +213,7 @@ def _array(kind: Type, values: list[Any], to: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, to)
     except pa.ArrowInvalid:
-        # Arrow takes no whole number for a rate that is not the same as a float.
+        # Arrow rejects an integer that has no exact float for a rate.
         return pa.array(np.array(values, dtype=np.float64), to)
 
 

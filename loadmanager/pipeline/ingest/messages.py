@@ -1,4 +1,4 @@
-"""What an ingest says: nothing it found is left out in silence."""
+"""The summary of an ingest, which mentions everything that was skipped."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.ingest.history_files import LARGEST_BYTES, Found
 
 SHOWN: Final = 5
-"""How many names of each kind are listed."""
+"""The most names listed of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What became of the lines that were read: ``read`` is the sum of the next three.
+    """Counts of lines: ``read`` is the sum of the next three.
 
-    ``gone`` files were there and then were not. ``doubled`` are the first brokers that two
+    ``gone`` files were deleted before they were read. ``doubled`` are some of the brokers that two
     sidecars reported on at once.
 
     Raises:
-        PipelineError: lines were lost on their way, or counted twice.
+        PipelineError: lines were lost or counted twice.
     """
 
     read: int = 0
@@ -30,14 +30,14 @@ class Taken:
     doubled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse sums that are none: each of them was counted by itself."""
+        """Check the sum; each of the numbers was counted independently."""
         if self.read != self.kept + self.quarantined + self.duplicate:
             text = ", ".join(f"{count} {name}" for name, count in self.lines.items())
             expected = "read = kept + quarantined + duplicate; this is a fault of the pipeline"
             raise PipelineError(f"ingest: lines: {text}; expected {expected}")
 
     def __add__(self, other: "Taken") -> "Taken":
-        """Return both together, this one before the other."""
+        """Return the sum of both; ``other`` is the later one."""
         return Taken(
             read=self.read + other.read,
             kept=self.kept + other.kept,
@@ -49,13 +49,13 @@ class Taken:
 
     @property
     def lines(self) -> dict[str, int]:
-        """Return the counts of lines by their names."""
+        """Return the counts of lines by name."""
         names = ("read", "kept", "quarantined", "duplicate")
         return {name: getattr(self, name) for name in names}
 
 
 def nothing_there(history: str, found: Found) -> str:
-    """Return why there is nothing to be read."""
+    """Return why there is nothing to read."""
     text = f"{history}: there is no file of history in it"
     if found.foreign:
         text += f", but {_some(found.foreign)}"
@@ -63,7 +63,7 @@ def nothing_there(history: str, found: Found) -> str:
 
 
 def messages_of_files(found: Found) -> Iterator[str]:
-    """Yield how many files there were of each kind, and the names of the odd ones."""
+    """Yield the number of files of each class, and the names of unexpected ones."""
     yield f"files: {len(found.new)} to be read, {found.known} read before"
     if found.outside:
         yield f"outside of --since and --until, left for later: {found.outside}"
@@ -79,7 +79,7 @@ def messages_of_files(found: Found) -> Iterator[str]:
 
 
 def messages_of_lines(taken: Taken) -> Iterator[str]:
-    """Yield what became of all lines."""
+    """Yield the counts of lines and the reasons for skipped ones."""
     if taken.gone:
         yield f"gone before they were read: {taken.gone} files"
     yield (

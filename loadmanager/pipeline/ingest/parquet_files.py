@@ -1,11 +1,11 @@
-"""From lines of history to Parquet, still in Spark's Python workers.
+"""Writes lines of history as Parquet files within Spark's Python workers.
 
-Row by row, as Spark writes Parquet, rows of bundles cost more than reading them does; here
-they are columns already. A worker hands over whole files, and Spark puts them where
-its other files are: to any file system that it supports, those of tasks that succeeded alone.
+Spark writes Parquet row by row, which takes longer for bundles than reading them; here they are
+columns already. A worker returns whole files, and Spark writes them to any file system that it
+supports, and only those of tasks that succeeded.
 
-Spark has no writer of bytes. The one of text writes what a row has and a separator behind it,
-both as they are. Every Parquet file ends with the same four bytes: they are the separator.
+Spark has no writer of binary files. The writer of text writes the content of a row, followed by a
+separator, without changes. Every Parquet file ends with the same four bytes: the separator.
 """
 
 from collections.abc import Iterator
@@ -31,20 +31,20 @@ PARQUET_FILES: Final = StructType(
         StructField("content", BinaryType()),
     ]
 )
-"""What `parquet_files_of` returns: Parquet files without their end, `SEPARATOR`.
+"""The output of `parquet_files_of`: Parquet files without their last bytes, `SEPARATOR`.
 
-``part`` are those of `READ`. Rows of ``bundle_load`` have all columns of that table, and file
-and line; a file of them is of one ``date``. Others have no date.
+``part`` is a part of `READ`. Rows of ``bundle_load`` have all columns of that table, and file
+and line; a file of them has rows of one ``date``. Other parts have no date.
 """
 
 SEPARATOR: Final = "PAR1"
 
 _AT_ONCE_BYTES: Final = 40 << 20
-"""In memory; on disk it is a quarter of that."""
+"""Size in memory; on disk it is a quarter of that."""
 
 _SCHEMA: Final = to_arrow_schema(PARQUET_FILES)
 _UNIQUE: Final = frozenset(one.name for one in TRAFFIC)
-"""Measured rates hardly ever come twice: looking each up first takes time and saves nothing."""
+"""Measured rates rarely repeat: a dictionary of them takes time and saves nothing."""
 
 
 def write_parquet_files(made: "DataFrame", where: str) -> None:
@@ -52,15 +52,12 @@ def write_parquet_files(made: "DataFrame", where: str) -> None:
     content = made.withColumn("content", made["content"].cast(StringType()))
     writer = content.write.mode("overwrite").partitionBy("part", "date")
     one_a_file = writer.option("lineSep", SEPARATOR).option("maxRecordsPerFile", 1)
-    # Hadoop's own settings may have texts compressed.
+    # Settings of Hadoop may enable compression of text.
     one_a_file.option("compression", "none").text(where)
 
 
 def parquet_files_of(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `PARQUET_FILES` for files as Spark's ``binaryFile`` reads them.
-
-    In: ``path`` and ``content``.
-    """
+    """Yield rows of `PARQUET_FILES` for rows of ``binaryFile`` (``path`` and ``content``)."""
     waiting: dict[str, list[pa.RecordBatch]] = {}
     sizes: dict[str, int] = {}
     for part, rows in parts_of(files):
@@ -82,7 +79,7 @@ def _made(part: str, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_namespaces(rows: pa.Table) -> pa.Table:
-    """Return rows of bundles with the column ``namespace``, cut from each name once."""
+    """Return rows of bundles with the column ``namespace``, computed once for each name."""
     (bundles,) = rows["bundle"].chunks
     cut = pa.array([name.rpartition("/")[0] for name in bundles.dictionary.to_pylist()])
     coded = cut.dictionary_encode()
@@ -92,7 +89,7 @@ def _with_namespaces(rows: pa.Table) -> pa.Table:
 
 
 def _by_date(rows: pa.Table) -> Iterator[tuple[object, pa.Table]]:
-    """Yield the rows of each day, with the column ``at``; the day is a date."""
+    """Yield the date and the rows of each day, with the column ``at``."""
     at_ms = rows["at_ms"]
     at = at_ms.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
     dated = rows.append_column("at", at)
@@ -108,7 +105,7 @@ def _by_date(rows: pa.Table) -> Iterator[tuple[object, pa.Table]]:
 
 
 def _parquet(rows: pa.Table) -> bytes:
-    """Return a Parquet file without its end."""
+    """Return a Parquet file without its last bytes."""
     sink = pa.BufferOutputStream()
     pq.write_table(
         rows,

@@ -1,4 +1,4 @@
-"""From the bytes of a file of history to its lines, as far as they can be read."""
+"""Decompresses a file of history and splits it into lines, as far as it can be read."""
 
 import zlib
 from collections.abc import Iterator
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from typing import Final
 
 LONGEST_LINE_BYTES: Final = 64 << 20
-"""No line of ours is nearly so long: one that is would only fill the memory."""
+"""Far above the length of any line that a sidecar writes; protects the memory."""
 
 _CHUNK_BYTES: Final = 64 << 10
-"""So few that no chunk unpacks to more than memory holds: gzip packs 1000 to 1 at best."""
+"""Small enough for the decompressed chunk to fit into memory: gzip reaches at most 1000 to 1."""
 
 _GZIP: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its line feed; ``fault`` says why it cannot be looked at."""
+    """A line without its line feed; ``fault`` says why it cannot be read."""
 
     content: bytes
     fault: str | None = None
 
 
 class _Damaged(Exception):
-    """The file is no gzip from here on; ``unpacked`` is what came right before."""
+    """The file is not gzip from here on; ``unpacked`` was decompressed before the fault."""
 
     def __init__(self, reason: str, unpacked: bytes = b"") -> None:
         super().__init__(reason)
@@ -31,9 +31,9 @@ class _Damaged(Exception):
 
 
 def lines_of(packed: memoryview) -> Iterator[Line]:
-    """Yield the lines of a file; one that is damaged ends with a line that says so.
+    """Yield the lines of a file; for a damaged file, the last line has a fault.
 
-    What stands behind the last line feed is a line, too.
+    The rest after the last line feed is a line as well.
     """
     rest = b""
     skipping = False
@@ -82,7 +82,7 @@ def _unpacked(packed: memoryview) -> Iterator[bytes]:
                 ) from None
             position += len(chunk) - len(decoder.unused_data)
         if not any(packed[position : position + _CHUNK_BYTES]):
-            # Zeros behind the last member are padding.
+            # Zeros after the last member are padding.
             return
 
 

@@ -1,1 +1,1 @@
-"""What moves achieved: pure functions from the ingested tables to those of the job ``moves``."""
+"""The job ``moves``: effects of moves, as pure functions of the ingested tables."""

@@ -1,7 +1,7 @@
-"""What the cluster did meanwhile: how load grew where no bundle moved, and its imbalance.
+"""The control of each move: growth of load on brokers without moves, and the imbalance.
 
-Moves of about the same time share a moment, so that a day has only so many however many
-bundles move. For each moment every broker's load before and after is taken.
+Moves at about the same time share a moment, so that the number of moments of a day is bounded. For
+each moment the load of every broker before and after it is computed.
 """
 
 from typing import Final
@@ -13,13 +13,13 @@ from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.move_effects.windows import USED, Windows, buckets, means
 
 MOMENTS: Final = 5
-"""So many moments are as long as a window."""
+"""Moments per window."""
 
 FEWEST_UNAFFECTED: Final = 2
-"""Fewer brokers than this may have done anything by themselves."""
+"""The growth of fewer brokers than this may be a coincidence."""
 
 LEAST_MEAN: Final = 0.01
-"""Growth of a mean score below this says nothing."""
+"""The growth of a mean score below this is meaningless."""
 
 _MOST_BUCKETS: Final = 200
 
@@ -27,7 +27,7 @@ GROWN: Final = ("score", *(f"{name}_usage" for name in USED))
 
 
 def with_moments(orders: DataFrame, windows: Windows) -> DataFrame:
-    """Return ``orders`` with ``moment_ms``, the beginning of the moment they belong to."""
+    """Return ``orders`` with ``moment_ms``, the beginning of their moment."""
     step_ms = max(windows.width_ms // MOMENTS, 1)
     return orders.withColumn(
         "moment_ms", (F.floor(F.col("ordered_at_ms") / step_ms) * step_ms).cast("long")
@@ -35,10 +35,10 @@ def with_moments(orders: DataFrame, windows: Windows) -> DataFrame:
 
 
 def moments(finished: DataFrame, windows: Windows) -> DataFrame:
-    """Return the time of each moment: from its first order until all of it was done.
+    """Return the time span of each moment: from its first order until all moves were carried out.
 
-    In: orders with ``moment_ms`` that were carried out. What took longer than a window is
-    not waited for. Out: ``cluster, moment_ms, first_ms, done_ms``.
+    In: orders with ``moment_ms`` that were carried out. The span is at most one
+    window. Out: ``cluster, moment_ms, first_ms, done_ms``.
     """
     span = finished.groupBy("cluster", "moment_ms").agg(
         F.min("ordered_at_ms").alias("first_ms"), F.max("acquired_at_ms").alias("done_ms")
@@ -48,10 +48,10 @@ def moments(finished: DataFrame, windows: Windows) -> DataFrame:
 
 
 def touched(moments: DataFrame, finished: DataFrame, windows: Windows) -> DataFrame:
-    """Return the brokers that gave or took a bundle in or about each moment's windows.
+    """Return the brokers that released or acquired a bundle near the windows of each moment.
 
-    Out: ``cluster, moment_ms, broker``, and ``others``: whether one of those hand-overs
-    belongs to another moment.
+    Out: ``cluster, moment_ms, broker``, and ``others``: whether one of these hand-overs belongs
+    to another moment.
     """
     width = windows.width_ms
     ends = union(
@@ -67,7 +67,7 @@ def touched(moments: DataFrame, finished: DataFrame, windows: Windows) -> DataFr
         ]
     )
     began_ms = F.col("ordered_at_ms")
-    # One that took very long is looked for in its first buckets alone.
+    # A very long hand-over is only looked up in its first buckets.
     ended_ms = F.least(
         F.greatest(began_ms, F.col("acquired_at_ms")), began_ms + _MOST_BUCKETS * width
     )
@@ -88,11 +88,11 @@ def touched(moments: DataFrame, finished: DataFrame, windows: Windows) -> DataFr
 def changes(
     moments: DataFrame, touched: DataFrame, loads: DataFrame, windows: Windows
 ) -> DataFrame:
-    """Return what brokers did about each moment.
+    """Return the change of brokers at each moment.
 
     Out: ``cluster, moment_ms``; for each of `GROWN` ``growth_*``, the factor by which it
-    grew on brokers that no move touched (on all if those are too few); ``noise``, how far
-    such a broker's score strays from that growth; ``control`` (unaffected, all, none) and
+    grew on brokers without moves (on all if those are too few); ``noise``, the standard
+    deviation of their scores from that growth; ``control`` (unaffected, all, none) and
     ``control_brokers``; ``max_over_mean_before/after, deviation_before/after`` of all
     brokers' scores.
     """
@@ -161,7 +161,7 @@ def _growth(sums: DataFrame) -> DataFrame:
         grown = grown.withColumn(f"growth_{name}", F.coalesce(growth, F.lit(1.0)))
     g = F.col("growth_score")
     squares = F.col("free_aa") - 2 * g * F.col("free_ab") + g * g * F.col("free_bb")
-    # One degree of freedom goes into the growth.
+    # The growth takes one degree of freedom.
     noise = F.sqrt(F.greatest(squares, F.lit(0.0)) / F.greatest(F.col("free") - 1, F.lit(1)))
     return grown.select(
         "cluster",

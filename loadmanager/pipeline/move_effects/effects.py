@@ -1,4 +1,4 @@
-"""Every move with its hand-over, both brokers before and after, and what clients paid."""
+"""Every move with its hand-over, both brokers before and after it, and its cost for clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _PHASES = ("before", "after")
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The tables that moves are judged by; ``loads`` as `windows.loads` makes it."""
+    """The input tables; ``loads`` is the result of `windows.loads`."""
 
     moves: DataFrame
     hand_overs: DataFrame
@@ -50,7 +50,7 @@ class Effects:
 
 
 Keep = Callable[[DataFrame], DataFrame]
-"""Returns a frame that is computed once however often it is read."""
+"""Returns the same frame, computed once however often it is read."""
 
 
 def effects(
@@ -61,10 +61,10 @@ def effects(
     *,
     keep: Keep,
 ) -> Effects:
-    """Return what each move achieved.
+    """Return the effects of all moves.
 
-    A bundle that returns within ``back_within_s`` came back. What is read more than once
-    is given to ``keep``.
+    A bundle that returns within ``back_within_s`` counts as returned. Frames that are read more
+    than once are passed to ``keep``.
     """
     handed = with_returns(with_hand_overs(given.moves, given.hand_overs), back_within_s)
     orders = keep(with_moments(handed, windows))
@@ -87,7 +87,7 @@ def effects(
 
 
 def _around(orders: DataFrame, loads: DataFrame, windows: Windows) -> DataFrame:
-    """Return what source and target did before the order and after the bundle arrived."""
+    """Return the means of source and target before the order and after the bundle arrived."""
     width = windows.width_ms
     ends = {
         "before": (F.col("ordered_at_ms") - width, F.col("ordered_at_ms")),
@@ -117,7 +117,7 @@ def _around(orders: DataFrame, loads: DataFrame, windows: Windows) -> DataFrame:
 
 
 def _clients(orders: DataFrame, bundle_load: DataFrame, windows: Windows) -> DataFrame:
-    """Return the topics and clients of each moved bundle in its source's last report."""
+    """Return topics and clients of each moved bundle in the last report of its source."""
     width = windows.width_ms
 
     end = F.col("ordered_at_ms")
@@ -144,7 +144,7 @@ def _clients(orders: DataFrame, bundle_load: DataFrame, windows: Windows) -> Dat
 
 
 def _classes(loads: DataFrame) -> DataFrame:
-    """Return the class of each broker by its last report."""
+    """Return the class of each broker in its last report."""
     latest = F.max_by("broker_class", "until_ms").alias("target_class")
     return loads.groupBy("cluster", F.col("broker").alias("target")).agg(latest)
 
@@ -183,7 +183,7 @@ def _columns(judged: DataFrame) -> DataFrame:
 
 
 def summary(effects: DataFrame) -> DataFrame:
-    """Return what moves of each cause and strategy came to.
+    """Return the summary of the moves of each cause and strategy.
 
     In: the columns of the table ``move_effects``; out: those of ``move_summary``.
     """

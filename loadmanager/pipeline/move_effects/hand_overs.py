@@ -1,4 +1,4 @@
-"""Which hand-over came of which decision, and which bundles went back where they came from."""
+"""Assigns hand-overs to the moves that caused them, and finds bundles that returned."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 KEY: Final = ("cluster", "writer", "instance", "seq")
-"""Names the line of a move."""
+"""The key of the line of a move."""
 
 _SLACK_MS: Final = 5000
-"""An order may be recorded so much before its decision: two clocks are read."""
+"""An order may be recorded this much before its decision: two clocks are involved."""
 
 _OF_HAND_OVER: Final = ("ordered_at_ms", "released_at_ms", "acquired_at_ms", "took_s", "pause_s")
 
@@ -17,11 +17,11 @@ _ORDERED: Final = ("moved", "placed")
 
 
 def with_hand_overs(moves: DataFrame, hand_overs: DataFrame) -> DataFrame:
-    """Return ``moves`` with what came of them.
+    """Return ``moves`` with their hand-overs.
 
-    A hand-over belongs to the last move of its bundle to its target that was decided
-    before it was ordered. Out: the columns of ``moves`` and ``ended`` (outcome of the
-    hand-over, null if none is recorded), ``ordered_at_ms`` (of the decision if none is),
+    A hand-over belongs to the last move of its bundle to its target that was decided before it was
+    ordered. Out: the columns of ``moves`` and ``ended`` (outcome of the hand-over, null if none is
+    recorded), ``ordered_at_ms`` (time of the decision if none is recorded),
     ``released_at_ms, acquired_at_ms, took_s, pause_s``.
     """
     place = ("cluster", "bundle", "target")
@@ -49,10 +49,10 @@ def with_hand_overs(moves: DataFrame, hand_overs: DataFrame) -> DataFrame:
 
 
 def with_returns(orders: DataFrame, within_s: float) -> DataFrame:
-    """Return ``orders`` with ``back_after_s``: null unless it brings its bundle back.
+    """Return ``orders`` with ``back_after_s``: null unless the move returns its bundle.
 
-    It does if its target is a broker that the bundle was moved away from within
-    ``within_s`` before. Only what was ordered counts.
+    It does if the bundle was moved away from the target within ``within_s`` before. Only ordered
+    moves count.
     """
     time = F.col("ordered_at_ms")
     before = (
@@ -74,7 +74,7 @@ def with_returns(orders: DataFrame, within_s: float) -> DataFrame:
 
 
 def ping_pong(effects: DataFrame) -> DataFrame:
-    """Return the bundles that went back, most often first.
+    """Return the bundles that returned, those with most returns first.
 
     In: the columns of the table ``move_effects``. Out: those of the table ``ping_pong``.
     """

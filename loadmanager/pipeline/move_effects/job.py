@@ -1,4 +1,4 @@
-"""What each move achieved and what clients paid for it."""
+"""The job ``moves``: the effect of each move, and its cost for clients."""
 
 from datetime import timedelta
 from typing import Final
@@ -31,14 +31,14 @@ from loadmanager.pipeline.move_effects.windows import (
 from loadmanager.pipeline.store import Store
 
 BACK_WITHIN_S: Final = 3600.0
-"""A bundle that comes back within an hour went to and fro."""
+"""A bundle that returns to a broker within an hour counts as returned."""
 
 _MARGIN: Final = timedelta(seconds=4 * LONGEST_S)
-"""Reports about the first and the last move may be so much before and after."""
+"""Reports for the first and the last move may be this much before and after them."""
 
 
 def run(work: Work) -> list[str]:
-    """Make the tables of moves from what was ingested.
+    """Write the tables of moves.
 
     Raises:
         PipelineError: nothing was ingested, or the cost model cannot be read.
@@ -65,10 +65,10 @@ def run(work: Work) -> list[str]:
 
 
 class Drafts:
-    """What is computed once and read several times, in files: it costs no memory.
+    """Intermediate frames in files, to be computed once and read several times.
 
-    Frames that Spark keeps in memory bring along the whole plan that made them; of plans
-    that use each other as often as these do, comparing takes more memory than all data.
+    Persisted frames keep the whole plan that made them. These plans use each other so often that
+    comparing them takes more memory than the data.
     """
 
     def __init__(self, store: Store) -> None:
@@ -77,22 +77,22 @@ class Drafts:
         self._count = 0
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Return the same rows, read from a file."""
+        """Write a frame to a file, and return a frame that reads it."""
         self._count += 1
         where = f"{self._folder}/{self._count}"
         frame.write.mode("overwrite").parquet(where)
         return frame.sparkSession.read.schema(frame.schema).parquet(literal(where))
 
     def remove(self) -> None:
-        """Delete the files."""
+        """Delete all files."""
         self._store.files.delete(self._folder)
 
 
 def cost_model(work: Work) -> CostDocument | None:
-    """Return what the job ``costs`` learned; None if it never ran.
+    """Return the cost model of the job ``costs``; None if it never ran.
 
     Raises:
-        PipelineError: the file is no model.
+        PipelineError: the file is malformed.
     """
     where = f"{work.store.out}/{COST_MODEL}"
     if not work.store.files.exists(where):
@@ -104,7 +104,7 @@ def cost_model(work: Work) -> CostDocument | None:
 
 
 def _given(work: Work) -> Recorded:
-    """Return the tables, as much of them as the asked-for time needs."""
+    """Return the input tables for the requested time range."""
     table = work.store.table
 
     def rows(name: str, margin: timedelta) -> DataFrame:
@@ -126,7 +126,7 @@ def _window_s(broker_load: DataFrame) -> float:
 
 
 def _lines(work: Work, windows: Windows) -> list[str]:
-    """Return what became of it, in words."""
+    """Return the summary."""
     by = work.store.table("move_summary")
     names = ("moves", "helped", "no_difference", "hurt", "judged", "returns", "messages_delayed")
     row = by.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names)).first()

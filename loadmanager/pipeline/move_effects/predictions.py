@@ -1,7 +1,7 @@
-"""What moves were to add to their targets, by two models, against what they did add.
+"""Predicted load that moves add to their targets, by two models, and the measured load.
 
-All moves of one moment to or from a broker are one change of its use: reports cannot separate
-them apart.
+All moves of one moment to or from a broker are one change of its usage: reports cannot separate
+them.
 """
 
 from functools import reduce
@@ -19,7 +19,7 @@ MODELS: Final = (SHARE, LEARNED)
 
 
 def with_predictions(orders: DataFrame, costs: CostDocument | None) -> DataFrame:
-    """Return ``orders`` with what the bundle uses, by each model.
+    """Return ``orders`` with the usage of the bundle by each model.
 
     In: ``source_before`` and the bundle's rates, topics and connections, and the target's
     ``target_class``. Out: ``traffic_share`` and ``cost_model``, structs by `USED` in the
@@ -29,7 +29,7 @@ def with_predictions(orders: DataFrame, costs: CostDocument | None) -> DataFrame
 
 
 def _by_share() -> Column:
-    """Return what `core.cost.TrafficShare` would: its share of the source's traffic."""
+    """Return the usage by the rule of `core.cost.TrafficShare`: a share of the source's."""
 
     def share(*rates: str) -> Column:
         part = sum((F.col(rate) for rate in rates), F.lit(0.0))
@@ -60,7 +60,7 @@ def _by_costs(costs: CostDocument | None) -> Column:
 
 
 def _use(learned: ClassCosts) -> Column:
-    """Return the use of a bundle on a broker of a class, null of what was not learned."""
+    """Return the usage of a bundle on a broker of a class; null for resources without costs."""
     uses = []
     for name in USED:
         terms = learned.resources.get(name, {})
@@ -75,16 +75,16 @@ def _rates_known() -> Column:
 
 
 def target_changes(orders: DataFrame, moments: DataFrame, windows: Windows) -> DataFrame:
-    """Return how each moment's moves, and others about that time, changed their targets.
+    """Return how the moves of each moment, and others near it, changed their targets.
 
     In: orders that were carried out, with predictions, ``target_before, target_after``
     and the growth of the control; and the times of the ``moments``. Out: ``cluster,
     moment_ms, broker, counted`` (moves that came or went), and for each of `USED` a struct
-    of ``traffic_share, cost_model`` (what all these moves were to add) and ``realised``
-    (what was measured, less what the control grew).
+    of ``traffic_share, cost_model`` (the predicted sum of all these moves) and ``realised``
+    (the measured change, less the growth of the control).
 
-    A move counts by how much more of the window after than of the one before it lies in:
-    one of the moment itself wholly, one in the middle of either window by half.
+    A move is weighted by how much more it overlaps the window after than the window before: a move
+    of the moment itself by 1, one in the middle of either window by a half.
     """
     measured = _measured(orders).join(moments, ["cluster", "moment_ms"])
     width = windows.width_ms
@@ -116,12 +116,12 @@ def target_changes(orders: DataFrame, moments: DataFrame, windows: Windows) -> D
 
 
 def _sum_of(name: str) -> Column:
-    """Return the sum; one move of unknown use makes it unknown."""
+    """Return the weighted sum; null if the usage of one move is unknown."""
     return F.when(F.count(name) == F.count("*"), F.sum(F.col(name) * F.col("counts")))
 
 
 def _measured(orders: DataFrame) -> DataFrame:
-    """Return what was measured of the targets of each moment."""
+    """Return the measured change of the targets of each moment."""
     realised = {
         name: F.col(f"target_after.{name}_usage")
         - F.col(f"target_before.{name}_usage") * F.col(f"growth_{name}_usage")
@@ -135,7 +135,7 @@ def _measured(orders: DataFrame) -> DataFrame:
 
 
 def _side(orders: DataFrame, role: str, sign: int) -> DataFrame:
-    """Return what each move brings to one of its brokers, and when."""
+    """Return the change by each move for one of its brokers, and its time."""
     released_ms = F.coalesce("released_at_ms", "acquired_at_ms")
     return orders.where(F.col(role).isNotNull()).select(
         "cluster",
@@ -147,11 +147,11 @@ def _side(orders: DataFrame, role: str, sign: int) -> DataFrame:
 
 
 def errors(changes: DataFrame) -> DataFrame:
-    """Return how far off each model was for each resource.
+    """Return the errors of each model for each resource.
 
     In: what `target_changes` returns. Out: ``cluster, resource, model, changes,
     realised_mean, error_mean, bias_mean`` (units of the resource) and ``error_fraction``,
-    all errors over all that was realised.
+    the sum of errors over the sum of realised changes.
     """
     rows = union(
         [

@@ -1,4 +1,4 @@
-"""Whether a move helped: a verdict with its reason, from what both brokers did about it."""
+"""The verdict on each move, with its reason, from the loads of both brokers."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,14 +9,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.pipeline.confidence import NORMAL_95
 
 LEAST_DIFFERENCE: Final = 0.01
-"""A spread that changed by less than a hundredth of capacity did not change."""
+"""A change of the spread by less than a hundredth of capacity counts as none."""
 
 FOR_BALANCE: Final = ("overloaded", "underloaded", "imbalance", "swap")
-"""Causes of moves that are to make load more even. The others have other ends."""
+"""Causes of moves whose purpose is balance."""
 
 
 class Verdict(StrEnum):
-    """What a move did to the spread between its source and its target."""
+    """The effect of a move on the spread between its source and its target."""
 
     HELPED = "helped"
     NO_DIFFERENCE = "no difference"
@@ -25,13 +25,13 @@ class Verdict(StrEnum):
 
 
 def judged(measured: DataFrame, window_s: float) -> DataFrame:
-    """Return ``measured`` with what the move did to the spread, and the verdict.
+    """Return ``measured`` with the effect of the move on the spread, and the verdict.
 
     In: an order with its hand-over, the structs ``source_before, source_after,
     target_before, target_after`` (null without a report), ``growth_score`` and ``noise``
     of the control. Out, besides: ``for_balance``; ``spread_before``, ``spread_expected``
-    (had both brokers done what the control did), ``spread_after``, ``gain`` (how much
-    smaller it is than expected), ``tolerance`` (what a gain must exceed), ``verdict``
+    (if both brokers had changed like the control), ``spread_after``, ``gain`` (the expected less
+    the actual spread), ``tolerance`` (a gain has to exceed it), ``verdict``
     and ``reason``.
     """
     source, target = ("source", "target")
@@ -39,7 +39,7 @@ def judged(measured: DataFrame, window_s: float) -> DataFrame:
         phase: F.abs(F.col(f"{source}_{phase}.score") - F.col(f"{target}_{phase}.score"))
         for phase in ("before", "after")
     }
-    # What one in ten differences exceeds by chance alone, to either side.
+    # One in ten differences exceeds this by chance, on either side.
     chance = F.coalesce("noise", F.lit(0.0)) * (NORMAL_95 * 2**0.5)
     return (
         measured.withColumns(
@@ -67,7 +67,7 @@ def _verdict() -> Column:
 
 
 def _reason(window_s: float) -> Column:
-    """Return why nothing can be said, empty if something can."""
+    """Return why there is no verdict; empty if there is one."""
     reason = (
         F.when(F.col("outcome") == "observed", "only observed, not ordered")
         .when(F.col("outcome") == "failed", "the order could not be written")

@@ -1,8 +1,8 @@
-"""What brokers' load was on the mean over windows of time, joined by buckets of time.
+"""Mean loads of brokers over windows of time, joined by buckets of time.
 
-A window takes the reports whose time lies in it, each weighed by the seconds of the window
-that it stands for. A window and a report can only meet in a bucket as long as the window,
-so that each report is looked at by the windows of two buckets and never by all.
+A window includes the reports whose time lies in it, each weighted by the seconds of the window that
+it covers. Windows and reports are joined by buckets as long as a window, so that a report is
+compared with the windows of two buckets instead of all.
 """
 
 from collections.abc import Sequence
@@ -18,42 +18,42 @@ from loadmanager.pipeline.expressions import weighted_mean
 SHORTEST_S: Final = 10.0
 LONGEST_S: Final = 300.0
 LEAST_COVERED: Final = 0.05
-"""A mean over less of a window than this fraction says nothing."""
+"""Windows that reports cover by less than this fraction are left out."""
 
 _REPORTS: Final = 5
-"""About how many reports of a broker a window should have."""
+"""Approximate number of reports of a broker in a window."""
 
 _SCORED: Final = tuple(name for name in RESOURCES if name != "memory")
 
 TRAFFIC: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")
 
 FRACTIONS: Final = ("score", *RESOURCES)
-"""What is given as a fraction of capacity; the score first."""
+"""Measures that are fractions of capacity; the score first."""
 
 USED: Final = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
-"""Resources whose use a move changes; heap stays where it is."""
+"""Resources whose usage a move changes; the heap does not move with a bundle."""
 
 MEASURES: Final = (*FRACTIONS, *(f"{name}_usage" for name in USED), *TRAFFIC)
-"""All that a window has a mean of."""
+"""All measures of a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How long the windows before and after a move are."""
+    """The length of the windows before and after a move."""
 
     window_s: float
 
     @property
     def width_ms(self) -> int:
-        """The same in milliseconds."""
+        """The length in milliseconds."""
         return max(round(self.window_s * 1000), 1)
 
 
 def fitting_window_s(interval_s: float | None, measured_s: float | None) -> float:
-    """Return how long windows should be.
+    """Return the length of windows.
 
-    Reports usually come ``interval_s`` apart and are means over ``measured_s``: a window is
-    to have some of them that measured nothing of the time before it.
+    Reports usually are ``interval_s`` apart and are means over ``measured_s``: a window should
+    have some reports that measured nothing of the time before it.
     """
     if interval_s is None:
         return LONGEST_S
@@ -62,7 +62,7 @@ def fitting_window_s(interval_s: float | None, measured_s: float | None) -> floa
 
 
 def weights_in_force(rounds: DataFrame) -> DataFrame:
-    """Return each cluster's weights of resources in its last round.
+    """Return the weights of resources of each cluster in its last round.
 
     In: ``cluster, at_ms, settings`` (JSON). Out: ``cluster, weight_cpu ... double``.
     """
@@ -81,11 +81,11 @@ def weights_in_force(rounds: DataFrame) -> DataFrame:
 
 
 def loads(broker_load: DataFrame, weights: DataFrame) -> DataFrame:
-    """Return each report as the time it stands for, with its score.
+    """Return each report with the time that it covers and its score.
 
-    In: `broker_load`, and the `weights_in_force`; a cluster without has the defaults.
+    In: `broker_load`, and the `weights_in_force`; a cluster without them has the defaults.
     Out: ``cluster, broker, broker_class, from_ms, until_ms, measured_from_ms`` and
-    `MEASURES`. A resource without a limit was not measured: null, and 0 in the score.
+    `MEASURES`. A resource without a limit was not measured: it is null, and 0 in the score.
     """
     known = weights.columns[1:]
     joined = broker_load.join(F.broadcast(weights), "cluster", "left")
@@ -116,7 +116,7 @@ def _fraction(name: str) -> Column:
 
 
 def _score(known: Sequence[str]) -> Column:
-    """Return Pulsar's score: the largest weighted fraction, heap left out."""
+    """Return Pulsar's score: the largest weighted fraction of usage, without the heap."""
     defaults = ResourceWeights()
 
     def weighted(name: str) -> Column:
@@ -131,13 +131,13 @@ def _score(known: Sequence[str]) -> Column:
 def means(
     asked: DataFrame, loads: DataFrame, windows: Windows, by: Sequence[str], keys: Sequence[str]
 ) -> DataFrame:
-    """Return the mean of each of `MEASURES` over each window that is asked for.
+    """Return the mean of each of `MEASURES` over each requested window.
 
     In: ``asked`` with ``from_ms, until_ms, clean``, the columns ``by`` that it shares with
-    ``loads``, and ``keys``. Windows are no longer than ``windows``. A ``clean`` one takes
-    no report that measured anything of the time before it. Out: ``keys``, then
-    ``covered_s``, how much of the window reports stand for, and `MEASURES`. A window of
-    which they cover less than `LEAST_COVERED` is left out.
+    ``loads``, and ``keys``. Windows are no longer than ``windows``. A ``clean`` one
+    excludes reports that measured anything of the time before it. Out: ``keys``, ``covered_s``
+    (seconds of the window that reports cover), and `MEASURES`. Windows of which they cover less
+    than `LEAST_COVERED` are left out.
     """
     wanted = asked.withColumnRenamed("from_ms", "begin_ms").withColumnRenamed("until_ms", "end_ms")
     left = wanted.withColumn(
@@ -156,7 +156,7 @@ def means(
 
 
 def bucket_of(at_ms: Column, windows: Windows) -> Column:
-    """Return the number of the bucket that a time lies in."""
+    """Return the number of the bucket of a time."""
     return F.floor(at_ms / windows.width_ms)
 
 

@@ -1,5 +1,6 @@
-"""What other strategies and settings would have done: pure, without Spark.
+"""The job ``replay``: effect of other strategies and settings on the recorded traffic.
 
-`events` of a stretch of history become `frames`, one a round; a `ReplayRun` takes a
-combination of strategies and settings through them, and `RecordedRounds` is what was recorded.
+The `events` of a segment of history become `frames`, one for each round. A `ReplayRun` applies a
+combination of strategies and settings to them; `RecordedRounds` measures the recorded decisions.
+Only job, segments, spark_tasks and the tables use Spark.
 """

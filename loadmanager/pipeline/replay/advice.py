@@ -1,4 +1,4 @@
-"""The advice that a replay gives: what it rests on, what it costs, and how sure it is."""
+"""The advice of a replay: its evidence, its costs, and its certainty."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What is advised, in words: the ``verdict``'s ``text``, and what is behind it.
+    """An advice as texts: the ``text`` of the ``verdict``, and its reasons.
 
-    ``sure`` is how far it can be trusted; all but the text are empty where nothing is advised.
+    ``sure`` is the level of trust. Without advice, all fields except the text are empty.
     """
 
     verdict: Verdict
@@ -49,13 +49,13 @@ class Advice:
 
     @classmethod
     def of(cls, noted: Mapping[str, Any]) -> "Advice":
-        """Return the advice that the job noted."""
+        """Return the advice that the job stored."""
         kinds = {"verdict": Verdict(noted["verdict"]), "sure": Level(noted["sure"])}
         return cls(**{**noted, **kinds})
 
     @property
     def behind(self) -> Mapping[str, str]:
-        """What it rests on, what it costs and how sure it is, as far as there is something."""
+        """The reasons that are not empty, by their headings."""
         sure = f"{self.sure}: {self.because}" if self.because else ""
         every = {"rests on": self.rests_on, "costs": self.costs, "how sure": sure}
         return {what: text for what, text in every.items() if text}
@@ -63,7 +63,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """A combination beside the recorded strategy, both begun with bundles spread anew."""
+    """A combination and the recorded strategy, both started with bundles spread anew."""
 
     name: str
     scores: Scores
@@ -73,13 +73,13 @@ class _Compared:
 
     @property
     def gain(self) -> float:
-        """How much smaller its penalty is, as a fraction of the other's."""
+        """The relative reduction of the penalty."""
         usual = self.usual.penalty
         return 1 - self.scores.penalty / usual if usual > 0 else 0.0
 
 
 def advised(found: Found, replay: SegmentReplay) -> Advice:
-    """Return what to do about the strategy, by a replay of what was recorded."""
+    """Return the advice that follows from a replay."""
     if found.evidence.too_little:
         return Advice(verdict=Verdict.NONE, text=f"No advice: {found.evidence.too_little}.")
     compared = _compared(found, replay.combinations)
@@ -108,7 +108,7 @@ def sentences(advice: Advice) -> list[str]:
 
 
 def _compared(found: Found, tried: Sequence[Combination]) -> list[_Compared]:
-    """Return what was begun anew beside the recorded strategy, best first."""
+    """Return the combinations that were spread anew, compared with the recorded strategy."""
     usual = next((one.number for one in tried if one.spread_anew and not one.shedder), None)
     if usual is None or usual not in found.scores or not found.scores[usual].rounds:
         return []
@@ -134,7 +134,7 @@ def _better(mine: Mapping[str, float], usual: Mapping[str, float]) -> int:
 def _clear(one: _Compared, found: Found) -> bool:
     """Return whether a combination is better by more than the replay's error, and most of the time.
 
-    And whether it decided something: one that does not is judged by where its bundles began.
+    It also has to move bundles: otherwise it is judged by its initial owners.
     """
     decided = one.scores.moves + one.scores.settling_moves
     return (
@@ -145,7 +145,7 @@ def _clear(one: _Compared, found: Found) -> bool:
 
 
 def _own_error(found: Found) -> float:
-    """Return how far a replay of what was recorded, from where it was, is off: a fraction."""
+    """Return the relative error of the penalty if the recorded strategy is replayed."""
     recorded, again = found.scores.get(RECORDED), found.scores.get(0)
     if recorded is None or again is None or recorded.penalty <= 0:
         return 0.0
@@ -200,7 +200,7 @@ def _rests_on(found: Found, best: _Compared) -> str:
 
 
 def _costs(best: _Compared) -> str:
-    """Return what clients pay each hour, and once."""
+    """Return the cost for clients per hour, and once."""
     hours = best.scores.covered_s / 3600
     each = [
         f"{plain(one.moves / hours, 2)} moves, {plain(one.moved_connections / hours, 2)} "

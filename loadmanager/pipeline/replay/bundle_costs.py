@@ -1,4 +1,4 @@
-"""What bundles cost brokers in a replay: by a learned document, or as shares of the traffic."""
+"""Costs of bundles for brokers in a replay: by a cost document, or as shares of traffic."""
 
 from typing import Final, Protocol
 
@@ -23,18 +23,18 @@ _BYTES: Final = slice(2, 4)
 
 
 class Costs(Protocol):
-    """What bundles cost at one frame; all amounts are (bundles, resources), in usage units."""
+    """Costs of bundles at one frame; amounts are (bundles, resources) in the units of usage."""
 
     def leaving(self, rows: Indices) -> FloatArray:
-        """Return what bundles use where they were recorded, each on the owner of its row."""
+        """Return the usage of bundles on their recorded owners."""
 
     def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:
-        """Return what bundles would use on other brokers, a broker row for each."""
+        """Return the usage of bundles on other brokers; ``brokers`` has a row for each bundle."""
 
     def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return what this frame's brokers would use with other rates and owners, each a row.
+        """Return the usage of the brokers of this frame with other rates and owners of bundles.
 
-        What they use now beyond their bundles, they would use then, too.
+        Their usage beyond that of bundles stays the same.
         """
 
 
@@ -48,7 +48,7 @@ class TrafficCosts:
         self._frame = frame
         totals = np.concatenate([frame.brokers.traffic, [frame.brokers.traffic.sum(axis=0)]])
         usage = np.concatenate([frame.brokers.usage, [frame.brokers.usage.sum(axis=0)]])
-        # The last row is the whole cluster, which stands in for the owner of bundles without one.
+        # The last row, of the whole cluster, is used for bundles without an owner (row -1).
         self._prices = _unit_prices(usage, totals)
 
     def _amounts(self, rates: FloatArray, owner: Indices) -> FloatArray:
@@ -56,7 +56,7 @@ class TrafficCosts:
         return np.asarray(np.einsum("nr,nru->nu", rates[:, :4], prices))
 
     def leaving(self, rows: Indices) -> FloatArray:
-        """Return the bundles' shares of their owners' usage."""
+        """Return the shares of the bundles in the usage of their owners."""
         return self._amounts(self._frame.rates[rows], self._frame.owner[rows])
 
     def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:  # noqa: ARG002 - the same
@@ -64,7 +64,7 @@ class TrafficCosts:
         return self.leaving(rows)
 
     def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return the usage at the same prices for each message and byte."""
+        """Return the usage at the same price of each message and byte."""
         frame, count = self._frame, len(self._frame.owner)
         former = np.full(len(rates), -1, dtype=np.intp)
         former[:count] = frame.owner
@@ -90,7 +90,7 @@ def _each(amount: FloatArray, units: FloatArray) -> FloatArray:
 
 
 class LearnedPrices:
-    """The terms of a cost document; what is not learned well is shared out by traffic."""
+    """Costs by the terms of a document; resources without reliable terms are shared by traffic."""
 
     def __init__(self, document: CostDocument) -> None:
         self._model = LearnedCost(document)
@@ -102,7 +102,7 @@ class LearnedPrices:
 
 
 class LearnedCosts:
-    """What bundles cost at one frame, by the class of the broker that has them."""
+    """Costs of bundles at one frame, by the class of the broker."""
 
     def __init__(self, frame: Frame, prices: FloatArray, known: Mask) -> None:
         self._frame = frame
@@ -111,11 +111,11 @@ class LearnedCosts:
         self._shares = TrafficCosts(frame)
 
     def leaving(self, rows: Indices) -> FloatArray:
-        """Return what the bundles use on their owners."""
+        """Return the usage of bundles on their owners."""
         return self.arriving(rows, self._frame.owner[rows])
 
     def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:
-        """Return what they would use on brokers of those classes."""
+        """Return the usage of bundles on brokers of other classes."""
         amounts = np.einsum("nr,nru->nu", self._frame.rates[rows], self._prices[brokers])
         known = self._known[brokers]
         if known.all():
@@ -123,7 +123,7 @@ class LearnedCosts:
         return np.where(known, amounts, self._shares.leaving(rows))
 
     def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return the usage by the terms, and by shares where there is none."""
+        """Return the usage by terms, and by shares for resources without terms."""
         frame, count = self._frame, len(self._frame.reports)
         now = np.einsum("br,bru->bu", summed(frame.owner, frame.rates, count), self._prices)
         then = np.einsum("br,bru->bu", summed(owner, rates, count), self._prices)

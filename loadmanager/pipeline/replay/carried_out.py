@@ -1,4 +1,4 @@
-"""Which moves were carried out between two rounds of the recorded leader."""
+"""The moves that were carried out between two rounds of the recorded leader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _ORDERED: Final = frozenset({"moved", "placed"})
 
 @dataclass(frozen=True, slots=True)
 class CarriedOut:
-    """A bundle that went to another broker; ``source`` is None if no broker had it."""
+    """A bundle that went to another broker; ``source`` is None if it had no owner."""
 
     bundle: str
     source: str | None
@@ -23,18 +23,18 @@ class CarriedOut:
 
 @dataclass(slots=True)
 class CarriedOutMoves:
-    """Collects the moves that were carried out, one after the other.
+    """Collects the moves that were carried out, in order.
 
-    In a term with ``task`` lines a move was carried out when its task came to ``serving``:
-    an order that was superseded or timed out moved nothing. What only follows up orders of
-    a former leader was decided in that leader's term, and is left out. Histories of 0.1 have
-    no such lines; there every move whose order was written counts.
+    In a term with ``task`` lines a move was carried out when its task reached ``serving``: an
+    order that was superseded or timed out moved nothing. Tasks that follow orders of a former
+    leader were decided in that leader's term and are left out. Histories of 0.1 have no such
+    lines; there every move whose order was written counts.
     """
 
     _tasks: list[CarriedOut] = field(default_factory=list)
     _moves: list[tuple[int, CarriedOut]] = field(default_factory=list)
     _epoch: int | None = None
-    """The last epoch in which there was a ``task`` line."""
+    """The last epoch with a ``task`` line."""
 
     def task(self, body: Mapping[str, Any]) -> None:
         """Take a ``task`` line."""
@@ -49,7 +49,7 @@ class CarriedOutMoves:
             self._moves.append((body["epoch"], _carried_out(body["bundle"], body)))
 
     def taken(self) -> tuple[CarriedOut, ...]:
-        """Return what was collected, and start over."""
+        """Return the collected moves, and clear them."""
         moves = (move for epoch, move in self._moves if epoch != self._epoch)
         found = (*self._tasks, *moves)
         self._tasks, self._moves = [], []

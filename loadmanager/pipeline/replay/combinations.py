@@ -1,4 +1,4 @@
-"""Which strategies and settings are replayed: pairs, each with a grid of settings."""
+"""The combinations of strategies and settings to replay."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,23 +23,23 @@ from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot import InForce
 
 AS_RECORDED: Final = "as recorded"
-"""The combination that changes nothing: what it does otherwise is the replay's own error."""
+"""The combination without changes: its deviation from the recorded is the replay's own error."""
 
 SPREAD_ANEW: Final = "as recorded, spread anew"
-"""The same from bundles that no strategy balanced: what all others are compared to."""
+"""The same with initial owners that no strategy chose: the reference for all others."""
 
 MOST_COMBINATIONS: Final = 10_000
 _ACTING: Final = ("planner.observe=false", "planner.shedding=true")
-"""A leader configured to observe would else do so in every combination."""
+"""Otherwise a leader that was configured to observe would observe in every combination."""
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
     """A shedder, a placement and settings, by our short names; both empty: as recorded.
 
-    ``settings`` are texts ``key=value`` as for ``loadmanager decide``. All that they do
-    not say is as it was recorded. ``spread_anew`` is whether it begins with bundles that no
-    strategy balanced, instead of with those where they were recorded.
+    ``settings`` are texts ``key=value`` as for ``loadmanager decide``; other settings are as
+    recorded. With ``spread_anew`` it starts with owners that no strategy chose, instead of the
+    recorded owners.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Combination:
 
     @property
     def pair(self) -> str:
-        """``shedder+placement``, or that it is as recorded."""
+        """``shedder+placement``, or `AS_RECORDED`."""
         return f"{self.shedder}+{self.placement}" if self.shedder else AS_RECORDED
 
     @property
@@ -61,7 +61,7 @@ class Combination:
 
     @property
     def wanted(self) -> Wanted:
-        """What to change of the settings that were in force."""
+        """The changes to the settings that were in force."""
         if not self.shedder:
             return Wanted(settings=self.settings)
         given = {text.partition("=")[0].removeprefix("planner.") for text in self.settings}
@@ -74,13 +74,13 @@ class Combination:
 
 
 def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Combination, ...]:
-    """Return what is to be replayed: first as recorded, then each pair with its grid.
+    """Return the combinations: first as recorded, then each pair with its grid of settings.
 
-    ``strategies`` are texts ``shedder+placement``, in which ``*`` is anything, none for all
-    that make sense; ``settings`` are texts ``key=v1,v2``. A setting goes to the pairs that have it.
+    ``strategies`` are texts ``shedder+placement`` with ``*`` as wildcard; without any, all
+    sensible pairs. ``settings`` are texts ``key=v1,v2``, applied to the pairs that have the key.
 
     Raises:
-        ConfigError: with everything that does not exist or has a value it cannot have.
+        ConfigError: with all unknown strategies and settings, and all invalid values.
     """
     pairs = _pairs(strategies) if strategies else _sensible()
     axes = [_axis(text) for text in settings]
@@ -99,7 +99,7 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
 
 
 def default_pair() -> tuple[str, str]:
-    """Return the shedder and the placement of a configuration that names none, by short names."""
+    """Return the default shedder and placement, by short names."""
     shedder = SheddingSettings().strategy
     return (
         short_name(SHEDDERS, shedder, "the default shedder"),
@@ -108,10 +108,10 @@ def default_pair() -> tuple[str, str]:
 
 
 def spread_anew(tried: Sequence[Combination]) -> tuple[Combination, ...]:
-    """Return combinations such that each begins with bundles that no strategy balanced.
+    """Return the combinations with ``spread_anew``.
 
-    ``as recorded``, which measures the replay's own error, begins as recorded; what the others
-    are compared to is added.
+    ``as recorded``, which measures the replay's own error, is unchanged; the reference
+    `SPREAD_ANEW` is added.
     """
     anew = [replace(one, spread_anew=True) for one in tried if one.shedder]
     as_recorded = [one for one in tried if not one.shedder]
@@ -120,7 +120,7 @@ def spread_anew(tried: Sequence[Combination]) -> tuple[Combination, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One setting with the values to try."""
+    """One setting and its values."""
 
     text: str
     key: str
@@ -140,7 +140,7 @@ def _axis(text: str) -> _Axis:
 
 
 def _split(values: str) -> list[str]:
-    """Return what stands between commas, those within a list left alone."""
+    """Return the parts between commas; commas within brackets do not separate."""
     found, depth = [""], 0
     for letter in values:
         depth += (letter == "[") - (letter == "]")
@@ -173,7 +173,7 @@ def _every_pair() -> Iterator[tuple[str, str]]:
 
 
 def _sensible() -> dict[tuple[str, str], None]:
-    """Return every pair but those whose placement follows a plan that is not made."""
+    """Return every pair except those whose placement needs a plan of another shedder."""
     return {
         pair: None
         for pair in _every_pair()
@@ -194,14 +194,14 @@ def _refuse_unknown(pairs: Sequence[tuple[str, str]], axes: Sequence[_Axis]) -> 
 
 
 def _check(found: Sequence[Combination]) -> None:
-    """Refuse values that a setting cannot have."""
+    """Check the values of all settings."""
     faults = [
         fault
         for one in found
         for text in one.settings
         for fault in _faults(replace(one, settings=(text,)))
     ]
-    # Values that are sound alone may still contradict each other.
+    # Values that are valid alone may contradict each other.
     faults = faults or [fault for one in found for fault in _faults(one)]
     if faults:
         raise ConfigError(list(dict.fromkeys(faults)))

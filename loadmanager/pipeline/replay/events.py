@@ -1,4 +1,4 @@
-"""What a replay reads of history, in the order in which the leader learned it."""
+"""The input of a replay from history, in the order in which the leader received it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LISTED: Final = (
     "consumers",
     "cache_bytes",
 )
-"""The columns of a ``report``'s numbers."""
+"""The columns of the numbers of a ``report``."""
 
 AVERAGED: Final = (
     *(one.name for one in SHORT_AND_LONG),
@@ -33,12 +33,12 @@ _NO_NUMBERS: Final[FloatArray] = np.zeros((0, 0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """One line of history, as far as a replay needs it.
+    """The part of a line of history that a replay needs.
 
-    ``kind`` is report, tick, bundles, round, move, task or cut. ``body`` are the line's fields.
-    Those of the bundles are apart: ``names``, and ``numbers`` of (bundles, columns) by
-    `LISTED` or `AVERAGED`. A report comes before the first event that names it, and the
-    ``bundles`` of a base round are one event, where the first of their lines was.
+    ``kind`` is report, tick, bundles, round, move, task or cut. ``body`` are the fields of the
+    line, except those of bundles: ``names``, and ``numbers`` (bundles, columns) in the columns
+    `LISTED` or `AVERAGED`. A report precedes the first event that names it, and the ``bundles``
+    of a base round are one event in the place of the first of their lines.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""From the events of a stretch of history to frames: the leader's state at each round."""
+"""Frames: the state of the leader at each round, from the events of a segment of history."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,17 +39,18 @@ _REMEMBERED_TICKS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frame:
-    """The leader's state at one round, and its decision.
+    """The state of the leader at one round, and its decision.
 
-    Where one ``begins``, what came before cannot be gone on from. ``brokers``, ``owned``,
-    ``moved`` and so on are as recorded, by ``reports`` of the brokers' rows;
-    ``broker_numbers`` are those of the rows in ``all_brokers``, which grows. ``rates`` is
-    (bundles, 6) by `RATES`, of the newest reports; ``owner`` is the broker row whose
-    newest report lists a bundle, -1 for none. ``present`` bundles are listed or
-    ordered somewhere; all others wait or are no more. ``whole`` has the row of the bundle
-    that a new one was cut from or made of. ``samples`` ticks passed since the frame
-    before. Base rounds have a ``memory``. ``moves`` are the lines of those decided, and
-    ``carried_out`` those carried out until the next round, which was at ``until_s``.
+    A frame that ``begins`` does not continue the state before it. ``brokers``, ``owned``,
+    ``moved`` and so on are as recorded; ``reports`` are those of the rows of brokers, and
+    ``broker_numbers`` the numbers of the rows in ``all_brokers``, which grows. ``rates``
+    (bundles, 6) are messages and bytes in and out per second, topics and connections of the
+    newest reports; ``owner`` is the row of the broker whose newest report lists a bundle, -1 for
+    none. ``present`` bundles are listed by a report or ordered to a broker; others are unowned or
+    deleted. ``whole`` has the row of the bundle that a new one was split from or merged of.
+    ``samples`` is the number of ticks since the frame before. Base rounds have a ``memory``.
+    ``moves`` are the lines of decided moves, ``carried_out`` the moves carried out until the next
+    round, which was at ``until_s``.
     """
 
     at_s: float
@@ -85,7 +86,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A round that cannot be replayed, and why: a word of `refusals.REFUSALS`."""
+    """A round that cannot be replayed, with the reason: a key of `refusals.REFUSALS`."""
 
     at_s: float
     number: int
@@ -96,9 +97,9 @@ class Refused:
 
 @dataclass(slots=True)
 class Frames:
-    """Reads events one after the other and gives a frame, or a refusal, for each round.
+    """Reads events in order and yields a frame, or a refusal, for each round.
 
-    Memory holds what stands at one moment, however long the stretch is.
+    Memory holds the state of one moment, independently of the length of the segment.
     """
 
     bundles: Bundles = field(default_factory=Bundles)
@@ -117,14 +118,14 @@ class Frames:
     _last_s: float = float("-inf")
     _based: bool = False
     _late: list[Mapping[str, Any]] = field(default_factory=list)
-    """Ticks between the bundles of a first base and its round, which says what reports stood."""
+    """Ticks between the bundles of a first base and its round, which names the current reports."""
 
     def __post_init__(self) -> None:
-        """Begin without any report."""
+        """Start without reports."""
         self._standing = LatestReports(self.bundles)
 
     def of(self, events: Iterable[Event]) -> Iterator[Frame | Refused]:
-        """Yield one item for each round among the events."""
+        """Yield one item for each round in the events."""
         for event in events:
             done = self._take(event)
             if done is not None:
@@ -161,7 +162,7 @@ class Frames:
         return None
 
     def _finished(self, next_s: float | None) -> Frame | Refused | None:
-        """Return the round before, now that its moves and its end are known."""
+        """Return the previous round, whose moves and end are now known."""
         done, moves = self._pending, tuple(self._moves)
         carried_out = self._carried_out.taken()
         self._pending, self._moves = None, []
@@ -246,7 +247,7 @@ class Frames:
         return self._at_tick.get(body["tick"], self._averages)
 
     def _settle(self, body: Mapping[str, Any]) -> RoundMemory | None:
-        """Take up settings and constraints; return the memory of a base that was the planner's."""
+        """Apply settings and constraints; return the memory of a base round of the planner."""
         text = body["settings"]
         known = None if self._in_force is None else self._in_force[0]
         if not body["base"] and text == known:
@@ -257,7 +258,7 @@ class Frames:
         if not body["base"]:
             return None
         self._policies = parts.policies
-        # What the planner did not decide cannot be decided again.
+        # Rounds that the planner did not decide cannot be repeated.
         return parts.memory if by_planner(body) else None
 
     def _frame(

@@ -1,6 +1,6 @@
-"""What other strategies and settings would have done with the recorded traffic.
+"""The job ``replay``: effect of other strategies and settings on the recorded traffic.
 
-docs/replay.md says what is replayed, what the scores mean, and how far to trust them.
+docs/replay.md describes what is replayed, what the scores mean, and how far to trust them.
 """
 
 from collections.abc import Mapping
@@ -39,11 +39,11 @@ _SETTINGS: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "64"}
 """A row may be a report of a thousand bundles."""
 
 _REPORTS_BEFORE: Final = timedelta(hours=1)
-"""So old the oldest report may be that a round goes by."""
+"""The largest age of a report that a round uses."""
 
 
 def run(work: Work) -> list[str]:
-    """Replay what was ingested.
+    """Replay the ingested history.
 
     Raises:
         PipelineError: nothing was ingested, the cost model cannot be read, or a strategy
@@ -80,7 +80,7 @@ def run(work: Work) -> list[str]:
 
 
 def _tables(work: Work) -> Tables:
-    """Return what gives tables of the asked-for time; reports may be of before."""
+    """Return the reader of tables of the requested time; reports may be older."""
 
     def table(name: str) -> DataFrame:
         before = _REPORTS_BEFORE if name in {"broker_load", "bundle_load"} else timedelta()
@@ -90,7 +90,7 @@ def _tables(work: Work) -> Tables:
 
 
 def _hand_over_s(tables: Tables) -> float:
-    """Return how long hand-overs took in this history, in the middle."""
+    """Return the median duration of hand-overs in this history."""
     done = tables("hand_overs").where(
         (F.col("outcome") == "finished") & F.col("took_s").isNotNull()
     )
@@ -105,7 +105,7 @@ def _spread(work: Work, lines: DataFrame, tried: int) -> TaskSplit:
 
 
 def _outside(lines: DataFrame) -> int:
-    """Return how many rounds are in no segment."""
+    """Return the number of rounds outside all segments."""
     return lines.where((F.col("kind") == "round") & F.col("segment").isNull()).count()
 
 

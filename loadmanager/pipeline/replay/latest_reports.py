@@ -1,4 +1,4 @@
-"""Which report of each broker counts at a moment, and what it lists."""
+"""The latest report of each broker at a moment, and the bundles in it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from loadmanager.pipeline.replay.numbering import Bundles
 
 TOPICS: Final = 4
 CONNECTIONS: Final = 5
-"""Columns of rates after those of messages and bytes."""
+"""Columns of rates after the four of messages and bytes."""
 
 _PRODUCERS, _CONSUMERS, _CACHE = 5, 6, 7
 
 _KEPT: Final = 4
-"""So many reports of a broker are kept: a round may be recorded when others count already."""
+"""Reports kept of a broker: a round may be recorded when newer reports count already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
-    """A report: the rows of its bundles in order of their names, and their `LISTED` numbers."""
+    """A report: the rows of its bundles in order of names, and their numbers (`LISTED`)."""
 
     at_ms: int
     broker_class: str
@@ -32,15 +32,15 @@ class Report:
 
     @property
     def connections(self) -> int:
-        """Producers and consumers of all bundles."""
+        """The producers and consumers of all bundles."""
         return int(self.numbers[:, _PRODUCERS : _CONSUMERS + 1].sum())
 
 
 class LatestReports:
-    """The reports that count now, and what they say of each bundle.
+    """The reports that count now, and the figures of bundles in them.
 
-    ``rates`` is (bundles, 6): messages and bytes in and out, topics, connections, each as
-    the report said that was taken last of those that list the bundle.
+    ``rates`` (bundles, 6) are messages and bytes in and out, topics and connections of the report
+    that was processed last of those that list the bundle.
     """
 
     def __init__(self, bundles: Bundles) -> None:
@@ -51,7 +51,7 @@ class LatestReports:
         self.cache_bytes: FloatArray = np.zeros(0)
 
     def offer(self, event: Event) -> None:
-        """Keep a report until it is taken, and for a while after."""
+        """Store a report until it counts, and for some time after."""
         order = sorted(range(len(event.names)), key=event.names.__getitem__)
         rows = self._bundles.rows(event.names[at] for at in order)
         numbers = event.numbers[order] if order else np.zeros((0, len(LISTED)))
@@ -62,7 +62,7 @@ class LatestReports:
             del offered[next(iter(offered))]
 
     def take(self, broker: str, at_ms: int) -> None:
-        """Let a report count instead of the broker's former, if it was offered."""
+        """Let a stored report replace the former report of the broker."""
         report = self._offered.get(broker, {}).get(at_ms)
         standing = self._reports.get(broker)
         if report is None or standing is report:
@@ -75,14 +75,14 @@ class LatestReports:
         self.cache_bytes[report.rows] = numbers[:, _CACHE]
 
     def forget(self, broker: str) -> None:
-        """Let no report of a broker count any more."""
+        """Remove the report of a broker."""
         self._reports.pop(broker, None)
 
     def named(self, content: Mapping[str, Any]) -> dict[str, Report] | str:
-        """Return the reports that a round names, or one that was not offered.
+        """Return the reports that a round names, or a text about one that is missing.
 
-        They count from now on, unless newer ones do already: a round is recorded when its
-        orders are written, and reports may have been taken up since it was decided.
+        They count from now on, unless newer ones do already: a round is recorded when its orders
+        are written, and the leader may have processed reports since its decision.
         """
         found: dict[str, Report] = {}
         for broker, at_ms in zip(content["broker"], content["reported_at_ms"], strict=True):
@@ -96,12 +96,12 @@ class LatestReports:
         return found
 
     def only(self, brokers: Collection[str]) -> None:
-        """Let no reports count but those of ``brokers``."""
+        """Remove the reports of all brokers except ``brokers``."""
         for gone in self._reports.keys() - set(brokers):
             self.forget(gone)
 
     def grow(self) -> None:
-        """Make room for bundles met since."""
+        """Extend the arrays for new bundles."""
         missing = len(self._bundles) - len(self.rates)
         if missing > 0:
             self.rates = np.concatenate([self.rates, np.zeros((missing, 6))])
@@ -109,7 +109,7 @@ class LatestReports:
 
     @property
     def listed(self) -> Mask:
-        """Which bundles some report lists."""
+        """The mask of bundles that a report lists."""
         self.grow()
         found = np.zeros(len(self.rates), dtype=np.bool_)
         for report in self._reports.values():
@@ -118,7 +118,7 @@ class LatestReports:
 
 
 def owned_rows(reports: Sequence[Report], bundle_count: int) -> OwnedRows:
-    """Return which bundles the reports list, one broker each."""
+    """Return the bundles of each report, of one broker each."""
     starts = np.zeros(len(reports) + 1, dtype=np.intp)
     np.cumsum([len(one.rows) for one in reports], out=starts[1:])
     none = np.zeros(0, dtype=np.intp)
@@ -126,7 +126,7 @@ def owned_rows(reports: Sequence[Report], bundle_count: int) -> OwnedRows:
 
 
 def owners(reports: Sequence[Report], bundle_count: int) -> Indices:
-    """Return the position of the newest report that lists each bundle, -1 for none."""
+    """Return the position of the newest report that lists each bundle; -1 for none."""
     owner = np.full(bundle_count, -1, dtype=np.intp)
     for position in sorted(range(len(reports)), key=lambda at: reports[at].at_ms):
         owner[reports[position].rows] = position

@@ -1,4 +1,4 @@
-"""What is measured of each round of each combination."""
+"""Measures of each round of each combination."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -12,10 +12,10 @@ from loadmanager.pipeline.replay.frames import Frame
 from loadmanager.pipeline.replay.latest_reports import CONNECTIONS, TOPICS
 
 RETURN_S: Final = 3600.0
-"""A bundle that is back at a former owner so soon was moved for nothing."""
+"""A bundle that returns to a former owner within this time was moved in vain."""
 
 FOR_LOAD: Final = frozenset({Cause.OVERLOADED, Cause.UNDERLOADED, Cause.IMBALANCE, Cause.SWAP})
-"""Causes of moves that no client requests."""
+"""Causes of moves for load."""
 
 
 def _value(meaning: str, default: Any = MISSING) -> Any:
@@ -58,7 +58,7 @@ class Line:
 
 
 def measure(line: Line, loads: FloatArray, overload: float) -> None:
-    """Fill in how evenly ``loads`` lie; brokers above ``overload`` are overloaded."""
+    """Set the measures of ``loads`` in ``line``; brokers above ``overload`` are overloaded."""
     if not len(loads):
         return
     mean = float(loads.mean())
@@ -71,7 +71,7 @@ def measure(line: Line, loads: FloatArray, overload: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A bundle's move: its row, and the numbers of brokers; ``source`` -1 is for none."""
+    """A move: the row of the bundle, and the numbers of brokers; ``source`` is -1 for none."""
 
     row: int
     source: int
@@ -81,7 +81,7 @@ class Moved:
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts the moves of one combination, and which of them were back and forth."""
+    """Counts the moves of one combination, and those that returned a bundle."""
 
     _left_s: dict[int, dict[int, float]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The bundles and brokers that a replay has met, each with a number that stays the same."""
+"""Numbers of the bundles and brokers of a replay, which never change, and averages by them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,22 +13,22 @@ from loadmanager.core.scores import FloatArray
 _SHORT, _LONG, _COUNTS, _TOPICS = slice(0, 4), slice(4, 8), slice(8, 10), 10
 
 _UNMEASURED: Final = np.array([*DEFAULT_RATES.row(), *DEFAULT_RATES.row(), 0.0, 0.0, 0.0])
-"""The averages of a bundle without a sample: a supposition, as the leader's tally has it."""
+"""The averages of a bundle without a sample: defaults, as in the leader's load tracker."""
 
 
 class Brokers:
-    """The brokers met so far, numbered from 0."""
+    """The brokers so far, numbered from 0."""
 
     def __init__(self) -> None:
         self.names: list[BrokerId] = []
         self.numbers: dict[BrokerId, int] = {}
 
     def numbers_of(self, names: Iterable[str]) -> Indices:
-        """Return the numbers of brokers, new ones for those not met before."""
+        """Return the numbers of brokers; unknown ones get new numbers."""
         return np.array([self.number(name) for name in names], dtype=np.intp)
 
     def number(self, name: str) -> int:
-        """Return the number of a broker, a new one for one not met before."""
+        """Return the number of a broker; an unknown one gets a new number."""
         broker = BrokerId(name)
         found = self.numbers.get(broker)
         if found is None:
@@ -38,7 +38,7 @@ class Brokers:
 
 
 class Bundles:
-    """The bundles met so far, each in a row that stays the same."""
+    """The bundles so far, each with a row that never changes."""
 
     def __init__(self) -> None:
         self.names: list[BundleId] = []
@@ -48,15 +48,15 @@ class Bundles:
         self._by_name: Indices = np.zeros(0, dtype=np.intp)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of bundles."""
         return len(self.names)
 
     def rows(self, names: Iterable[str]) -> Indices:
-        """Return the rows of bundles, new ones for those not met before."""
+        """Return the rows of bundles; unknown ones get new rows."""
         return np.array([self.row(name) for name in names], dtype=np.intp)
 
     def row(self, name: str) -> int:
-        """Return the row of one bundle."""
+        """Return the row of a bundle; an unknown one gets a new row."""
         bundle = BundleId(name)
         row = self.index.get(bundle)
         if row is None:
@@ -67,7 +67,7 @@ class Bundles:
         return row
 
     def by_name(self) -> Indices:
-        """Return all rows in order of their bundles' names."""
+        """Return all rows in order of the names of their bundles."""
         if len(self._by_name) != len(self.names):
             order = sorted(range(len(self.names)), key=self.names.__getitem__)
             self._by_name = np.array(order, dtype=np.intp)
@@ -91,7 +91,7 @@ class Bundles:
 
 
 class Averages:
-    """The leader's averages of all bundles at one moment; a value that never changes."""
+    """The leader's averages of all bundles at one moment; immutable."""
 
     def __init__(self, table: FloatArray) -> None:
         self._table = table
@@ -103,7 +103,7 @@ class Averages:
 
     @classmethod
     def recorded(cls, count: int, rows: Indices, numbers: FloatArray) -> "Averages":
-        """Return what a base round says of ``rows``; of all others there is no sample."""
+        """Return the averages of a base round for ``rows``; all others have no sample."""
         table = np.tile(_UNMEASURED, (count, 1))
         table[rows] = numbers
         return cls(table)
@@ -116,7 +116,7 @@ class Averages:
         return np.concatenate([self._table, np.tile(_UNMEASURED, (missing, 1))])
 
     def sampled(self, rates: FloatArray, topics: FloatArray, listed: Mask) -> "Averages":
-        """Return the averages with one more sample of every bundle that is ``listed``.
+        """Return the averages with one more sample of every ``listed`` bundle.
 
         ``rates`` is (bundles, 4).
         """

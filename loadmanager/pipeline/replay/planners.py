@@ -1,4 +1,4 @@
-"""The planners of a replay: the production ones, with the settings of each round."""
+"""The planners of a replay: production planners with the settings of each round."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,10 +22,10 @@ _WHERE: Final = "the history"
 
 @dataclass(slots=True)
 class Planners:
-    """Makes the planner of each round: as it was recorded, with what is ``wanted`` instead.
+    """Makes the planner of each round: the recorded one with the changes ``wanted``.
 
-    It computes bundles as the recorded one did: by ``learned``, if history says that this
-    document was in force, else by their share of the traffic.
+    It has the cost model of the recorded planner: ``learned`` if this document was in force,
+    otherwise shares of traffic.
     """
 
     wanted: Wanted = field(default_factory=Wanted)
@@ -36,7 +36,7 @@ class Planners:
         """Return the planner of one round.
 
         Raises:
-            ConfigError: what was recorded and what is wanted do not go together.
+            ConfigError: the recorded settings and the changes contradict each other.
         """
         planner = self._made.get(frame.settings)
         if planner is None:
@@ -54,15 +54,15 @@ class Planners:
 
 
 def plain_weights(planner: Planner) -> ResourceWeights:
-    """Return how much resources count, without Pulsar's accidents of rounding."""
+    """Return the weights of resources, without Pulsar's accidents of rounding."""
     return with_arithmetic(planner.weights, like_java=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A placement that takes what was recorded, wherever it is indifferent.
+    """A placement that chooses the recorded target among equally good ones.
 
-    The leader's choice among equals is not in the history; everything else is decided again.
+    The random choice of the leader is not in the history; everything else is decided again.
     """
 
     placement: Placement
@@ -71,7 +71,7 @@ class Followed:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the placement's best, narrowed to the recorded target if it is among them."""
+        """Return the best brokers; only the recorded target if it is one of them."""
         ranking = self.placement.rank(view, candidates, bundle, memory)
         row = view.brokers.index.get(self.recorded.get(bundle, BrokerId("")))
         if row is None or row not in ranking.best:
@@ -81,16 +81,16 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FollowedWatching(Followed):
-    """The same for a placement that watches every round."""
+    """The same for a placement that observes every round."""
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return what the placement remembers."""
+        """Return the memory of the placement."""
         watching = self.placement
         return watching.watch(view, memory) if isinstance(watching, Watching) else memory
 
 
 def following(planner: Planner, recorded: dict[BundleId, BrokerId]) -> Planner:
-    """Return the planner that takes the recorded target of each bundle among equals."""
+    """Return a planner that chooses the recorded target among equally good ones."""
     watching = isinstance(planner.placement, Watching)
     kind = FollowedWatching if watching else Followed
     return replace(planner, placement=kind(planner.placement, recorded))

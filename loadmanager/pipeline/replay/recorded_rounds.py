@@ -1,4 +1,4 @@
-"""What was recorded, in the same measures, and whether the replay would have predicted it."""
+"""Measures of the recorded rounds, and errors of the replay's predictions of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ from loadmanager.pipeline.replay.replay_run import Rules
 from loadmanager.pipeline.replay.views import recorded_view
 
 RECORDED: Final = -1
-"""The number of what was recorded, among the combinations."""
+"""The number of the recorded rounds among the combinations."""
 
 _Decision = tuple[str, str | None, str, str]
 
 
 @dataclass(slots=True, kw_only=True)
 class RecordedRounds:
-    """The recorded rounds of a stretch."""
+    """The recorded rounds of a segment."""
 
     planners: Planners
     rules: Rules
@@ -35,7 +35,7 @@ class RecordedRounds:
     _began_s: float = 0.0
 
     def step(self, frame: Frame, costs: Costs) -> Line:
-        """Return the measures of one round, and how far it could be predicted."""
+        """Return the measures of one round, and the errors of its prediction."""
         if frame.begins:
             self._began_s = frame.at_s
         planner = self.planners.at(frame)
@@ -58,7 +58,7 @@ class RecordedRounds:
         return line
 
     def refused(self, refused: Refused) -> Line:
-        """Return that a round was not replayed."""
+        """Return the line of a round that cannot be replayed."""
         return Line(
             combination=RECORDED,
             at_ms=round(refused.at_s * 1000),
@@ -68,7 +68,7 @@ class RecordedRounds:
         )
 
     def _difference(self, frame: Frame) -> str:
-        """Return what the same settings decide otherwise at a base round, empty for nothing."""
+        """Return the difference of a repeated decision at a base round; empty if there is none."""
         want = [_decision(one) for one in frame.moves if one["round"] == frame.number]
         targets = {BundleId(bundle): BrokerId(target) for bundle, _, target, _ in want}
         planner = following(self.planners.at(frame), targets)
@@ -95,7 +95,7 @@ def _decision(body: Mapping[str, Any]) -> _Decision:
 
 
 def _difference(want: Sequence[_Decision], got: Sequence[_Decision]) -> str:
-    """Return the first move that differs, for people."""
+    """Return a text about the first move that differs."""
     for recorded, replayed in zip(want, got, strict=False):
         if recorded != replayed:
             return f"recorded {_move(recorded)}, replayed {_move(replayed)}"
@@ -119,11 +119,11 @@ def _carried_out(frame: Frame) -> Iterator[Moved]:
 
 
 def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:
-    """Return how wrong this round's usage would have been predicted at the one before.
+    """Return the errors of the usage of this round, predicted at the previous round.
 
-    That is with the traffic as it is now, so that the costs alone are judged. Four lists,
-    by resource: the sum of absolute errors as fractions of the limit and their number, of
-    brokers whose bundles changed, and of all others. None if nothing can be compared.
+    The prediction uses the traffic of this round, so that only the costs are judged. Four lists by
+    resource: sum and number of absolute errors, relative to the limit, of brokers whose bundles
+    changed, and of all others. None if there is nothing to compare.
     """
     here, there = _both(former, frame)
     if not len(here):
@@ -148,11 +148,11 @@ ERROR_COLUMNS: Final = tuple(
     for what in ("sum", "count")
     for resource in RESOURCES
 )
-"""What each number of `Line.errors` is."""
+"""The meaning of each number of `Line.errors`."""
 
 
 def _both(former: Frame, frame: Frame) -> tuple[Indices, Indices]:
-    """Return the rows of brokers that lived through both and have reported since, in each."""
+    """Return the rows in both frames of brokers that did not restart and reported since."""
     found = [
         (row, former.brokers.index[name])
         for row, name in enumerate(frame.brokers.names)

@@ -1,4 +1,4 @@
-"""One combination of strategies and settings, taken through the rounds of a stretch."""
+"""Replays the rounds of a segment with one combination of strategies and settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,15 +20,16 @@ from loadmanager.pipeline.replay.planners import Planners, plain_weights
 from loadmanager.pipeline.replay.views import other_view, summed
 
 _KEPT_FRACTION: Final = 0.9
-"""How much of a broker's running load the past keeps at each sample, as the leader's tally."""
+"""Weight of the past in the moving average of a broker's load, as in the leader's load tracker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a replay supposes.
+    """The assumptions of a replay.
 
-    How long a hand-over takes, above which load is overload, and for how long a segment is not
-    scored: until then, loads are those of where the bundles began.
+    ``hand_over_s`` is the duration of a hand-over, ``overload`` the load above which a broker is
+    overloaded. The first ``settle_s`` of a segment are not scored: until then loads result from
+    the initial owners.
     """
 
     hand_over_s: float = 5.0
@@ -38,7 +39,7 @@ class Rules:
 
 @dataclass(slots=True)
 class _Order:
-    """A bundle under way to a broker's number."""
+    """A bundle under way to the broker with the number ``target``."""
 
     target: int
     arrives_s: float
@@ -46,13 +47,13 @@ class _Order:
 
 @dataclass(slots=True, kw_only=True)
 class ReplayRun:
-    """A cluster that has the recorded traffic, and owners that were decided here.
+    """A cluster with the recorded traffic, and with owners that are decided here.
 
-    It begins with the recorded owners, or with those of a ``start``. Each round it puts the
-    recorded traffic of every bundle on the owner that the bundle has here, computes the
-    brokers' usage from that, and carries out what the planner decides on it. What is new
-    starts where it was recorded; a part of a bundle stays with the whole's owner; what was
-    on a broker that is gone is placed again; what people ordered is carried out.
+    It starts with the recorded owners or those of ``start``. In each round the recorded traffic of
+    every bundle is assigned to its owner in the replay, the usage of brokers is computed from
+    that, and the decision of the planner is carried out. New bundles start on their recorded
+    owner; parts of a split bundle stay with its owner; bundles of a broker that left are placed
+    again; moves requested by operators are carried out.
     """
 
     number: int
@@ -70,7 +71,7 @@ class ReplayRun:
     _began_s: float = 0.0
 
     def step(self, frame: Frame, costs: Costs, start: Indices | None = None) -> Line:
-        """Replay one round; where it begins, with the broker rows of ``start`` as owners."""
+        """Replay one round; where the frame begins, ``start`` are the broker rows of owners."""
         if frame.begins:
             self._begin(frame, start)
         rows = _rows(frame)
@@ -103,7 +104,7 @@ class ReplayRun:
         return line
 
     def _begin(self, frame: Frame, start: Indices | None) -> None:
-        """Take up what was recorded, or what a ``start`` has instead."""
+        """Start with the recorded state, or with the owners of ``start``."""
         self._began_s = frame.at_s
         self._ledger = Ledger()
         self._started = {}
@@ -126,7 +127,7 @@ class ReplayRun:
         self._emas[frame.broker_numbers, 1] = frame.brokers.bytes_ema
 
     def _follow(self, frame: Frame, rows: Indices) -> None:
-        """Give what is new its first owner, and parts the owner of the whole."""
+        """Assign new bundles to their recorded owners, and parts to the owner of the whole."""
         missing = len(frame.owner) - len(self._owner)
         self._owner = np.concatenate([self._owner, np.full(missing, -1, dtype=np.intp)])
         self._seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.bool_)])
@@ -145,7 +146,7 @@ class ReplayRun:
         self._emas = np.concatenate([self._emas, np.full((missing, 2), np.nan)])
 
     def _arrive(self, frame: Frame, rows: Indices) -> None:
-        """Let orders arrive that had the time; those to brokers that are gone come to nothing."""
+        """Complete orders that are due; drop those to brokers that left."""
         for row, order in list(self._orders.items()):
             if rows[order.target] < 0:
                 del self._orders[row]
@@ -166,7 +167,7 @@ class ReplayRun:
     def _brokers(
         self, frame: Frame, owner: Indices, costs: Costs, weights: ResourceWeights
     ) -> BrokerColumns:
-        """Return the brokers as they would be with these owners."""
+        """Return the brokers with these owners of bundles."""
         count, bundles = len(frame.brokers.names), frame.bundles
         usage = self._usage(frame, owner, costs)
         traffic = summed(owner, frame.rates, count)
@@ -188,7 +189,7 @@ class ReplayRun:
         )
 
     def _usage(self, frame: Frame, owner: Indices, costs: Costs) -> FloatArray:
-        """Return the recorded usage, less what left and more what came, compared to it."""
+        """Return the recorded usage, less bundles that left and plus bundles that came."""
         usage = frame.brokers.usage.copy()
         away = np.flatnonzero(owner != frame.owner)
         left = away[frame.owner[away] >= 0]
@@ -201,7 +202,7 @@ class ReplayRun:
     def _sampled(
         self, frame: Frame, usage: FloatArray, traffic: FloatArray, weights: ResourceWeights
     ) -> FloatArray:
-        """Return the brokers' running load and throughput, the samples since the last round in."""
+        """Return the moving averages of load and throughput with the samples since then."""
         numbers, started = frame.broker_numbers, frame.brokers.started_at_ms
         former = self._emas[numbers]
         for row, (name, began) in enumerate(zip(frame.brokers.names, started, strict=True)):
@@ -228,7 +229,7 @@ class ReplayRun:
         self._ledger.count(line, frame, counted)
 
     def _obey(self, frame: Frame) -> None:
-        """Carry out what was requested until the next round, which had no other reason."""
+        """Carry out the moves that operators requested before the next round."""
         arrives_s = frame.at_s + self.rules.hand_over_s
         for one in frame.carried_out:
             row = frame.bundles.index.get(BundleId(one.bundle))
@@ -238,14 +239,14 @@ class ReplayRun:
 
 
 def _rows(frame: Frame) -> Indices:
-    """Return the row of each broker's number in this frame, -1 for one that is not there."""
+    """Return the row of each broker number in this frame, -1 for absent brokers."""
     rows = np.full(len(frame.all_brokers.names), -1, dtype=np.intp)
     rows[frame.broker_numbers] = np.arange(len(frame.broker_numbers))
     return rows
 
 
 def _away(frame: Frame, owner: Indices) -> tuple[float, float]:
-    """Return the cluster's bytes per second, and the fraction on other brokers than recorded."""
+    """Return the traffic in bytes per second, and its fraction on other than recorded brokers."""
     volume = np.where(frame.present, frame.rates[:, 2:4].sum(axis=1), 0.0)
     total = float(volume.sum())
     elsewhere = (owner != frame.owner) & (owner >= 0) & (frame.owner >= 0)

@@ -97,7 +97,7 @@ def score_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any
 
 
 def _begun_alike(found: Found, replay: SegmentReplay, *, anew: bool) -> Scores | None:
-    """Return the scores of what is in force from the same start."""
+    """Return the scores of the recorded strategy from the same start."""
     if not anew:
         return found.scores.get(RECORDED)
     return next(

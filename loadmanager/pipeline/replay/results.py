@@ -32,14 +32,14 @@ _COLUMNS: Final = (
     ("moved_per_hour", "moved/h", 3),
     ("moved_topics", "topics", 0),
 )
-"""The scores that are printed: name, heading, decimals."""
+"""The printed scores: name, heading, decimals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a replay gave: scores by combination, and what history says of itself.
+    """The results of a replay: scores by combination, and the evidence in the history.
 
-    ``stretches`` are the penalties of each combination in each stretch of time.
+    ``stretches`` are the penalties of each combination by stretch of time.
     """
 
     scores: Mapping[int, Scores]
@@ -48,7 +48,7 @@ class Found:
 
 
 def scored(lines: "DataFrame", outside: int) -> Found:
-    """Return what lines of `spreading.LINES` come to; ``outside`` rounds are in no segment."""
+    """Return the scores of lines (`LINES`); ``outside`` rounds are in no segment."""
     form = "combination int, scores string, stretches string, evidence string"
     rows = lines.groupBy("combination").applyInArrow(score_group, form).collect()
     # As many rows as combinations, however long the history is.
@@ -64,7 +64,7 @@ def scored(lines: "DataFrame", outside: int) -> Found:
 
 
 def score_group(table: "pa.Table") -> "pa.Table":
-    """Return the scores of one combination's lines; runs in a task."""
+    """Return the scores of the lines of one combination; runs in a task."""
     import pyarrow as pa  # noqa: PLC0415 - only tasks need it
 
     columns: dict[str, Any] = {}
@@ -106,14 +106,14 @@ def _no_evidence() -> Evidence:
 
 
 def ranked(found: Found, tried: Sequence[Combination]) -> list[tuple[int, str, Scores]]:
-    """Return number, name and scores of everything that has scores, best first."""
+    """Return number, name and scores of all combinations with scores, best first."""
     names = {one.number: one.name for one in tried} | {RECORDED: "(recorded)"}
     rows = [(number, names[number], one) for number, one in found.scores.items() if one.rounds]
     return sorted(rows, key=lambda row: (row[2].penalty, row[0]))
 
 
 def summary(found: Found, replay: SegmentReplay) -> list[str]:
-    """Return what became of it, in words and as a table, best first."""
+    """Return the summary as lines of text with a table, best combinations first."""
     evidence = found.evidence
     refused = sum(evidence.refused.values())
     lines = [f"{evidence.rounds} rounds: {evidence.rounds - refused} replayed, {refused} refused"]

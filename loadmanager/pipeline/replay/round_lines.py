@@ -1,4 +1,4 @@
-"""What stands in the line of a round, as the core's values."""
+"""Values of the core from the line of a round."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,21 @@ _ANYBODY: Final = LoadReport(
     reported_at_ms=0,
     started_at_ms=0,
 )
-"""A snapshot has a broker at least."""
+"""A snapshot needs at least one broker."""
 
 
 def by_planner(body: Mapping[str, Any]) -> bool:
-    """Return whether the planner decided a round: `GREEDY_RATE` of ``attach`` has none."""
+    """Return whether the planner decided a round; it did not with `GREEDY_RATE` of ``attach``."""
     return bool(body["shedder"] != GREEDY_RATE)
 
 
 def recorded_parts(body: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot with the settings of a round, and a base's memory and constraints.
 
-    Of a round that was not the planner's, no settings are recorded.
+    Rounds that the planner did not decide have no settings.
 
     Raises:
-        MalformedContent: one of them is not what the format says.
+        MalformedContent: one of them violates the format.
     """
     document: dict[str, Any] = {
         "takenAtMs": body["at_ms"],
@@ -58,7 +58,7 @@ def recorded_parts(body: Mapping[str, Any]) -> Snapshot:
 def broker_columns(
     columns: Mapping[str, Any], reports: Sequence[Report], now_s: float
 ) -> BrokerColumns:
-    """Return the brokers as the leader saw them; ``columns`` are the round's, by name."""
+    """Return the brokers at the time of the round; ``columns`` are the lists of the line."""
     connections = [one.connections for one in reports]
     return BrokerColumns(
         names=tuple(BrokerId(name) for name in columns["broker"]),

@@ -1,4 +1,4 @@
-"""From the lines of all rounds to one row of scores for each combination."""
+"""The scores of each combination from the lines of all rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,7 +22,7 @@ def _score(what: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What a combination is judged by, over all rounds that were replayed; less is better."""
+    """The scores of a combination over all replayed rounds; less is better."""
 
     rounds: int = _score("Rounds scored: those replayed, less those while it settled.")
     covered_s: float = _score("How long they stood, seconds.")
@@ -68,7 +68,7 @@ _SUMS: Final = (
 def scores_of(lines: Mapping[str, Column]) -> Scores:
     """Return the scores of one combination; ``lines`` are columns by the names of `Line`.
 
-    Refused rounds, and those in which it settled, are left out.
+    Refused rounds, and those in which the combination was settling, are left out.
     """
     settling = _kept(lines, settled=False)
     lines = _kept(lines, settled=True)
@@ -98,7 +98,7 @@ def scores_of(lines: Mapping[str, Column]) -> Scores:
 
 
 def stretches_of(lines: Mapping[str, Column], length_s: float = STRETCH_S) -> Mapping[int, float]:
-    """Return the penalty of each stretch of ``length_s`` by its number since 1970."""
+    """Return the penalty of each stretch of ``length_s``, by its number since 1970."""
     lines = _kept(lines, settled=True)
     number = np.asarray(lines["at_ms"]) // round(1000 * length_s)
     order = np.argsort(number, kind="stable")
@@ -111,7 +111,7 @@ def stretches_of(lines: Mapping[str, Column], length_s: float = STRETCH_S) -> Ma
 
 
 def _kept(lines: Mapping[str, Column], *, settled: bool) -> Mapping[str, Column]:
-    """Return the replayed rounds in which a combination had settled, or those before."""
+    """Return the replayed rounds after a combination settled, or those before."""
     kept = (np.asarray(lines["refused"]) == "") & (np.asarray(lines["settling"]) != settled)
     return {name: np.asarray(values)[kept] for name, values in lines.items()}
 
@@ -126,14 +126,14 @@ def _penalty(found: Mapping[str, Any]) -> float:
 
 
 def _mean(values: Column, weight_s: Column) -> float:
-    """Return the mean over time; where no time passed, of the rounds."""
+    """Return the mean over time, or over rounds if all weights are 0."""
     if not len(weight_s):
         return 0.0
     return float(np.average(values, weights=weight_s if weight_s.any() else None))
 
 
 def percentile(values: Column, weight_s: Column, fraction: float) -> float:
-    """Return what ``values`` are at or below for ``fraction`` of the time."""
+    """Return the weighted percentile: the value not exceeded for ``fraction`` of the time."""
     if not len(weight_s):
         return 0.0
     weight_s = weight_s if weight_s.any() else np.ones(len(weight_s))

@@ -1,4 +1,4 @@
-"""Many combinations taken through one segment of history at once, and where they begin."""
+"""Replays one segment of history with many combinations at once, and their initial owners."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,11 +26,11 @@ from loadmanager.pipeline.replay.views import other_view
 
 
 def spread_anew(frame: Frame, planner: Planner, rng: np.random.Generator) -> Indices:
-    """Return the broker row of each bundle, -1 for none: dealt out in turn, in random order.
+    """Return the broker row of each bundle, -1 for none: assigned in turn, in random order.
 
-    Every broker gets as many bundles as any other, whatever they carry, within the isolation
-    policies, anti-affinity groups and drains of ``planner``. A bundle stays where it was recorded
-    if it belongs to its broker, is not to be moved, or no broker may have it.
+    All brokers get the same number of bundles, independently of load, within isolation policies,
+    anti-affinity groups and drains. A bundle keeps its recorded owner if it belongs to its broker,
+    is pinned, or no broker may have it.
     """
     staying = np.zeros(len(frame.owner), dtype=np.bool_)
     for name in frame.policies.staying:
@@ -62,7 +62,7 @@ def spread_anew(frame: Frame, planner: Planner, rng: np.random.Generator) -> Ind
 
 
 _START: Final = (0, 1)
-"""What the chance is numbered by that spreads bundles anew; the recorded has 0, others follow."""
+"""The seed of the initial owners; recorded rounds have (0,), combinations (1,), (2,)..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,10 @@ class SegmentReplay:
     learned: CostDocument | None = None
 
     def lines(self, segment: str, events: Iterable[Event]) -> Iterator[Line]:
-        """Yield a line for each round and combination; what is recorded comes first.
+        """Yield a line for each round and combination; the recorded round comes first.
 
-        Chance, where strategies are indifferent, depends on ``segment`` and the
-        combination alone. What is spread anew lies the same for all combinations.
+        Random choices depend only on ``segment`` and the combination. The initial owners are the
+        same for all combinations that are spread anew.
         """
         recorded = Planners(learned=self.learned)
         recorded_rounds = RecordedRounds(planners=recorded, rules=self.rules, rng=_rng(segment, 0))

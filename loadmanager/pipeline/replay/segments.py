@@ -1,7 +1,7 @@
-"""History cut into segments, each of which a replay can begin by itself.
+"""Division of history into segments that can be replayed independently.
 
-A segment begins at a base round and holds all that one leader recorded in one term, for some
-hours, without a gap. What is before the first base of such a stretch belongs to none.
+A segment begins at a base round and contains the gapless lines of one leader in one term, for some
+hours. Lines before the first base round of a gapless stretch belong to no segment.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from loadmanager.pipeline.history_schema import columns_of
 from loadmanager.pipeline.replay.events import AVERAGED, LISTED
 
 Tables = Callable[[str], DataFrame]
-"""Gives an ingested table by its name."""
+"""Returns an ingested table by name."""
 
 KEY: Final = ("cluster", "writer", "instance")
-"""What numbers lines of its own."""
+"""The key of a numbering of lines."""
 
 TOLD: Final[Mapping[str, str]] = {
     "rounds": "round",
@@ -34,14 +34,14 @@ TOLD: Final[Mapping[str, str]] = {
     "terms": "term",
     "lost_rounds": "lost",
 }
-"""The tables of leaders' records: only together they have no gap."""
+"""The tables with lines of leaders: only together their numbers have no gap."""
 
 
 def index(tables: Tables, segment_s: float) -> DataFrame:
     """Return one row for each line of a leader, with its ``segment``, null for none.
 
-    Besides, ``kind``, ``epoch``, ``round``, ``at_ms``, and ``bundles_known`` of rounds.
-    A segment has the lines of ``segment_s``, and those until the next base.
+    Further columns are ``kind``, ``epoch``, ``round``, ``at_ms``, and ``bundles_known`` of rounds.
+    A segment has the lines of ``segment_s``, and those until the next base round.
     """
     every = [_slim(tables(name), kind) for name, kind in TOLD.items()]
     lines = union(every)
@@ -68,11 +68,11 @@ def index(tables: Tables, segment_s: float) -> DataFrame:
 
 
 def events(tables: Tables, lines: DataFrame) -> DataFrame:
-    """Return what a replay reads of each segment, as rows of `Event`, by `index`'s ``lines``.
+    """Return the events of each segment as rows, given the ``lines`` of `index`.
 
     Out: ``segment string, seq bigint, rank int, kind string, body string, names
-    array<string>, numbers array<array<double>>``; in order of ``seq`` and ``rank`` what is
-    named comes before what names it.
+    array<string>, numbers array<array<double>>``; in the order of ``seq`` and ``rank``
+    a report precedes the lines that name it.
     """
     placed = lines.where(F.col("segment").isNotNull()).select(*KEY, "seq", "segment")
     found = [
@@ -114,7 +114,7 @@ def _columns(kind: str, *names: str) -> Mapping[str, Columns]:
 
 
 def _bodies(table: DataFrame, kind: str, columns: Mapping[str, Columns]) -> DataFrame:
-    """Return a line's own fields as JSON, its lists of rows as columns again."""
+    """Return the fields of a line as JSON, with arrays of rows converted to parallel lists."""
     left_out = {"at", "date", *KEY, "seq", *columns}
     own = [F.col(name) for name in table.columns if name not in left_out]
     lists = [
@@ -129,7 +129,7 @@ def _json(*fields: Column) -> Column:
 
 
 def _averages(tables: Tables, placed: DataFrame) -> DataFrame:
-    """Return the bundles of each base round as one row, where the first of their lines was."""
+    """Return the bundles of each base round as one row, in the place of their first line."""
     rows = tables("bundle_averages").join(placed, [*KEY, "seq"])
     grouped = rows.groupBy("segment", "epoch", "round").agg(
         F.min("seq").alias("seq"), _collected(AVERAGED)
@@ -145,7 +145,7 @@ def _averages(tables: Tables, placed: DataFrame) -> DataFrame:
 
 
 def _reports(tables: Tables, placed: DataFrame) -> DataFrame:
-    """Return each report that a segment's rounds and ticks name, where it is named first."""
+    """Return each report that rounds and ticks of a segment name, before the first of these."""
     named = [
         tables(table)
         .select(*KEY, "seq", F.explode(name).alias("one"))

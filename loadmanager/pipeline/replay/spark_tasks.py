@@ -1,4 +1,4 @@
-"""Segments of history through combinations of strategies, spread over Spark's tasks."""
+"""Distribution of segments and combinations over Spark's tasks."""
 
 import json
 import math
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TASKS_PER_CORE: Final = 4
-"""So many that the last ones to end leave no core idle for long."""
+"""Enough tasks that no core is idle for long at the end."""
 
 _BUNDLES_A_ROUND_COSTS: Final = 500
-"""The fixed time of a round, in bundles, by measurement."""
+"""The measured fixed cost of a round, in the cost of bundles."""
 
 _LINES_PER_BATCH: Final = 1000
-"""Rows that leave a task at once."""
+"""Rows per output batch of a task."""
 
 
 _TYPES: Final = {
@@ -63,34 +63,34 @@ LINES: Final = columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSplit:
-    """How the work is divided: ``tasks`` in all, each a segment and a part of the combinations."""
+    """The division of the work: a task is a segment and a part of the combinations."""
 
     segments: int
     parts: int
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """The number of tasks."""
         return self.segments * self.parts
 
 
 def task_split(segments: int, combinations: int, cores: int) -> TaskSplit:
-    """Return in how many parts the combinations of a segment are replayed.
+    """Return the division of the combinations of a segment into parts.
 
-    One part reads its segment once, so there are no more parts than keep all cores busy.
+    Each part reads its segment, so there are only as many parts as keep all cores busy.
     """
     wanted = math.ceil(TASKS_PER_CORE * cores / max(segments, 1))
     return TaskSplit(segments=segments, parts=max(1, min(wanted, combinations)))
 
 
 def tasks_of(lines: DataFrame, parts: int) -> DataFrame:
-    """Return one row for each task: ``segment``, ``part``, and its number, the longest first."""
+    """Return one row for each task: ``segment``, ``part``, ``task`` (number, longest first)."""
     rounds = lines.where((F.col("kind") == "round") & F.col("segment").isNotNull())
     sizes = rounds.groupBy("segment").agg(
         F.sum(F.col("bundles_known") + F.lit(_BUNDLES_A_ROUND_COSTS)).alias("size")
     )
     each = sizes.withColumn("part", F.explode(F.sequence(F.lit(0), F.lit(parts - 1))))
-    # One partition: there are some tasks a day, however large the history is.
+    # One partition: there are only some tasks per day of history.
     order = Window.partitionBy(F.lit(0)).orderBy(F.desc("size"), "segment", "part")
     return each.select("segment", "part", (F.row_number().over(order) - 1).alias("task"))
 
@@ -109,7 +109,7 @@ def replayed(
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """What runs in a task: one segment through a part of the combinations."""
+    """The function of a task: replays a segment with a part of the combinations."""
 
     replay: SegmentReplay
     parts: int
@@ -126,7 +126,7 @@ class SegmentTask:
 
 
 def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
-    """Yield segment and part of each row, and the row as an event."""
+    """Yield segment, part and event of each row."""
     plain = (batch[name].to_pylist() for name in ("segment", "part", "kind", "body"))
     names, numbers = batch["names"], batch["numbers"]
     for row, (segment, part, kind, body) in enumerate(zip(*plain, strict=True)):

@@ -1,33 +1,33 @@
-"""What a replay needs before it gives advice, each with its reason."""
+"""The requirements of advice from a replay, each with its reason."""
 
 from typing import Final
 
 SETTLE_S: Final = 1800.0
-"""A combination is not scored for so long after its bundles were spread anew.
+"""How long a combination is not scored after its bundles were spread anew.
 
-As long as a moved bundle rests by default: until then it has not chosen where most bundles lie.
+It is the default cool-down of a moved bundle: until then it did not choose most owners.
 """
 
 STRETCH_S: Final = 600.0
-"""Combinations are compared in stretches of so long; ten rounds of the default interval."""
+"""The length of stretches in which combinations are compared: ten default rounds."""
 
 SEGMENT_H: Final = 2.0
-"""How long a segment is, each with a start of its own: what one start favours, others do not."""
+"""The length of segments. Each has its own initial owners, so that no start favours one."""
 
 LEAST_HISTORY_S: Final = 2 * SEGMENT_H * 3600
-"""Two starts: with one, nothing shows how much the start itself decided."""
+"""Two starts: with one, the effect of the start itself would be unknown."""
 
 LEAST_STRETCHES: Final = 8
-"""With eight of eight, the better one by chance alone in 1 of 256 cases."""
+"""Eight of eight better stretches occur by chance in 1 of 256 cases."""
 
 LEAST_DECISIONS: Final = 20
-"""Moves of the recorded leader: how well loads are predicted is measured at these alone."""
+"""Moves of the recorded leader: errors of predicted loads are only measured at these."""
 
 LEAST_OWN_DECISIONS: Final = 5
-"""Moves of a combination in its replay: one that hardly moves is judged by where it began."""
+"""Moves of a combination: with fewer it is judged by its initial owners."""
 
 LEAST_GAIN: Final = 0.10
-"""Of the penalty; by so much two replays of one strategy may differ that chooses by chance."""
+"""Relative gain: two replays of one strategy with random choices may differ by this."""
 
 LEAST_BETTER: Final = 0.8
-"""Of the stretches; in less of them, what a strategy gains depends on the hour."""
+"""Fraction of better stretches; below it the gain depends on the hour."""

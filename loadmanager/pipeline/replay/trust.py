@@ -1,4 +1,4 @@
-"""How far what a replay says of a combination can be trusted, in words."""
+"""The level of trust in the scores of a combination, with the reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _CLOSE_ERROR, _FAIR_ERROR = 0.05, 0.10
 _CLOSE_AWAY, _FAIR_AWAY = 0.10, 0.50
 _MOST_REFUSED: Final = 0.10
 _JUDGED: Final = (CPU, DIRECT_MEMORY, *range(DIRECT_MEMORY + 1, len(RESOURCES)))
-"""Heap counts in no load, and fills and empties as the collector likes."""
+"""Without the heap, which is in no score and depends on garbage collection."""
 
 
 class Level(StrEnum):
-    """How far a combination's scores can be trusted."""
+    """The level of trust in the scores of a combination."""
 
     HIGH = "high"
     FAIR = "fair"
@@ -32,12 +32,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the history itself says of the replay, the same for all combinations.
+    """Evidence on the replay from the history itself, the same for all combinations.
 
-    Its replayed rounds stood for ``covered_s``; ``decisions`` bundles were moved for load.
-    ``reproduced`` of the ``bases`` were decided exactly as recorded. ``changed`` and
-    ``unchanged`` are mean errors of predicted usage by resource, as fractions of the
-    limits, of brokers whose bundles changed and of all others; None was never seen.
+    The replayed rounds cover ``covered_s``; ``decisions`` bundles were moved for load.
+    ``reproduced`` of the ``bases`` were decided exactly as recorded. ``changed`` and ``unchanged``
+    are mean errors of predicted usage by resource, relative to the limits, of brokers whose
+    bundles changed and of all others; None if there were none.
     """
 
     rounds: int
@@ -53,12 +53,12 @@ class Evidence:
 
     @property
     def refused_fraction(self) -> float:
-        """Rounds that could not be replayed, of all."""
+        """The fraction of rounds that could not be replayed."""
         return sum(self.refused.values()) / self.rounds if self.rounds else 1.0
 
     @property
     def too_little(self) -> str:
-        """What advice needs and what there is instead; empty if there is enough."""
+        """What is missing for advice; empty if nothing is."""
         if self.covered_s >= LEAST_HISTORY_S and self.decisions >= LEAST_DECISIONS:
             return ""
         return (
@@ -68,18 +68,18 @@ class Evidence:
 
     @property
     def reproduced_fraction(self) -> float | None:
-        """Base rounds that were decided as recorded, of all; None without any."""
+        """The fraction of base rounds decided as recorded; None without base rounds."""
         return self.reproduced / self.bases if self.bases else None
 
     @property
     def error(self) -> float | None:
-        """The largest error of any resource that loads are made of; None if not known."""
+        """The largest error of the resources in scores; None if unknown."""
         known = [self.changed[RESOURCES[at]] for at in _JUDGED]
         return max((one for one in known if one is not None), default=None)
 
 
 def evidence_of(lines: Mapping[str, Column]) -> Evidence:
-    """Return what the recorded rounds say; ``lines`` are columns by the names of `Line`."""
+    """Return the evidence in recorded rounds; ``lines`` are columns by the names of `Line`."""
     refused = np.asarray(lines["refused"])
     words, counts = np.unique(refused[refused != ""], return_counts=True)
     verdicts = [one for one in lines["reproduced"] if one is not None]
@@ -115,9 +115,9 @@ def _means(sums: Mapping[tuple[str, str, str], float], group: str) -> Mapping[st
 
 
 def judged(evidence: Evidence, away: float, *, learned: bool) -> tuple[Level, str]:
-    """Return how far a combination can be trusted that has ``away`` of the traffic elsewhere.
+    """Return the level of trust and its reasons, with ``away`` of the traffic elsewhere.
 
-    And why, for people. The level is that of the weakest reason.
+    The level is that of the weakest reason.
     """
     levels: list[tuple[Level, str]] = [
         *_of_decisions(evidence),

@@ -1,4 +1,4 @@
-"""The view on which a round of a replay decides: as recorded, or with other owners."""
+"""The cluster view of a round of a replay: as recorded, or with other owners."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -19,7 +19,7 @@ _PRODUCERS, _CACHE = LISTED.index("producers"), LISTED.index("cache_bytes")
 
 
 class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, each picked when it is asked for."""
+    """The heaviest bundles of every broker, selected on access."""
 
     def __init__(
         self, brokers: Mapping[BrokerId, int], listing: Callable[[int], Listing], *, like_java: bool
@@ -30,7 +30,7 @@ class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
         self._picked: dict[BrokerId, tuple[TopBundle, ...]] = {}
 
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
-        """Return the heaviest of one broker, ascending."""
+        """Return the heaviest bundles of one broker, ascending."""
         if broker not in self._picked:
             listing = self._listing(self._brokers[broker])
             self._picked[broker] = heaviest(listing, _TOP_K, like_java=self._like_java)
@@ -41,12 +41,12 @@ class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
         return iter(self._brokers)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of brokers."""
         return len(self._brokers)
 
 
 def recorded_view(frame: Frame, *, like_java: bool) -> ClusterView:
-    """Return the cluster as the leader saw it; ``like_java`` is how heavy bundles are ranked."""
+    """Return the recorded view; with ``like_java`` bundles are ranked as in Pulsar."""
 
     def listing(row: int) -> Listing:
         report = frame.reports[row]
@@ -71,7 +71,7 @@ def other_view(
     *,
     like_java: bool,
 ) -> ClusterView:
-    """Return the cluster as it would be if the bundles were listed by ``owner``.
+    """Return the view of the cluster with the bundles on ``owner``.
 
     ``owner`` has a broker row for each bundle, -1 for none.
     """
@@ -92,7 +92,7 @@ def other_view(
 
 
 def owned_by(frame: Frame, owner: Indices) -> OwnedRows:
-    """Return the rows of each broker's bundles, in order of their names."""
+    """Return the rows of the bundles of each broker, in order of names."""
     rows = frame.by_name[owner[frame.by_name] >= 0]
     by_broker = rows[np.argsort(owner[rows], kind="stable")]
     counts = np.bincount(owner[rows], minlength=len(frame.brokers.names))
@@ -102,7 +102,7 @@ def owned_by(frame: Frame, owner: Indices) -> OwnedRows:
 
 
 def summed(owner: Indices, values: FloatArray, brokers: int) -> FloatArray:
-    """Return the sums of the bundles' values by broker; bundles without an owner count for none."""
+    """Return the sums of the values of bundles by broker, without unowned bundles."""
     held = owner >= 0
     rows, kept = owner[held], values[held]
     if kept.ndim == 1:

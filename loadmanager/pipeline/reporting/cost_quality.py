@@ -1,4 +1,4 @@
-"""Quality of the cost model: its terms with their intervals, and how well it predicted."""
+"""Quality of the cost model: terms with their intervals, and errors of predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Pricing:
 
 
 def read(tables: Tables) -> Pricing | None:
-    """Return what is to be seen; None if nothing was learned."""
+    """Return the input of this part; None if nothing was learned."""
     terms = terms_of(tables)
     quality = rows(tables.table("cost_quality").orderBy("resource", "broker_class"))
     if not terms and not quality:
@@ -99,12 +99,12 @@ def _typical(row: Row) -> float:
 
 
 def _typical_off(row: Row, end: str) -> float:
-    """Return how far an end of the interval is from the value, for typical traffic."""
+    """Return the distance from the value to an end of the interval, for typical traffic."""
     return _typical(row) * (row[end] / row["value"] - 1.0) if row["value"] else 0.0
 
 
 def _shares(terms: Sequence[Row], resource: str) -> Chart:
-    """Return what typical traffic costs by each rate, with intervals."""
+    """Return the chart of the cost of typical traffic by rate, with intervals."""
     mine = [row for row in terms if row["resource"] == resource]
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(sorted({row["broker_class"] for row in mine})):

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, with their units."""
+"""Formats of numbers and times with their units."""
 
 import math
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Final
 
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 UNKNOWN: Final = "\N{EN DASH}"
-"""What stands where there is no number."""
+"""Shown in place of a missing number."""
 
 _RESOURCES: Final = {
     "cpu": "CPU",
@@ -44,7 +44,7 @@ def percent(fraction: float | None, digits: int = 0) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a length of time in the unit that fits; a dash for none."""
+    """Return a duration in a suitable unit; a dash for none."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     for unit_s, name in ((_DAY_S, "days"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
@@ -59,7 +59,7 @@ def moment(at_ms: float) -> str:
 
 
 def on_axis(at_ms: float) -> str:
-    """Return a time as an axis of a chart takes it."""
+    """Return a time in the format of a chart axis."""
     return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
@@ -68,7 +68,7 @@ def _utc(at_ms: float) -> datetime:
 
 
 def named(resource: str) -> str:
-    """Return what people call a resource."""
+    """Return the name of a resource in texts."""
     return _RESOURCES.get(resource, resource.replace("_", " "))
 
 

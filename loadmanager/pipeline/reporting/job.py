@@ -1,4 +1,4 @@
-"""One HTML file with all that the other jobs found, and what to do next at its top."""
+"""The job ``report``: one HTML file with the results of all jobs, and next steps at its top."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,13 +29,13 @@ from loadmanager.pipeline.reporting.sources import INGEST, Tables, bounds_ms, cl
 FILE: Final = "report.html"
 
 MOST_CLUSTERS: Final = 5
-"""The most clusters of a report; choose others by their own --out."""
+"""The most clusters in a report."""
 
 _TO_DO: Final = "What to do next"
 
 
 def run(work: Work) -> list[str]:
-    """Write the report and say where it is.
+    """Write the report and return its path.
 
     Raises:
         PipelineError: nothing was ingested.
@@ -60,10 +60,7 @@ def written(work: Work) -> tuple[str, Sequence[Finding]]:
 
 
 def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
-    """Return the page of the parts of each cluster.
-
-    The same parts give the same page.
-    """
+    """Return the page with the parts of each cluster; it only depends on the parts."""
     names = list(parts)
     title = f"Load of {names[0]}" if len(names) == 1 else f"Load of {many(len(names), 'cluster')}"
     links: list[tuple[str, str]] = []
@@ -86,9 +83,9 @@ def report_page(parts: dict[str, list[Part]], *, left_out: int = 0) -> str:
 
 
 def cluster_parts(tables: Tables) -> list[Part]:
-    """Return all parts of the report of a cluster; one whose job did not run says so.
+    """Return all parts of the report of a cluster; parts without tables name the missing job.
 
-    With less history than advice needs, they say what was, and nothing is to be acted on.
+    With less history than advice needs, no conclusion recommends an action.
     """
     bounds = bounds_ms(sound(tables.table("broker_load")), "at")
     history_s = 0.0 if bounds is None else (bounds[1] - bounds[0]) / 1000
@@ -97,7 +94,7 @@ def cluster_parts(tables: Tables) -> list[Part]:
 
 
 def too_short(part: Part, history_s: float) -> Part:
-    """Return a part of so short a history that its conclusions are no advice."""
+    """Return the part with conclusions that recommend no action, as the history is too short."""
     so_far = f" (in {span(history_s)}; advice needs {span(LEAST_HISTORY_S)} of history)"
     findings = [
         replace(one, weight=Weight.LOOK, text=one.text.removesuffix(".") + so_far + ".")
@@ -124,7 +121,7 @@ def _all_parts(tables: Tables) -> list[Part]:
 
 
 def _part(tables: Tables, job: str, of: ModuleType) -> Part:
-    """Return the part that a module reads and shows, from what a job made."""
+    """Return the part of a module, which needs the tables of ``job``."""
     if not tables.made(job):
         return lacking(of.TITLE, job, tables.store.out)
     found = of.read(tables)
@@ -135,7 +132,7 @@ def _part(tables: Tables, job: str, of: ModuleType) -> Part:
 
 
 def _of_sizes(tables: Tables) -> list[Part]:
-    """Return the parts about the sizes of bundles, which are computed once."""
+    """Return the parts about sizes of bundles, which are computed once."""
     found = sizes(tables)
     if found is None:
         text = "No bundle was reported lately. "

@@ -9,7 +9,7 @@ from loadmanager.pipeline.reporting.sources import Row
 
 
 def summary_table(summary: Sequence[Row]) -> Html:
-    """Return what moves came to, by cause and strategy."""
+    """Return the summary of moves by cause and strategy."""
     columns = [
         Column(name="cause"),
         Column(name="strategy", explanation="Shedder and placement."),
@@ -47,7 +47,7 @@ def summary_table(summary: Sequence[Row]) -> Html:
 
 
 def worst_table(worst: Sequence[Row]) -> Html:
-    """Return the moves that hurt most."""
+    """Return the table of the moves that hurt most."""
     columns = [
         Column(name="bundle"),
         Column(name="when"),
@@ -75,7 +75,7 @@ def worst_table(worst: Sequence[Row]) -> Html:
 
 
 def returned_table(returned: Sequence[Row], facts: Mapping[str, Any]) -> Html:
-    """Return the bundles that came back."""
+    """Return the table of the bundles that returned."""
     columns = [
         Column(name="bundle"),
         Column(name="came back", unit="times"),
@@ -111,7 +111,7 @@ _UNITS: Final = {
 
 
 def errors_table(predictions: Sequence[Row]) -> Html:
-    """Return how far off predictions were."""
+    """Return the table of the errors of predictions."""
     columns = [
         Column(name="resource"),
         Column(name="model"),
@@ -135,7 +135,7 @@ def errors_table(predictions: Sequence[Row]) -> Html:
 
 
 def reasons_table(reasons: Sequence[Row]) -> Html:
-    """Return why moves could not be judged."""
+    """Return the table of the reasons for missing verdicts."""
     columns = [Column(name="reason"), Column(name="moves")]
     cells = [[Cell(row["reason"]), Cell(f"{row['count']:,}", row["count"])] for row in reasons]
     return table("Moves without a verdict", columns, cells)

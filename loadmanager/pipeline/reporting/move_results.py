@@ -1,4 +1,4 @@
-"""Moves and their effect: verdicts, what clients paid, what came back, what was predicted."""
+"""Moves and their effect: verdicts, costs for clients, returned bundles, and predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from loadmanager.pipeline.reporting.theme import COLOURS, VERDICTS, bars, diagon
 
 TITLE: Final = "Moves and their effect"
 SAMPLE: Final = 1200
-"""So many moves are drawn; all of them count in the tables."""
+"""The number of moves in charts; tables include all."""
 
 _LISTED: Final = 20
 _GOOD, _POOR = 0.7, 0.5
@@ -37,7 +37,7 @@ _THRASHING: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Achieved:
-    """What the tables of moves say; ``sample`` and ``changes`` are some of the moves."""
+    """The input of this part; ``sample`` and ``changes`` are some of the moves."""
 
     facts: Mapping[str, Any]
     summary: Sequence[Row]
@@ -53,12 +53,12 @@ class Achieved:
 
 
 def read(tables: Tables) -> Achieved | None:
-    """Return what is to be seen; None if there were no moves."""
+    """Return the input of this part; None without moves."""
     summary = rows(tables.table("move_summary").orderBy(F.desc("moves")))
     if not summary:
         return None
     effects = tables.table("move_effects")
-    # Drawn by a hash of the bundle and the time: the same moves each time.
+    # Sampled by a hash of bundle and time, so that repeated reports show the same moves.
     drawn = effects.orderBy(F.xxhash64("bundle", "at")).limit(SAMPLE)
     judged = effects.where("verdict <> 'unknown'")
     columns = ("bundle", "source", "target", "cause", "verdict", "spread_expected", "spread_after")
@@ -106,7 +106,7 @@ def _priced(predictions: Sequence[Row]) -> bool:
 
 
 def _pauses(effects: DataFrame) -> list[Row]:
-    """Return how many pauses lie between powers of the square root of two, in seconds."""
+    """Return the numbers of pauses between powers of the square root of two, in seconds."""
     known = effects.where("pause_s > 0")
     step = F.floor(F.log2("pause_s") * 2)
     counted = known.groupBy(step.alias("step")).count().orderBy("step")

@@ -28,10 +28,9 @@ _WEIGHTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """Combinations by rank, the recorded one among them, and what the replay advises.
+    """Combinations by rank, including the recorded rounds, and the advice of the replay.
 
-    ``bound`` is the smallest that the largest load could have been, on average; None if no
-    leader recorded it.
+    ``bound`` is the mean lower bound of the largest load; None if no leader recorded it.
     """
 
     scores: Sequence[Row]
@@ -42,7 +41,7 @@ class Replayed:
 
 
 def read(tables: Tables) -> Replayed | None:
-    """Return what is to be seen; None if the replay was made by a version without advice."""
+    """Return the input of this part; None if the replay was made by a version without advice."""
     advice = (tables.store.facts("replay") or {}).get("advice")
     if advice is None:
         return None
@@ -140,7 +139,7 @@ def _chart(found: Replayed) -> Chart:
 
 
 def _listed(found: Replayed) -> list[Row]:
-    """Return the rows that are shown: the best, the default, the configured and the recorded."""
+    """Return the listed rows: the best, the default, the configured and the recorded."""
     tried = [row for row in found.scores if row["shedder"]]
     default = [row for row in tried if (row["shedder"], row["placement"]) == default_pair()]
     chosen = [*tried[:BEST], *default[:1]]

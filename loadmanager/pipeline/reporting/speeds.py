@@ -1,4 +1,4 @@
-"""Brokers that are differently fast: more CPU than their class for the same traffic."""
+"""Brokers that need more or less CPU than their class for the same traffic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,11 @@ _MARGIN: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
-    """Each broker's CPU against its class' costs, or, without costs, for each message.
+    """The CPU of brokers relative to the costs of their class or, without costs, per message.
 
-    ``slope`` is 1 for a broker that needs for its traffic what its class does; 1.3 needs
-    30 % more. Without a cost model it is its CPU for each message over its class' median.
+    ``slope`` is 1 for a broker that needs as much CPU for its traffic as its class, 1.3 for one
+    that needs 30 % more. Without a cost model it is the CPU per message over the median of the
+    class.
     """
 
     learned: bool
@@ -37,7 +38,7 @@ class Speeds:
 
 
 def read(tables: Tables) -> Speeds | None:
-    """Return what is to be seen; None if there is nothing to compare."""
+    """Return the input of this part; None if there is nothing to compare."""
     terms = terms_of(tables) if tables.made("costs") else []
     learned = any(row["resource"] == "cpu" for row in terms)
     found = _by_costs(tables, terms) if learned else []
@@ -50,7 +51,7 @@ def read(tables: Tables) -> Speeds | None:
 
 
 def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
-    """Return how much of its class' costs each broker pays: the slope over its hours."""
+    """Return the slope of usage over predicted usage of each broker."""
     hours = broker_hours(tables, terms).where("by_traffic > 0")
     found = hours.groupBy("broker", "broker_class").agg(
         F.regr_slope("used", "by_traffic").alias("slope"),
@@ -168,7 +169,7 @@ def _chart(found: Speeds) -> Chart:
 
 
 def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
-    """Return the brokers of each class as points with their intervals."""
+    """Return the traces of the brokers of each class, with intervals."""
     classes = sorted({row["broker_class"] for row in upwards})
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(classes):
@@ -192,7 +193,7 @@ def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
 
 
 def _range(brokers: Sequence[Row]) -> list[float]:
-    """Return from where to where the axis goes: hairs are not to look like differences."""
+    """Return the range of the axis, wide enough that small differences look small."""
     ends = [row["slope"] + sign * (row["error"] or 0.0) for row in brokers for sign in (-1, 1)]
     return [min(1 - _LEAST_RANGE, *ends) - _MARGIN, max(1 + _LEAST_RANGE, *ends) + _MARGIN]
 

@@ -1,4 +1,4 @@
-"""Bundles to split or merge: by the leader's own rules, and by what a broker could balance."""
+"""Bundles to split or merge, by the leader's rules and by their share of a broker's traffic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ TITLE: Final = "Bundles to split or to merge"
 LISTED: Final = 50
 
 TOO_LARGE: Final = 0.5
-"""A bundle that is more than half of what a broker has on the mean cannot be evened out."""
+"""A bundle with more than half of the mean traffic of a broker cannot be balanced."""
 
 TOO_SMALL: Final = 0.02
-"""Neighbours are worth merging if each is below this part of all limits."""
+"""Neighbours are merged if each is below this fraction of all limits."""
 
 _FEWEST_TOPICS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """What to split with the reason, and what to merge, the first of them."""
+    """Bundles to split with reasons, and bundles to merge: the first of each."""
 
     rules: SplitRules
     bundles: int
@@ -43,7 +43,7 @@ class Cuts:
 
 
 def read(found: Sizes, rules: SplitRules | None = None) -> Cuts:
-    """Return what is to be seen."""
+    """Return the input of this part."""
     rules = rules or SplitRules()
     splits = to_split(largest(found), found.brokers, rules)
     counts = {
@@ -71,7 +71,7 @@ _NAMESPACES: Final = 10_000
 
 
 def to_split(large: Iterable[Row], brokers: int, rules: SplitRules) -> list[Row]:
-    """Return the rows of bundles to cut, with ``why`` and ``hint``, largest first."""
+    """Return the rows of bundles to split, with ``why`` and ``hint``, largest first."""
     found = []
     for row in large:
         why = excess_of(rules, stats_of(row), rates_of(row))
@@ -96,7 +96,7 @@ def _can_split(bundle: str) -> bool:
 
 
 def _is_bundle(name: str) -> bool:
-    """Return whether a name is one of a bundle; history takes any text."""
+    """Return whether a name is a valid name of a bundle; history accepts any text."""
     try:
         parse_bundle(name)
     except InvalidName:
@@ -107,10 +107,9 @@ def _is_bundle(name: str) -> bool:
 def to_merge(
     small: Iterable[Row], brokers: int, rules: SplitRules, counts: Mapping[str, int]
 ) -> list[Row]:
-    """Return pairs of small neighbours whose whole would not be cut again at once.
+    """Return pairs of small neighbours whose union would not be split again at once.
 
-    Namespaces that have no more bundles than brokers keep them. Each bundle is in one pair
-    at most.
+    Namespaces with no more bundles than brokers keep them. Each bundle is in at most one pair.
     """
     by_namespace: dict[str, list[Row]] = {}
     for row in small:

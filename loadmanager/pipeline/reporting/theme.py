@@ -1,4 +1,4 @@
-"""How the report's charts look: colours that all eyes can distinguish, axes, legends below."""
+"""The style of the report's charts: colours for all kinds of colour vision, axes, legends."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from loadmanager.charts import Json, numbers
 
 COLOURS: Final = ("#0b62c4", "#c2410c", "#0f766e", "#a21caf", "#a16207", "#475569", "#be123c")
-"""For things without an order."""
+"""Colours of categories."""
 
 GREY: Final = "#7d8793"
 
@@ -24,13 +24,13 @@ SCALE: Final[list[list[float | str]]] = [
     [0.8, "#7a3b8f"],
     [1.0, "#7f1d1d"],
 ]
-"""From idle to full."""
+"""Colour scale from idle to full."""
 
 _LEGEND: Final = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 
 
 def layout(**more: Any) -> Mapping[str, Json]:
-    """Return a layout with the legend above, where it takes no width on a phone."""
+    """Return a layout with the legend above the chart, where it takes no width."""
     return {
         "legend": _LEGEND,
         "margin": {"l": 55, "r": 15, "t": 40, "b": 40},
@@ -42,7 +42,7 @@ def layout(**more: Any) -> Mapping[str, Json]:
 def line(
     times: Sequence[Json], values: Sequence[float | None], name: str, colour: str
 ) -> dict[str, Json]:
-    """Return a line over time, with gaps where nothing is known."""
+    """Return a line over time, with gaps for None."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -82,7 +82,7 @@ def points(
 
 
 def diagonal(until: float) -> Mapping[str, Json]:
-    """Return the line on which both axes are equal, as a shape."""
+    """Return the line on which x equals y, as a shape."""
     return {
         "type": "line", "x0": 0, "y0": 0, "x1": until, "y1": until, "layer": "below",
         "line": {"color": GREY, "width": 1, "dash": "dot"},

@@ -1,1 +1,1 @@
-"""What rollup makes of loads over time: means, percentiles, profiles, the leader's averages."""
+"""The job ``rollup``: loads over time as means, percentiles and profiles; the leader's averages."""

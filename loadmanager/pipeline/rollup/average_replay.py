@@ -1,7 +1,7 @@
-"""The leader's averages once more: samples added one tick after another, with its own arithmetic.
+"""Recomputes the leader's averages: samples added tick by tick, with the leader's arithmetic.
 
-Arrays alone, so that it can be tried without Spark. A *stretch* goes from one base round,
-whose averages are recorded, to a later tick of the same term.
+Works on arrays, without Spark. A *stretch* is the time from one base round, whose averages are
+recorded, to a later tick of the same term.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Averages of bundles, one in a row; rates are (bundles, 4). No samples: not known."""
+    """Averages of bundles, one per row; rates are (bundles, 4). Unknown without samples."""
 
     short: FloatArray
     long: FloatArray
@@ -28,13 +28,13 @@ class State:
 
     @classmethod
     def unknown(cls, bundles: int) -> Self:
-        """Return the state of bundles that were not measured."""
+        """Return the state of bundles without samples."""
         none = np.zeros(bundles, dtype=np.int64)
         rates = np.zeros((bundles, 4))
         return cls(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)
 
     def with_rows(self, rows: IntArray, other: Self) -> Self:
-        """Return this state with those of ``other`` in ``rows``, in their order."""
+        """Return this state with ``rows`` replaced by those of ``other``, in order."""
         changed = {}
         for name in ("short", "long", "short_samples", "long_samples", "topics"):
             mine = getattr(self, name).copy()
@@ -45,10 +45,10 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listings:
-    """Bundles as reports list them: from ``from_tick`` to ``until_tick``, both included.
+    """Bundles listed by reports that count from ``from_tick`` to ``until_tick``, inclusive.
 
-    ``rows`` say which bundle. They stand in the order in which the leader took the reports up
-    at one tick: of two that list the same bundle, the later counts.
+    ``rows`` are the bundles. They are in the order in which the leader processed the reports of
+    a tick: if two list the same bundle, the later one counts.
     """
 
     rows: IntArray
@@ -61,8 +61,8 @@ class Listings:
 def replayed(state: State, listings: Listings, after_tick: int, until_tick: int) -> State:
     """Return the state after one sample of every listed bundle at each tick.
 
-    The first sample is that of the tick following ``after_tick``, the last that of
-    ``until_tick``. What no standing report lists gets none.
+    The first sample is that of the tick after ``after_tick``, the last that of ``until_tick``.
+    Bundles that no current report lists get no sample.
     """
     bundles = len(state.topics)
     by_begin = np.argsort(listings.from_tick, kind="stable")
@@ -96,7 +96,7 @@ def _sampled(state: State, rates: FloatArray, topics: IntArray, listed: NDArray[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two states agree: ``difference`` is the largest of a rate, relative to the second."""
+    """The agreement of two states; ``difference`` is the largest relative difference of a rate."""
 
     bundles: int
     equal: int
@@ -104,7 +104,7 @@ class Agreement:
 
 
 def agreement(ours: State, recorded: State, compared: NDArray[np.bool_]) -> Agreement:
-    """Compare the bundles that are ``compared`` and of which either has a sample."""
+    """Compare the ``compared`` bundles that have a sample in either state."""
     rows = np.flatnonzero(compared & ((ours.short_samples > 0) | (recorded.short_samples > 0)))
     same = np.ones(len(rows), dtype=np.bool_)
     difference = 0.0

@@ -1,4 +1,4 @@
-"""From rows of Spark to the arrays of `average_replay`, and back: one stretch at a time."""
+"""Conversion between rows of Spark and arrays of `average_replay`, one stretch at a time."""
 
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.stretches import STRETCH
 
 START, LISTED, END, CUT = range(4)
-"""What a row is: averages at the beginning, a bundle in a report, averages at the end, or a
-bundle that was cut in between."""
+"""The kind of a row: averages at the beginning, a bundle in a report, averages at the end, or a
+bundle that was split or merged in between."""
 
 AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
 COUNTS: Final = ("short_samples", "long_samples", "topics")
@@ -36,14 +36,14 @@ STATES: Final = ", ".join(
         *(f"{name} bigint" for name in COUNTS),
     ]
 )
-"""What `ended` returns."""
+"""The schema of `ended`."""
 
 CHECKS: Final = f"{_OF_STRETCH}, bundles bigint, equal bigint, cut bigint, difference double"
-"""What `checked` returns."""
+"""The schema of `checked`."""
 
 
 class _Rows:
-    """The rows of some bundles of one stretch, a bundle by its place among them."""
+    """The rows of some bundles of one stretch; bundles are numbered from 0."""
 
     def __init__(self, table: pa.Table) -> None:
         encoded = table["bundle"].combine_chunks().dictionary_encode()
@@ -66,7 +66,7 @@ class _Rows:
         return State.unknown(len(self.names)).with_rows(self._bundle[some], made)
 
     def after_samples(self) -> State:
-        """Return the state at the end, from that at the beginning and all reports."""
+        """Return the state at the end, computed from the beginning and all reports."""
         some = np.flatnonzero(self._what == LISTED)
         taken = np.lexsort((self._column("item")[some], self._column("line")[some]))
         some = some[taken]
@@ -89,7 +89,7 @@ class _Rows:
 
 
 def ended(table: pa.Table) -> pa.Table:
-    """Return the averages at the end of a stretch (`STATES`), of bundles with a sample."""
+    """Return the averages (`STATES`) of bundles with samples at the end of a stretch."""
     rows = _Rows(table)
     state = rows.after_samples()
     known = np.flatnonzero(state.short_samples > 0)
@@ -105,7 +105,7 @@ def ended(table: pa.Table) -> pa.Table:
 
 
 def checked(table: pa.Table) -> pa.Table:
-    """Return how far the averages at the end are those that were recorded (`CHECKS`)."""
+    """Return the agreement (`CHECKS`) of computed and recorded averages at the end."""
     rows = _Rows(table)
     compared = np.ones(len(rows.names), dtype=np.bool_)
     cut = np.unique(rows.bundles(CUT))

@@ -1,4 +1,4 @@
-"""All tables of a rollup as frames, in the order in which they are written; hours of minutes."""
+"""The frames of all tables of a rollup, in the order in which they are written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,20 +41,20 @@ def longer(
     measures: Sequence[str],
     named: DataFrame | None = None,
 ) -> DataFrame:
-    """Return what `hours` and `days` are chosen from: one row for each of ``keys`` and either.
+    """Return one row for each of ``keys`` and each hour and day, from which both are selected.
 
-    ``named`` (`names_in`) have the names of all ``keys``, and maybe more that follow from them;
-    without it they are looked for in the minutes.
+    ``named`` (`names_in`) has the names of all ``keys``, and columns that depend on them; without
+    it the names are taken from the minutes.
 
-    Both are made while minutes are sorted once. A caller that uses both should persist it: it
-    has a sixtieth of the rows, or a few more.
+    The minutes are sorted once for both. A caller that uses both should persist the result, which
+    has about a sixtieth of the rows.
     """
     periods = periods_of(measures, minutes.columns)
     numbered = minutes.select(
         *keys_of(keys), F.unix_millis("minute").alias("minute_ms"), *periods.read
     )
-    # Of a key and day, a worker gets all minutes together: it need not remember others. By one
-    # number Spark sorts without comparing rows.
+    # A worker gets all minutes of a key and day together and need not buffer others. Spark sorts by
+    # one number without comparing rows.
     day = F.xxhash64(*KEY, F.floor(F.col("minute_ms") / DAY_MS))
     by_day = numbered.withColumn(DAY, day).repartition(DAY).sortWithinPartitions(DAY)
     found = by_day.mapInArrow(periods.computed, periods.schema)
@@ -89,7 +89,7 @@ _SUBJECTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frames:
-    """Makes the frames for the days of ``scope``, and adds the other days of the former tables."""
+    """Makes the frames of the days of ``scope``, and adds other days from the former version."""
 
     store: Store
     scope: Scope
@@ -97,7 +97,7 @@ class Frames:
     _kept: dict[str, DataFrame] = field(default_factory=dict)
 
     def every(self) -> dict[Table, Made]:
-        """Return what makes each table of `tables.ROLLUP`, from what is written before it."""
+        """Return the maker of each table of `ROLLUP`; it can read tables written before."""
         by_name = {one.name: one for one in t.ROLLUP}
         self._add(t.BROKER_MINUTES, lambda _: self._broker_minutes())
         self._add(t.BUNDLE_MINUTES, lambda _: self._bundle_minutes())
@@ -115,19 +115,19 @@ class Frames:
         return self._made
 
     def close(self) -> None:
-        """Let go of what was kept while tables were written."""
+        """Release the frames that were persisted while tables were written."""
         for frame in self._kept.values():
             frame.unpersist()
         self._kept.clear()
 
     def _once(self, what: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return what is made once and kept until `close`."""
+        """Return a frame that is made once and persisted until `close`."""
         if what not in self._kept:
             self._kept[what] = make().persist(StorageLevel.DISK_ONLY)
         return self._kept[what]
 
     def _add(self, table: Table, make: Made) -> None:
-        """Write a table that is partitioned by date: some days again, the others unchanged."""
+        """Add a table that is partitioned by date: some days are computed, the others copied."""
 
         def both(read: Read) -> DataFrame:
             fresh = table.conform(make(read))
@@ -143,7 +143,7 @@ class Frames:
     def _periods(
         self, subject: str, keys: tuple[str, ...], measures: tuple[str, ...], read: Read
     ) -> DataFrame:
-        """Return hours and days of a subject, which are computed once and kept until `close`."""
+        """Return hours and days of a subject, computed once and persisted until `close`."""
         named = self._bundle_names() if subject == "bundle" else None
         return self._once(subject, lambda: longer(self._anew(read, subject), keys, measures, named))
 

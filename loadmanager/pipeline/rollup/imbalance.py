@@ -1,8 +1,8 @@
-"""How unevenly the brokers of a cluster are loaded, minute by minute.
+"""The imbalance of the brokers of a cluster in each minute.
 
-Four measures of a broker are compared: its score as the leader computed it in its rounds; its
-usage (the highest of CPU and both bandwidths, what scores are by default), its CPU, and its
-messages. Brokers that are being emptied are left out: they are to be uneven.
+Four measures of a broker are compared: its score as the leader computed it in rounds; its usage
+(the highest of CPU and both bandwidths, which is the default score), its CPU, and its messages.
+Draining brokers are left out: they are not meant to be even.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ def cluster_minutes(brokers: DataFrame, rounds: DataFrame) -> DataFrame:
 
     For each of `COMPARED`: ``_mean``; ``_std_over_mean``, the standard deviation of the
     brokers over their mean; ``_max_over_mean``; ``_spread``, the highest less the lowest. A
-    ratio is null where the mean is 0. Rates are those of all brokers together.
+    ratio is null where the mean is 0. Rates are sums over all brokers.
     """
     loads = (
         brokers.where(~F.col("draining"))
@@ -45,7 +45,7 @@ def cluster_minutes(brokers: DataFrame, rounds: DataFrame) -> DataFrame:
 
 
 def usage() -> Column:
-    """Return a broker's usage in a minute: null if nothing of it was measured."""
+    """Return the usage of a broker in a minute; null if no resource was measured."""
     return F.greatest(
         "cpu_fraction_mean", "bandwidth_in_fraction_mean", "bandwidth_out_fraction_mean"
     )
@@ -65,7 +65,7 @@ def broker_scores(rounds: DataFrame) -> DataFrame:
 
 
 def unevenness(name: str) -> list[Column]:
-    """Return aggregates over brokers: mean, deviation and highest over it, and spread."""
+    """Return aggregates over brokers: mean, deviation and maximum over the mean, and spread."""
     mean, highest = F.avg(name), F.max(name)
     positive = F.when(mean > 0, mean)
     return [

@@ -1,7 +1,6 @@
-"""Loads per minute, hour and day, hot brokers and when, and the averages as the leader had them.
+"""The job ``rollup``: loads per minute, hour and day, and the leader's averages.
 
-Everything is made of data frames in this folder; here it is read and written. Days are not
-computed again unless a new batch has reports of them, or changes which of them count.
+Days are only recomputed if a new batch has reports of them, or changes which reports count.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ from loadmanager.pipeline.rollup.weights import CAP_S
 from loadmanager.pipeline.store import Store
 
 SEED = "seed.json.gz"
-"""Where the seed is below OUT, if the history is of one cluster alone."""
+"""The seed file below OUT, if the history is of one cluster."""
 
 _SEEDS: Final = "seeds"
-"""What it is noted under that all seeds are written: a run may die between tables and seeds."""
+"""The facts that all seed files were written: a run may die between tables and seeds."""
 
 
 def run(work: Work) -> list[str]:
-    """Make all tables of `rollup_tables`, and the seed for leaders.
+    """Write all tables of `rollup_tables`, and the seed files for leaders.
 
     Raises:
         PipelineError: nothing was ingested.
@@ -44,7 +43,7 @@ def run(work: Work) -> list[str]:
 
 
 def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
-    """Return whether the seeds of a rollup were written, too, before it ended."""
+    """Return whether the seed files of a rollup were written."""
     noted = store.facts(_SEEDS)
     return noted is not None and bool(noted["made_at_ms"] == facts["made_at_ms"])
 

@@ -1,7 +1,7 @@
-"""The leader's averages, computed from reports and ticks, and checked against its own records.
+"""The leader's averages, computed from reports and ticks, and compared with recorded ones.
 
-Each stretch begins with averages that a base round recorded, so that stretches do not depend
-on each other, and what one of them lacks (a report that was lost) is over with the next.
+Each stretch begins with the recorded averages of a base round. Stretches are independent, and an
+error in one (such as a lost report) does not affect the next.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ from loadmanager.pipeline.rollup.stretches import STRETCH, TERM, cut_within, sta
 from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000
-"""About how many bundles of one stretch a task computes at a time."""
+"""Approximate number of bundles of one stretch in a task."""
 
 _DAYS_BEFORE: Final = 2
-"""How far back a report may be that stood at a base: in a healthy cluster a minute."""
+"""The largest age of a report that counts at a base; in a healthy cluster it is a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderHistory:
-    """The ingested tables with the leader's averages, each by its name there."""
+    """The ingested tables that are needed, by name."""
 
     rounds: DataFrame
     ticks: DataFrame
@@ -50,10 +50,10 @@ class LeaderHistory:
 
 
 def latest_averages(history: LeaderHistory) -> DataFrame:
-    """Return every bundle's averages after the last tick of each cluster's last term.
+    """Return the averages of all bundles after the last tick of the last term of each cluster.
 
-    The last term is that of the highest epoch. Where there are no ticks the averages are
-    those that were recorded last.
+    The last term is that of the highest epoch. Without ticks the averages are the last recorded
+    ones.
     """
     newest = Window.partitionBy("cluster").orderBy(F.desc("epoch"), F.desc("round"))
     every = stretches(history.rounds, history.ticks)
@@ -71,7 +71,7 @@ def latest_averages(history: LeaderHistory) -> DataFrame:
 
 
 def _lately(last: DataFrame, bundle_load: DataFrame) -> DataFrame:
-    """Return the reports that may have stood since the beginning of the last stretches."""
+    """Return the reports that may count since the beginning of the last stretches."""
     began = last.agg(F.min(F.to_date("at"))).first()
     if began is None or began[0] is None:
         return bundle_load.limit(0)
@@ -79,11 +79,10 @@ def _lately(last: DataFrame, bundle_load: DataFrame) -> DataFrame:
 
 
 def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
-    """Return, for each base round but the first of a term, how far its averages are confirmed.
+    """Return the check of the averages of each base round except the first of a term.
 
-    They are computed from the base round before it, and ought to be the same to the bit.
-    Simulations, which write no ticks, have nothing to be checked. Of ``scope`` are the days of
-    the rounds that are checked.
+    They are computed from the base round before it, and should be equal to the bit. Simulations
+    write no ticks, so nothing is checked. ``scope`` selects the days of the checked rounds.
     """
     every = stretches(history.rounds, history.ticks)
     over = every.where(F.col("next_round").isNotNull() & (F.col("until_tick") > F.col("tick")))
@@ -122,7 +121,7 @@ def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
 
 
 def _missing(over: DataFrame, history: LeaderHistory) -> DataFrame:
-    """Return how many reports of each stretch the leader had and history has not."""
+    """Return how many reports of each stretch the leader had that history lacks."""
     named = standing(over, history.ticks).select(*STRETCH, "broker", "reported_at_ms").distinct()
     report = ["cluster", "broker", "reported_at_ms"]
     lost = named.join(history.broker_load, report, "left_anti")
@@ -130,7 +129,7 @@ def _missing(over: DataFrame, history: LeaderHistory) -> DataFrame:
 
 
 def _recorded(over: DataFrame, history: LeaderHistory, round_: str, what: int) -> DataFrame:
-    """Return the averages that the round in the column ``round_`` of stretches recorded."""
+    """Return the recorded averages of the round in the column ``round_`` of stretches."""
     recorded = history.bundle_averages.withColumnRenamed("round", "told_round")
     of = over.select(*STRETCH, F.col(round_).alias("told_round"))
     return recorded.join(of, [*TERM, "told_round"]).select(
@@ -139,7 +138,7 @@ def _recorded(over: DataFrame, history: LeaderHistory, round_: str, what: int) -
 
 
 def _listed(over: DataFrame, history: LeaderHistory) -> DataFrame:
-    """Return the bundles of all reports that stood in stretches."""
+    """Return the bundles of all reports that count in stretches."""
     spans = standing(over, history.ticks)
     report = ["cluster", "broker", "reported_at_ms"]
     bundles = history.bundle_load.select(*report, "bundle", *RATES, "topics")
@@ -151,7 +150,7 @@ def _listed(over: DataFrame, history: LeaderHistory) -> DataFrame:
 def _applied(
     rows: list[DataFrame], over: DataFrame, compute: Callable[[Any], Any], schema: str
 ) -> DataFrame:
-    """Return what ``compute`` makes of the rows of each stretch, some bundles at a time."""
+    """Return the results of ``compute`` for the rows of each stretch, some bundles at a time."""
     every = union(rows, missing_columns=True)
     parts = F.greatest(F.ceil(F.col("bundles_known") / BUNDLES_AT_ONCE), F.lit(1))
     bounds = over.select(

@@ -1,4 +1,4 @@
-"""What is measured over time, and how the columns of it are named in all derived tables.
+"""Measures over time, and the names of their columns in derived tables.
 
 A measure ``x`` has the columns ``x_mean`` (weighted by time), ``x_max``, and, over longer
 periods, ``x_p50``, ``x_p95``, ``x_p99``.
@@ -17,7 +17,7 @@ from loadmanager.pipeline.contract import column
 
 RATES: Final = tuple(one.name for one in TRAFFIC)
 FRACTIONS: Final = tuple(f"{resource}_fraction" for resource in RESOURCES)
-"""Usage over limit of each resource; null where it was not measured."""
+"""Usage over limit of each resource; null if it was not measured."""
 
 PERCENTILES: Final = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 
@@ -47,9 +47,9 @@ def statistics(measures: Sequence[str], kept: Sequence[str]) -> list[StructField
 
 
 def percentiles(value: Column, measure: str) -> list[Column]:
-    """Return aggregates: the smallest value that half, 95 and 99 of a hundred do not exceed.
+    """Return aggregates: the 50th, 95th and 99th percentiles.
 
-    They are exact, each is a value that occurred, and null where there is none.
+    They are exact; each is a value that occurred, or null without values.
     """
     in_order = F.sort_array(F.collect_list(value))
     return [

@@ -1,7 +1,7 @@
-"""Loads of each minute: of bundles and brokers from reports, of namespaces and classes from those.
+"""Loads per minute: of bundles and brokers from reports, of namespaces and classes from those.
 
-A rate in a minute is its mean over the part of it that reports stand for (``seconds``), so
-rate times seconds is what was counted: those of a broker's bundles add up to the broker's.
+A rate in a minute is the mean over the part of the minute that reports cover (``seconds``), so rate
+times seconds is an amount: the amounts of the bundles of a broker add up to that of the broker.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ USAGES: Final = tuple(f"{resource}_usage" for resource in RESOURCES)
 LIMITS: Final = tuple(f"{resource}_limit" for resource in RESOURCES)
 
 BUNDLE: Final = ("cluster", "bundle")
-"""What a bundle is known by."""
+"""The key of a bundle."""
 
 
 def bundle_names(samples: DataFrame) -> DataFrame:
-    """Return all bundles in rows, with their `KEY`, cluster and namespace."""
+    """Return all bundles in ``samples``, with their `KEY`, cluster and namespace."""
     return names_in(samples, BUNDLE).withColumn("namespace", namespace_of("bundle"))
 
 
 def bundle_slices(samples: DataFrame) -> DataFrame:
-    """Return the rows of ``bundle_load``, each in the minutes that it stands for."""
+    """Return the rows of ``bundle_load``, divided into the minutes that they cover."""
     known = samples.select("at_ms", "interval_s", "window_s", *BUNDLE, *keys_of(BUNDLE), *RATES)
     return by_minute(known, [*BUNDLE, *KEY, *RATES])
 
@@ -39,14 +39,14 @@ def bundle_slices(samples: DataFrame) -> DataFrame:
 def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFrame:
     """Return one row for each bundle and minute, of `bundle_slices`: mean and maximum of its rates.
 
-    ``named`` are the `bundle_names` of the rows that ``slices`` were made of, which are fewer
-    and quicker to read.
+    ``named`` are the `bundle_names` of the rows that ``slices`` were made of, which are quicker to
+    read than the slices.
 
-    A bundle is reported on a few times a minute at most, so that percentiles of a minute
-    would say no more than the maximum; they begin with the hour.
+    A bundle is reported a few times a minute at most, so percentiles of a minute would add nothing
+    to the maximum; hours and days have them.
 
-    Two brokers that both report a bundle, while it moves, stand for the same seconds: then
-    the mean is over both, and no minute has more than 60 seconds.
+    While a bundle moves, two brokers may report it for the same seconds: then the mean is over
+    both, and the minute still has at most 60 seconds.
     """
     means = [F.sum(F.col(rate) * F.col("seconds")).alias(f"{rate}_sum") for rate in RATES]
     highest = [F.max(rate).alias(f"{rate}_max") for rate in RATES]
@@ -67,7 +67,7 @@ def bundle_minutes(slices: DataFrame, named: DataFrame | None = None) -> DataFra
 
 
 def broker_slices(reports: DataFrame) -> DataFrame:
-    """Return the rows of ``broker_load``, each in the minutes that it stands for."""
+    """Return the rows of ``broker_load``, divided into the minutes that they cover."""
     fractions = [
         F.when(F.col(limit) > 0, F.col(usage) / F.col(limit)).alias(fraction)
         for fraction, usage, limit in zip(FRACTIONS, USAGES, LIMITS, strict=True)
@@ -80,8 +80,8 @@ def broker_slices(reports: DataFrame) -> DataFrame:
 def broker_minutes(slices: DataFrame) -> DataFrame:
     """Return one row for each broker and minute, of `broker_slices`.
 
-    Percentiles of a minute are over the reports that stand for a part of it. Usage is in the
-    history's own units; its mean is null where the resource was not measured.
+    Percentiles of a minute are over the reports that cover a part of it. Usage is in the units of
+    history; its mean is null if the resource was not measured.
     """
     seconds = F.col("seconds")
     measured = [
@@ -120,7 +120,7 @@ def namespace_minutes(bundles: DataFrame) -> DataFrame:
 def class_minutes(brokers: DataFrame) -> DataFrame:
     """Return one row for each class of brokers and minute, of `broker_minutes`.
 
-    A class uses the part of its brokers' capacities together that is in use: sum over sum.
+    The usage of a class is the sum of the usage of its brokers over the sum of their limits.
     """
     used = [
         _used(fraction, usage, limit)
@@ -138,10 +138,10 @@ def _used(fraction: str, usage: str, limit: str) -> Column:
 
 
 def together(minutes: DataFrame, keys: Sequence[str], *more: Column) -> DataFrame:
-    """Return the rates of rows of one minute added up, by ``keys``.
+    """Return the sums of the rates of the rows of each minute by ``keys``.
 
-    They are over the longest part of the minute that any row has: what was there for less
-    of it counts for as much less.
+    They are over the longest part of the minute that any row covers: a row that covers less counts
+    proportionally less.
     """
     rates = [
         (F.sum(F.col(f"{rate}_mean") * F.col("seconds")) / F.max("seconds")).alias(f"{rate}_mean")

@@ -1,7 +1,7 @@
-"""Statistics of hours and days from the minutes in them, with arrays: some thousands at once.
+"""Statistics of hours and days, computed from minutes with arrays.
 
-Spark would gather lists of minutes for the percentiles, number by number; that takes
-most of the time of a rollup. Handing rows over costs a fraction of it.
+For percentiles Spark would collect lists value by value, which takes most of the time of a rollup.
+Passing the rows to Python takes a fraction of that.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,20 +20,20 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 DAY: Final = "day"
-"""A column of minutes: a number that all minutes of a key and day have, and hardly any other."""
+"""A column of minutes: a hash of key and day."""
 
 STRAYING: Final = ("msgs", "bytes")
-"""Rates whose spread over minutes is given, in and out together."""
+"""Rates whose standard deviation over minutes is computed, in and out together."""
 
 _AT_ONCE: Final = 50_000
-"""Minutes: some megabytes, and enough for what numpy does to take longer than to call it."""
+"""Minutes per call: some megabytes, and enough to make the overhead of numpy negligible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """What becomes of minutes: those with one `KEY` become a row for each hour and each day.
+    """The computation of hours and days from the minutes of each `KEY`.
 
-    ``measures`` have columns ``x_mean``, and those in ``told_max`` ``x_max``, too.
+    ``measures`` have columns ``x_mean``; those in ``told_max`` also have ``x_max``.
     """
 
     measures: tuple[str, ...]
@@ -41,14 +41,14 @@ class Periods:
 
     @property
     def read(self) -> list[str]:
-        """Return the columns of the minutes but for `KEY`, ``minute_ms`` and `DAY`."""
+        """Return the input columns besides `KEY`, ``minute_ms`` and `DAY`."""
         means = [f"{measure}_mean" for measure in self.measures]
         highest = [f"{measure}_max" for measure in self.measures if measure in self.told_max]
         return ["seconds", *means, *highest]
 
     @property
     def schema(self) -> str:
-        """Return the columns of what `computed` yields, as Spark gets them."""
+        """Return the schema of `computed`."""
         names = ["mean", *(name for name, _ in PERCENTILES), "max"]
         doubles = [
             "seconds",
@@ -61,7 +61,7 @@ class Periods:
         )
 
     def computed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each key and period; minutes with one number in `DAY` come together."""
+        """Yield a row for each key and period; minutes of the same `DAY` have to be contiguous."""
         for minutes in _whole_days(batches):
             for length_ms in (HOUR_MS, DAY_MS):
                 yield self._row_each(minutes, length_ms)
@@ -91,9 +91,9 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Rows that follow each other and belong together: where each group starts, its size.
+    """Groups of contiguous rows: the start and the size of each.
 
-    In numbers, not a number is what was not measured; it counts for nothing.
+    NaN stands for values that were not measured; they are ignored.
     """
 
     starts: IntArray
@@ -117,19 +117,19 @@ class _Groups:
         return found
 
     def deviations(self, values: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the root of the mean square of how far values are from their mean."""
+        """Return the weighted standard deviations."""
         mean = self.means(values, weights)
         square: FloatArray = self.means(values * values, weights) - mean * mean
         return np.sqrt(np.maximum(square, 0.0))
 
     def percentiles(self, values: FloatArray) -> dict[str, FloatArray]:
-        """Return the smallest value that half, 95 and 99 of a hundred do not exceed."""
+        """Return the 50th, 95th and 99th percentiles."""
         found = {name: np.full(len(self.starts), np.nan) for name, _ in PERCENTILES}
-        # Groups of one size are sorted together, a row each; most are of sixty minutes.
+        # Groups of the same size are sorted together, one per row; most have 60 minutes.
         for size in np.unique(self.sizes):
             some = np.flatnonzero(self.sizes == size)
             rows = values[self.starts[some, np.newaxis] + np.arange(size)]
-            in_order = np.sort(rows, axis=1)  # what is not a number comes last
+            in_order = np.sort(rows, axis=1)  # NaN comes last
             known = size - np.isnan(rows).sum(axis=1)
             for name, part in PERCENTILES:
                 place = np.maximum(np.ceil(known * part).astype(np.int64) - 1, 0)
@@ -138,7 +138,7 @@ class _Groups:
 
 
 def _whole_days(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of batches in order, in larger ones that cut no day of a key in two."""
+    """Yield the rows in larger batches that do not divide a day of a key."""
     waiting: list[pa.Table] = []
     waiting_rows = 0
     for batch in batches:
@@ -157,7 +157,7 @@ def _whole_days(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _in_order(minutes: pa.Table) -> pa.Table:
-    """Return rows by key and time; two keys may have the same number for their days."""
+    """Return rows sorted by key and time; two keys may have the same hash of their days."""
     order = np.lexsort([_integers(minutes, name) for name in ("minute_ms", *reversed(KEY))])
     return minutes.take(order)
 
@@ -183,12 +183,12 @@ def _integers(rows: pa.Table, name: str) -> IntArray:
 
 
 def _numbers(rows: pa.Table, name: str) -> FloatArray:
-    """Return a column; null is not a number."""
+    """Return a column with NaN for null."""
     found: FloatArray = rows[name].cast(pa.float64()).to_numpy()
     return found
 
 
 def periods_of(measures: Sequence[str], columns: Sequence[str]) -> Periods:
-    """Return what becomes of minutes that have some columns."""
+    """Return the computation for minutes with these columns."""
     told_max = frozenset(measure for measure in measures if f"{measure}_max" in columns)
     return Periods(measures=tuple(measures), told_max=told_max)

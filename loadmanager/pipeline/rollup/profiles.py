@@ -1,4 +1,4 @@
-"""What a bundle does in each hour of the week, and which bundles are hottest and most volatile."""
+"""Profiles of bundles by hour of the week, and rankings by traffic and volatility."""
 
 from typing import Final
 
@@ -9,17 +9,17 @@ from loadmanager.pipeline.expressions import weighted_mean
 from loadmanager.pipeline.rollup.measures import RATES
 
 RANKED: Final = 100
-"""How many bundles of each cluster a ranking has."""
+"""The number of bundles of each cluster in a ranking."""
 
 _KEYS: Final = ("cluster", "bundle", "namespace")
 
 
 def bundle_profiles(hours: DataFrame) -> DataFrame:
-    """Return one row for each bundle and hour of the week that was seen, of ``bundle_hours``.
+    """Return one row for each bundle and reported hour of the week, of ``bundle_hours``.
 
-    ``hour_of_week`` is 0 from Monday 0:00 UTC on. ``weeks`` says in how many weeks the hour was
-    seen. Means are over all of them, by time; ``_p95`` is the mean of the hours' own 95th
-    percentiles, so that one odd week does not decide it alone.
+    ``hour_of_week`` is 0 from Monday 0:00 UTC on. ``weeks`` is the number of weeks with the hour.
+    Means are weighted by time; ``_p95`` is the mean of the 95th percentiles of the hours, so that
+    one unusual week does not decide it alone.
     """
     hour = F.col("hour")
     # dayofweek counts from 1 on Sunday.
@@ -39,10 +39,10 @@ def bundle_profiles(hours: DataFrame) -> DataFrame:
 def bundle_ranking(days: DataFrame) -> DataFrame:
     """Return the first `RANKED` bundles of each cluster twice, of ``bundle_days``.
 
-    ``hottest``: by ``share``, the larger of its shares in all messages and in all bytes of
-    the cluster (of what was counted, in and out). ``most_volatile``: by ``msgs_per_s_std``, how
-    far its minutes are from their mean, in messages per second, since that is what a broker
-    feels; ``msgs_std_over_mean`` puts it in relation to the bundle itself.
+    ``hottest``: by ``share``, the larger of its shares of all messages and of all bytes of the
+    cluster (in and out). ``most_volatile``: by ``msgs_per_s_std``, the standard deviation over
+    minutes in messages per second, since that is the effect on a broker; ``msgs_std_over_mean``
+    relates it to the bundle itself.
     """
     totals = _totals(days)
     hottest = _ranked(totals, "hottest", F.col("share"))

@@ -1,7 +1,7 @@
-"""Which days a rollup recomputes: those that new batches have anything of.
+"""The days that a rollup recomputes: those that new batches affect.
 
-Tables by minute, hour and day are partitioned by date, and a day's rows depend on the reports
-of that day and the first minutes of the next. Other days are copied from the former version.
+Tables by minute, hour and day are partitioned by date. The rows of a day depend on the reports of
+that day and of the first minutes of the next. Other days are copied from the former version.
 """
 
 import re
@@ -19,26 +19,26 @@ from loadmanager.pipeline.store import DATES_END, Store
 from loadmanager.pipeline.tables import DUPLICATES
 
 FORMAT: Final = 1
-"""Grows when the tables of a former rollup cannot be gone on with."""
+"""Incremented when tables of an older version cannot be continued."""
 
 READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages", "cuts")
 _DAY: Final = timedelta(days=1)
 _MOST_DAYS: Final = 1000
-"""To compute more than these one by one is slower than to compute all."""
+"""Selecting more days than this is slower than computing all."""
 
 _DATE: Final = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The days to be computed; ``days`` None means all from ``since`` to ``until``."""
+    """The days to compute; ``days`` None means all from ``since`` to ``until``."""
 
     days: frozenset[date] | None = None
     since: datetime | None = None
     until: datetime | None = None
 
     def read(self, reports: DataFrame, days_more: int = 1) -> DataFrame:
-        """Return the rows (``date``) that days may depend on, up to ``days_more`` around them."""
+        """Return the rows (``date``) of the days and of ``days_more`` around them."""
         if self.days is not None:
             around = {
                 day + shift * _DAY
@@ -53,14 +53,14 @@ class Scope:
         return reports
 
     def minutes(self, slices: DataFrame) -> DataFrame:
-        """Return the rows whose ``minute_ms`` is in the days and bounds."""
+        """Return the rows whose ``minute_ms`` is within the days and bounds."""
         minute = F.timestamp_millis("minute_ms")
         if self.days is not None:
             slices = slices.where(_is_one(self.days, F.to_date(minute)))
         return self.between(slices, minute)
 
     def between(self, rows: DataFrame, at: Column) -> DataFrame:
-        """Return the rows whose time is not before ``since`` and before ``until``."""
+        """Return the rows whose time is at or after ``since`` and before ``until``."""
         if self.since is not None:
             rows = rows.where(at >= F.lit(self.since))
         if self.until is not None:
@@ -68,11 +68,11 @@ class Scope:
         return rows
 
     def anew(self, rows: DataFrame) -> DataFrame:
-        """Return the rows (``date``) of the days to be computed."""
+        """Return the rows (``date``) of the days to compute."""
         return rows if self.days is None else rows.where(_is_one(self.days))
 
     def kept(self, rows: DataFrame) -> DataFrame:
-        """Return the rows (``date``) of all other days; none if all are to be computed."""
+        """Return the rows (``date``) of all other days; none if all days are computed."""
         return rows.where(F.lit(self.days is not None) & ~_is_one(self.days or ()))
 
 
@@ -83,7 +83,7 @@ def _is_one(
 
 
 def scope_of(work: Work, former: Mapping[str, Any] | None) -> Scope:
-    """Return what is to be computed, given the facts of the former rollup."""
+    """Return the days to compute, given the facts of the former rollup."""
     every = Scope(since=work.since, until=work.until)
     if former is None or _bounds(former) != _bounds(facts_of(work)):
         return every
@@ -95,13 +95,13 @@ def scope_of(work: Work, former: Mapping[str, Any] | None) -> Scope:
     )
     if len(touched) > _MOST_DAYS:
         return every
-    # A report of the first minutes of a day stands for the last of the day before.
+    # A report of the first minutes of a day covers the last minutes of the day before.
     days = frozenset(touched | {day - _DAY for day in touched})
     return Scope(days=days, since=work.since, until=work.until)
 
 
 def facts_of(work: Work) -> dict[str, Any]:
-    """Return what a rollup notes of itself for the next one."""
+    """Return the facts that a rollup stores for the next one."""
     return {
         "format": FORMAT,
         "batches": max((one.number for one in work.store.batches()), default=0),
@@ -131,10 +131,10 @@ def _days_of_batches(store: Store, after: int) -> set[date]:
 
 
 def _days_of_passed_over(store: Store, before: int) -> set[date]:
-    """Return the days of reports that are passed over now and were not at batch ``before``.
+    """Return the days with reports that are excluded now and were not at batch ``before``.
 
-    A second sidecar that goes on for days may come to pass over older reports, too. And what
-    was passed over may stand again, if that one turns out to have begun earlier.
+    A second sidecar that runs for days may exclude older reports as well. And excluded reports
+    count again if that sidecar turns out to have begun earlier.
     """
     batches = {one.number: one for one in store.batches()}
     last = max(batches)
@@ -152,7 +152,7 @@ def _days_of_passed_over(store: Store, before: int) -> set[date]:
 
 
 def _days_from(from_ms: int, until_ms: int) -> Iterator[date]:
-    # A report is written, and has its date, a little after its sample was taken.
+    # A report is written, and gets its date, a little after its sample was taken.
     bounds_ms = (from_ms, until_ms + MINUTE_MS)
     day, last = (
         datetime.fromtimestamp(min(ms, TIMES_END_MS) / 1000, UTC).date() for ms in bounds_ms

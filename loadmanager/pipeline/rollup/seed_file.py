@@ -1,7 +1,7 @@
-"""What the rollup leaves to leaders: the seed file of a cluster.
+"""The seed file of a cluster, which a new leader loads.
 
-A line for each bundle, whatever the length of the history: the driver gets them one after
-another, and holds the packed file, about 1 kB a bundle, until it is written.
+It has a line for each bundle, whatever the length of the history. The driver receives them one
+after the other, and holds the compressed file (about 1 kB per bundle) until it is written.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,10 @@ _KEYS: Final = ["cluster", "bundle"]
 
 
 def bundle_seeds(averages: DataFrame, days: DataFrame, profiles: DataFrame) -> DataFrame:
-    """Return one row for each bundle of a leader of its cluster at the end.
+    """Return one row for each bundle that the leader of its cluster had at the end.
 
-    Where no leader's averages are in the history, it is every bundle with reports, and its
-    mean stands for one sample of the long-term average.
+    Without averages of a leader in the history, it is every bundle with reports, and its mean
+    replaces the long-term average, with one sample.
 
     In: the tables ``averages``, ``bundle_days``, ``bundle_profiles``. Out: ``cluster, bundle,
     long_*, long_samples, *_mean, topics``, ``hours`` (168 factors of the mean or null).
@@ -69,8 +69,8 @@ def seeds_of(
 ) -> Iterator[BundleSeed]:
     """Yield the seeds in rows of `bundle_seeds`.
 
-    Those that no leader could use, for their name or for rates beyond all measure, are
-    passed over: ``pass_over`` gets the name of each.
+    Bundles that no leader could use, because of their name or of excessive rates, are skipped;
+    ``pass_over`` is called with the name of each.
     """
     for row in rows:
         seed = _seed_of(row)

@@ -1,4 +1,4 @@
-"""From rounds and ticks to the stretches between base rounds, and which reports stood when."""
+"""The stretches between base rounds, and which reports count at which ticks."""
 
 from typing import Final
 
@@ -9,15 +9,15 @@ from loadmanager.pipeline.expressions import union
 
 TERM: Final = ("cluster", "writer", "instance", "epoch")
 STRETCH: Final = (*TERM, "round")
-"""A stretch is named by the base round that it begins with."""
+"""The key of a stretch: the base round at its beginning."""
 
 
 def stretches(rounds: DataFrame, ticks: DataFrame) -> DataFrame:
-    """Return one row for each base round: the stretch up to the next one, or to the last tick.
+    """Return one row for each base round: the stretch to the next one, or to the last tick.
 
     Out: `STRETCH`, ``seq``, ``tick`` (after which it begins), ``next_round`` and ``next_at`` (null
     for the last of a term), ``until_tick``, ``at``, ``until_at`` of its last tick or the next
-    base, ``bundles_known`` and ``brokers``. A simulation's have no ticks: both are null.
+    base, ``bundles_known`` and ``brokers``. Simulations write no ticks: both are null.
     """
     in_order = Window.partitionBy(*TERM).orderBy("round")
     last = ticks.groupBy(*TERM).agg(
@@ -40,11 +40,11 @@ def stretches(rounds: DataFrame, ticks: DataFrame) -> DataFrame:
 
 
 def standing(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
-    """Return which report of each broker stood at which ticks of each stretch.
+    """Return which report of each broker counts at which ticks of each stretch.
 
     Out: `STRETCH`, ``broker``, ``reported_at_ms``, ``from_tick``, ``until_tick``; ``line`` and
-    ``item`` say in which order they were taken up. A report that is recorded before a base round
-    without a sample counts from the next sample on.
+    ``item`` are the order in which the leader processed them. A report recorded before a base
+    round without a sample counts from the next sample on.
     """
     began = stretches_.where(F.col("tick").isNotNull())
     first = began.select(
@@ -74,7 +74,7 @@ def standing(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
 
 
 def _within_stretches(began: DataFrame, ticks: DataFrame) -> DataFrame:
-    """Return the lines of ticks with the stretch in which they count."""
+    """Return the lines of ticks with their stretch."""
     counts_from = F.col("tick") + F.when(F.col("sampled"), F.lit(0)).otherwise(F.lit(1))
     lines = ticks.select(
         *TERM, "seq", "taken", "left", counts_from.alias("from_tick"), F.lit(1).alias("order")
@@ -96,7 +96,7 @@ def _within_stretches(began: DataFrame, ticks: DataFrame) -> DataFrame:
 
 
 def _changes(lines: DataFrame) -> list[DataFrame]:
-    """Return what the lines took up, and what left; what left and came back in one line is here."""
+    """Return the reports taken and the brokers that left; not those that left and came back."""
     lines = lines.withColumn("line", F.col("seq"))
     kept = [*STRETCH, "until_tick", "from_tick", "line"]
     taken = lines.select(*kept, F.posexplode("taken").alias("item", "seen"))
@@ -117,11 +117,10 @@ def _change(rows: DataFrame, broker: str, reported_at_ms: str) -> DataFrame:
 
 
 def cut_within(stretches_: DataFrame, cuts: DataFrame) -> DataFrame:
-    """Return the bundles that were split, merged or made of others in each stretch.
+    """Return the bundles that were split, merged or created by these in each stretch.
 
-    Their averages were shared out or added up, which no report shows. A cut may come just
-    after the averages of a base were recorded and before the round was recorded, so that it
-    counts for the stretch after it, too.
+    Their averages were divided or added, which no report shows. This may happen after the averages
+    of a base were recorded and before the round was, so it counts for the next stretch as well.
     """
     marks = stretches_.select(*STRETCH, "seq")
     names = cuts.select(

@@ -1,13 +1,11 @@
-"""For how long each report stands, minute by minute: what all means over time are weighted by.
+"""The time that each report covers, by minutes: the weight of all means over time.
 
-A report's rates are means over a few seconds before it, and it was published because
-something had changed or its predecessor grew old: so it stands for the time since the
-report before. What a broker did that was silent for long is not known: a report
-stands for `CAP_S` before it at most, and the rest of the silence belongs to nothing.
+The rates of a report are means over a few seconds before it, and it was published because values
+had changed or its predecessor was old: so it covers the time since the previous report. After a
+long silence it covers at most `CAP_S` before it, and the rest is not covered by any report.
 
-How long that is was measured on a monotonic clock, where it lies on the wall clock: a
-clock that jumps forward leaves a gap, and one that is set back makes two reports stand for
-the same minutes, of which the mean is taken.
+Durations are measured on a monotonic clock, times on the wall clock: a clock that jumps forward
+leaves a gap, and after one that was set back two reports cover the same minutes, with their mean.
 """
 
 from collections.abc import Sequence
@@ -19,10 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.bounds import MINUTE_MS
 
 CAP_S: Final = 300.0
-"""Five times the interval of reports of an agent with nothing new to report."""
+"""Five times the longest interval between reports by default."""
 
 UNKNOWN_S: Final = 1.0
-"""What a report stands for of which neither the interval nor the window is known."""
+"""The time that a report covers if neither its interval nor its window is known."""
 
 MINUTE_S: Final = 60.0
 
@@ -30,16 +28,16 @@ _SHORTEST_MS: Final = 1
 
 
 def stands_s() -> Column:
-    """Return for how many seconds before it a report (``interval_s, window_s``) stands."""
+    """Return the seconds before a report (``interval_s, window_s``) that it covers."""
     return F.least(F.coalesce("interval_s", "window_s", F.lit(UNKNOWN_S)), F.lit(CAP_S))
 
 
 def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
-    """Return one row for each minute that a report stands for any part of.
+    """Return one row for each minute that a report covers any part of.
 
     In: ``at_ms bigint, interval_s double, window_s double`` and the columns ``kept``.
-    Out: the columns ``kept``, ``minute_ms bigint`` (its beginning) and ``seconds double``, the part
-    of the minute. The seconds of all rows of a report are what it stands for.
+    Out: the columns ``kept``, ``minute_ms bigint`` (its beginning) and ``seconds double``, the
+    covered part of the minute. The seconds of the rows of a report add up to its covered time.
     """
     stands_ms = F.greatest(F.floor(stands_s() * 1000 + 0.5), F.lit(_SHORTEST_MS))
     end = F.col("at_ms")
@@ -51,7 +49,7 @@ def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
 
 def _minutes(begin: Column, end: Column) -> Column:
     first, last = _minute_of(begin), _minute_of(end - 1)
-    # Most reports stand for a part of one minute, and a sequence costs as much as a sum.
+    # Most reports cover a part of one minute, and a sequence takes as long as a sum.
     several = F.sequence(first, last, F.lit(MINUTE_MS).cast("bigint"))
     return F.when(first == last, F.array(first)).otherwise(several)
 

@@ -1,8 +1,8 @@
-"""Minutes and alerts from the history directory, while it is being written.
+"""Computes minutes and alerts while the history directory is being written.
 
-Spark's Structured Streaming finds files that are whole (they get their name when they are) and
-says which belong to which batch; `streaming` counts each batch once, wherever one was broken
-off. A minute is reported once, when no more reports are expected for it.
+Spark's Structured Streaming finds finished files (a file gets its name when it is finished) and
+assigns them to batches. Each batch counts once, even if it was interrupted. A minute is reported
+once, when no more reports are expected for it.
 """
 
 import contextlib
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WATERMARK_S: Final = 1500.0
-"""Files are finished after a quarter of an hour, reports reach five minutes back, and five more
-for good measure."""
+"""A file is finished within 15 minutes, a report covers at most five; five more as reserve."""
 
 FILES_AT_ONCE: Final = 2000
 FILES_REMEMBERED: Final = "30d"
-"""A file whose time of writing is so long before the newest is taken for one that was read."""
+"""A file that is older than the newest by more than this is ignored."""
 
 _FILE: Final = StructType(
     [
@@ -50,7 +49,7 @@ _FILE: Final = StructType(
     ]
 )
 _SETTINGS: Final = {
-    # Files are read as a whole: Python gets one at a time.
+    # Files are read as a whole: Python receives one at a time.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
     "spark.sql.streaming.metricsEnabled": "false",
 }
@@ -69,7 +68,7 @@ _EVERY: Final = "5 seconds"
 def run(work: Work) -> list[str]:
     """Follow ``work.history`` until interrupted, for ``for_s`` seconds, or, ``once``, to its end.
 
-    Options, all of which may be missing: ``once``, ``for_s``, ``watermark_s``, and for `Limits`
+    All options may be missing: ``once``, ``for_s``, ``watermark_s``, and for `Limits`
     ``imbalance``, ``saturation``, ``alert_minutes``, ``silent_minutes``.
 
     Raises:
@@ -101,7 +100,7 @@ def run(work: Work) -> list[str]:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Have Ctrl-C interrupt this thread alone: PySpark would cancel the batch under way."""
+    """Let Ctrl-C interrupt only this thread: PySpark would cancel the current batch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -113,12 +112,12 @@ def _interrupts() -> Iterator[None]:
 
 
 def _stop(query: "StreamingQuery", batches: Batches) -> None:
-    """Stop between two batches; one that takes too long is broken off, and done again later."""
+    """Stop between two batches; one that takes too long is cancelled and repeated later."""
     batches.over.set()
     deadline_s = time.monotonic() + _PATIENCE_S
     if batches.at_work.acquire(timeout=_PATIENCE_S):
         batches.at_work.release()
-    # Spark notes for itself that the batch is over: else it would be done again.
+    # Spark still has to record that the batch is complete: otherwise it would be repeated.
     pause = threading.Event()
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
         pause.wait(_PAUSE_S)
@@ -149,7 +148,7 @@ def _started(work: Work, batches: Batches, *, once: bool) -> "StreamingQuery":
 
 
 class _Following:
-    """Reports that no history arrives, which no batch can show."""
+    """Raises the alert that no history arrives, which no batch can show."""
 
     def __init__(self, work: Work, batches: Batches) -> None:
         self._work = work
@@ -159,13 +158,13 @@ class _Following:
         self._warned = False
 
     def look(self) -> None:
-        """Report once that nothing came for too long."""
+        """Raise an alert once if nothing arrived for too long."""
         last_ms = self._batches.memory.latest().last_ms
         now_s = time.monotonic()
         if last_ms != self._last_ms:
             self._last_ms, self._since_s, self._warned = last_ms, now_s, False
         silent_s = now_s - self._since_s
-        # A file is seen when it is finished: before that, nothing can be said.
+        # Files become visible when they are finished.
         allowed_s = self._batches.watermark_s + 60.0 * self._batches.limits.silent_minutes
         if silent_s >= allowed_s and last_ms and not self._warned:
             self._warned = True
