@@ -29,9 +29,9 @@ class Fleet:
     """All brokers of a scenario, present or not; B brokers, four resources of `run.RESOURCES`.
 
     Resources are in cores, MiB, and bits per second in and out. ``background`` is the usage by
-    other processes. ``class_of`` is the class of each broker; on a broker of a class a message or byte
-    per second costs ``per_work`` (C, 4 kinds of traffic, 4), and a topic and a connection cost
-    ``per_thing`` (C, 2, 4).
+    other processes. ``class_of`` is the class of each broker; on a broker of a class a message or
+    byte per second costs ``per_work`` (C, 4 kinds of traffic, 4), and a topic and a connection
+    cost ``per_thing`` (C, 2, 4).
     """
 
     brokers: tuple[BrokerId, ...]
@@ -97,10 +97,10 @@ class Fleet:
 
         ``fixed``, ``variable`` and ``waiting`` (B, 4) are the usage without traffic, for the
         traffic, and for the backlog. If demand exceeds the capacity of any resource, the broker
-        serves all traffic at a lower rate, by the factor with which the scarcest resource has room for it
-        beside the fixed usage. In model 1 that factor divides the capacity by the whole demand, so
-        that a full broker with fixed usage serves more than fits. The backlog is served with the
-        remaining room.
+        serves all traffic at a lower rate, by the factor with which the scarcest resource has room
+        for it beside the fixed usage. In model 1 that factor divides the capacity by the whole
+        demand, so that a full broker with fixed usage serves more than fits. The backlog is served
+        with the remaining room.
         """
         demand = (fixed + variable) / self.capacity
         if self.former:
