@@ -42,8 +42,8 @@ class Scores:
     """The scores of one run after its warm-up; for all of them less is better.
 
     Moves and their costs count from the beginning: a bundle that is moved during the warm-up need
-    not be moved after it. Demand is the true load on a broker, including background, as a fraction of
-    its capacity; no strategy sees it. "Largest" is over all present brokers and all resources:
+    not be moved after it. Demand is the true load on a broker, including background, as a fraction
+    of its capacity; no strategy sees it. "Largest" is over all present brokers and all resources:
     CPU, memory, network in, network out.
     """
 

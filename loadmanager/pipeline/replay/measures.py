@@ -54,7 +54,9 @@ class Line:
     moved_connections: int = _value("Producers and consumers of them.", 0)
     reproduced: bool | None = _value("Of the recorded: decided again the same.", None)
     note: str = _value("What was decided otherwise, or what was missing.", "")
-    errors: Sequence[float] | None = _value("Errors of predicted loads of the recorded.", None)
+    errors: Sequence[float] | None = _value(
+        "Errors of the loads predicted in the recorded rounds.", None
+    )
 
 
 def measure(line: Line, loads: FloatArray, overload: float) -> None:
