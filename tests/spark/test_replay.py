@@ -218,7 +218,7 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     want = list(play.lines("live", replayed.events(archive)))
     assert len(got) == len(want)
     for one, other in zip(got, want, strict=True):
-        same(one.values(), other.values())
+        same(asdict(one), asdict(other))
     verdicts = [line.reproduced for line in got if line.reproduced is not None]
     assert verdicts
     assert all(verdicts)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -38,7 +39,7 @@ _LINES_PER_BATCH: Final = 1000
 """Rows per output batch of a task."""
 
 
-_TYPES: Final = {
+_TYPES: Final[Mapping[object, DataType]] = {
     int: LongType(),
     float: DoubleType(),
     str: StringType(),
