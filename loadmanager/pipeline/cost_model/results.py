@@ -20,13 +20,15 @@ from loadmanager.pipeline.cost_model.identifiability import Verdict
 from loadmanager.pipeline.cost_model.learning import Finding, FoundTerm, Learned
 from loadmanager.pipeline.cost_model.units import Units
 
-_UNITS: Final = {
+UNITS: Final = {
     "cpu": "% of a core",
     "memory": "MiB",
     "direct_memory": "MiB",
     "bandwidth_in": "kbit/s",
     "bandwidth_out": "kbit/s",
 }
+"""The unit of each resource in texts and on pages."""
+
 _PER: Final = {
     "msgs_in_per_s": (1e3, "1,000 messages/s in"),
     "msgs_out_per_s": (1e3, "1,000 messages/s out"),
@@ -196,7 +198,7 @@ def _of_resource(number: int, row: int, resource: str, learned: Learned) -> Iter
         f"  {resource}: held-out minutes {_percent(trial.error[at])} off (traffic shares "
         f"{_percent(trial.rule_error[at])}), {_percent(trial.within[at])} within their 90 %"
     )
-    unit = _UNITS[resource]
+    unit = UNITS[resource]
     for one in finding.terms:
         times, per = _PER[one.rate]
         if one.verdict is Verdict.KNOWN and one.term.low <= 0.0:

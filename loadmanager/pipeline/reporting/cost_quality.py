@@ -7,6 +7,7 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
+from loadmanager.pipeline.cost_model.results import UNITS
 from loadmanager.pipeline.reporting.formats import UNKNOWN, named, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
@@ -15,13 +16,6 @@ from loadmanager.pipeline.reporting.theme import COLOURS, GREY, diagonal, layout
 
 TITLE: Final = "Quality of the cost model"
 SAMPLE: Final = 1200
-_UNITS: Final = {
-    "cpu": ("% of a core", 1.0),
-    "memory": ("MiB", 1.0),
-    "direct_memory": ("MiB", 1.0),
-    "bandwidth_in": ("kbit/s", 1.0),
-    "bandwidth_out": ("kbit/s", 1.0),
-}
 _PER: Final = {
     "msgs_in_per_s": ("message in", 1.0, "message/s in"),
     "msgs_out_per_s": ("message out", 1.0, "message/s out"),
@@ -125,7 +119,7 @@ def _shares(terms: Sequence[Row], resource: str) -> Chart:
                 "marker": {"color": COLOURS[place % len(COLOURS)]},
             }
         )  # fmt: skip
-    name, unit = named(resource), _UNITS[resource][0]
+    name, unit = named(resource), UNITS[resource]
     title = name[:1].upper() + name[1:]
     return Chart(
         title=f"{title}: what typical traffic costs",
@@ -205,10 +199,6 @@ def _remark(row: Row) -> str:
     return ""
 
 
-def _times(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
-
-
 def _terms(terms: Sequence[Row]) -> Html:
     columns = [
         Column(name="resource"),
@@ -221,7 +211,6 @@ def _terms(terms: Sequence[Row]) -> Html:
     ]
     cells = []
     for row in terms:
-        unit, _ = _UNITS[row["resource"]]
         _, by, per = _PER[row["rate"]]
         low, value, high = (
             None if row[n] is None else row[n] * by for n in ("low", "value", "high")
@@ -234,7 +223,7 @@ def _terms(terms: Sequence[Row]) -> Html:
                 Cell(per),
                 Cell(plain(value), value),
                 Cell(f"{plain(low)} to {plain(high)}"),
-                Cell(f"{unit} per {per}"),
+                Cell(f"{UNITS[row['resource']]} per {per}"),
                 Cell(f"{row['verdict']}{partners}"),
             ]
         )

@@ -1,9 +1,10 @@
-"""The tables beside the charts of `achieved`."""
+"""The tables beside the charts of `move_results`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from loadmanager.charts import Cell, Column, Html, table
+from loadmanager.pipeline.cost_model.results import UNITS
 from loadmanager.pipeline.reporting.formats import UNKNOWN, moment, named, percent, plain, span
 from loadmanager.pipeline.reporting.sources import Row
 
@@ -102,14 +103,6 @@ def returned_table(returned: Sequence[Row], facts: Mapping[str, Any]) -> Html:
     return table(f"Bundles that came back to a broker within {within}", columns, cells)
 
 
-_UNITS: Final = {
-    "cpu": "% of a core",
-    "direct_memory": "MiB",
-    "bandwidth_in": "kbit/s",
-    "bandwidth_out": "kbit/s",
-}
-
-
 def errors_table(predictions: Sequence[Row]) -> Html:
     """Return the table of the errors of predictions."""
     columns = [
@@ -123,7 +116,7 @@ def errors_table(predictions: Sequence[Row]) -> Html:
     ]
     cells = [
         [
-            Cell(named(row["resource"]), note=_UNITS[row["resource"]]),
+            Cell(named(row["resource"]), note=UNITS[row["resource"]]),
             Cell(row["model"].replace("_", " ")),
             Cell(f"{row['changes']:,}", row["changes"]),
             *(Cell(plain(row[n]), row[n]) for n in ("realised_mean", "error_mean", "bias_mean")),
