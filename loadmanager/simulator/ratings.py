@@ -1,10 +1,12 @@
-"""Thresholds for good, normal and bad at the five problems of PIP-364."""
+"""Figures of the five problems of PIP-364, and their thresholds for good, normal and bad."""
 
 import math
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from importlib import resources
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,98 +149,29 @@ def _minutes_to_spread(run: Run) -> float:
     return float(time_s[last + 1]) / 60.0 if last + 1 < len(time_s) else math.inf
 
 
-PROBLEMS: Final[tuple[Problem, ...]] = (
-    Problem(
-        "heterogeneous-environment",
-        "heterogeneous environment",
-        (
-            Measure(
-                key="too_full",
-                says="how far the fullest broker stands above the lowest that any assignment "
-                "could reach, in the last ten minutes",
-                unit="points",
-                good_to=5.0,
-                normal_to=10.0,
-                of=_points_too_full,
-            ),
-            Measure(
-                key="apart",
-                says="how far the two brokers that are alike are apart, in the last ten minutes",
-                unit="points",
-                good_to=15.0,
-                normal_to=math.inf,
-                of=_points_apart,
-            ),
-            Measure(
-                key="back",
-                says="moves that took a bundle back to a broker that had it within the hour, as a "
-                "share of all bundles",
-                unit="percent",
-                good_to=5.0,
-                normal_to=25.0,
-                of=_percent_taken_back,
-            ),
-        ),
-    ),
-    Problem(
-        "load-jitter",
-        "load jitter",
-        (
-            Measure(
-                key="moved",
-                says="bundles moved in an hour, for nothing, as a share of all",
-                unit="percent",
-                good_to=2.0,
-                normal_to=20.0,
-                of=_percent_moved_an_hour,
-            ),
-        ),
-    ),
-    Problem(
-        "over-placement",
-        "over placement problem",
-        (
-            Measure(
-                key="peak",
-                says="the highest that any broker stood in the quarter of an hour after the "
-                "shrinking, as a multiple of the lowest that any assignment could reach",
-                unit="times",
-                good_to=1.25,
-                normal_to=1.6,
-                of=_over_placed,
-            ),
-        ),
-    ),
-    Problem(
-        "over-unloading",
-        "over unloading problem",
-        (
-            Measure(
-                key="below",
-                says="how far below the mean the broker that was unloaded most ever fell",
-                unit="percent",
-                good_to=15.0,
-                normal_to=30.0,
-                of=_percent_below_mean,
-            ),
-        ),
-    ),
-    Problem(
-        "slow-balancing",
-        "slow load balancing",
-        (
-            Measure(
-                key="minutes",
-                says="time until at most an eighth of the load is above the mean, which is a "
-                "quarter of what it was when the new brokers joined, and stays so",
-                unit="minutes",
-                good_to=15.0,
-                normal_to=60.0,
-                of=_minutes_to_spread,
-            ),
-        ),
-    ),
+_FIGURES: Final[Mapping[str, Callable[[Run], float]]] = {
+    "too_full": _points_too_full,
+    "apart": _points_apart,
+    "back": _percent_taken_back,
+    "moved": _percent_moved_an_hour,
+    "peak": _over_placed,
+    "below": _percent_below_mean,
+    "minutes": _minutes_to_spread,
+}
+
+
+def _problem(scenario: str, name: str, measures: Iterable[Mapping[str, Any]]) -> Problem:
+    figures = tuple(Measure(**one, of=_FIGURES[one["key"]]) for one in measures)
+    return Problem(scenario, name, figures)
+
+
+PROBLEMS: Final = tuple(
+    _problem(**one)
+    for one in tomllib.loads(
+        (resources.files(__package__) / "problems.toml").read_text(encoding="utf-8")
+    )["problems"]
 )
+"""The content of problems.toml."""
 
 
 def problem_of(scenario: str) -> Problem:
