@@ -1,4 +1,4 @@
-"""The strategy guide: strategies, advice, and measured ratings, by the template strategy_guide.md."""
+"""The strategy guide: strategies, advice, and measured ratings (strategy_guide.md)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
