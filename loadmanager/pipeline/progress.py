@@ -18,7 +18,7 @@ LINE_EVERY_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class StageStatus:
     """The numbers of the running stages, and the counts of their tasks together."""
 
     stages: tuple[int, ...] = ()
@@ -54,13 +54,13 @@ Progress = Callable[["SparkSession", str], AbstractContextManager[None]]
 """Shows the stages of a session under the name of a job while the context is open."""
 
 
-def stand_of(tracker: Tracker) -> Stand:
+def status_of(tracker: Tracker) -> StageStatus:
     """Return the progress of the running stages."""
     numbers = sorted(tracker.getActiveStageIds())
     found = {number: tracker.getStageInfo(number) for number in numbers}
     known = {number: info for number, info in found.items() if info is not None}
     infos = known.values()
-    return Stand(
+    return StageStatus(
         stages=tuple(known),
         tasks=sum(info.numTasks for info in infos),
         running=sum(info.numActiveTasks for info in infos),
@@ -89,7 +89,7 @@ def progress_on(stream: TextIO) -> Progress:
 
 @contextmanager
 def _watching(
-    tracker: Tracker, every_s: float, show_now: Callable[[Stand], None]
+    tracker: Tracker, every_s: float, show_now: Callable[[StageStatus], None]
 ) -> Iterator[None]:
     over = threading.Event()
 
@@ -99,7 +99,7 @@ def _watching(
         # If the JVM has ended, the job itself reports it.
         with suppress(Py4JError, OSError):
             while not over.wait(every_s):
-                show_now(stand_of(tracker))
+                show_now(status_of(tracker))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
@@ -111,21 +111,21 @@ def _watching(
 
 
 @contextmanager
-def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
-    def show_now(stand: Stand) -> None:
-        print(f"{job}: {stand}", file=stream, flush=True)
+def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[StageStatus], None]]]:
+    def show_now(status: StageStatus) -> None:
+        print(f"{job}: {status}", file=stream, flush=True)
 
     yield LINE_EVERY_S, show_now
 
 
 @contextmanager
-def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
+def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[StageStatus], None]]]:
     # Rich is slow to import and only needed on terminals.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stand]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
     bars = Bars(
         *columns,
         TimeElapsedColumn(),
@@ -136,9 +136,9 @@ def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], No
         redirect_stdout=sys.stdout.isatty(),
     )
     with bars:
-        row = bars.add_task(job, total=None, stand="starting")
+        row = bars.add_task(job, total=None, status="starting")
 
-        def show_now(stand: Stand) -> None:
-            bars.update(row, total=stand.tasks or None, completed=stand.done, stand=str(stand))
+        def show_now(status: StageStatus) -> None:
+            bars.update(row, total=status.tasks or None, completed=status.done, status=str(status))
 
         yield BAR_EVERY_S, show_now

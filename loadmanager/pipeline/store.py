@@ -23,7 +23,7 @@ from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
-from loadmanager.pipeline.ingest.duplicate_reporters import standing
+from loadmanager.pipeline.ingest.duplicate_reporters import counting_reports
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,
     BUNDLE_LOAD,
@@ -181,7 +181,7 @@ class Store:
         counting = [last] if table is DUPLICATES else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
         if table.name in _OF_REPORTS and DUPLICATES.name in last.tables:
-            rows = standing(rows, self.rows_of(DUPLICATES, [last.number]))
+            rows = counting_reports(rows, self.rows_of(DUPLICATES, [last.number]))
         return rows.where(F.col("date") < F.lit(DATES_END)) if "date" in table.by else rows
 
     def _derived(self, content: Mapping[str, Any]) -> "DataFrame":

@@ -119,7 +119,7 @@ def simulate(
 
 
 @dataclass(slots=True)
-class _Beat:
+class _Timer:
     """An interval timer; not due at time 0."""
 
     every_s: float
@@ -143,8 +143,8 @@ class _Simulation:
     emptying: Emptying
     recorder: Recorder
     witness: Witness | None
-    ticks: _Beat
-    rounds: _Beat
+    ticks: _Timer
+    rounds: _Timer
     now_s: float = 0.0
     rounds_done: int = 0
     refusals: Counter[Reason] = field(default_factory=Counter)
@@ -191,8 +191,8 @@ class _Simulation:
             ),
             recorder=Recorder(world, record_every_s),
             witness=witness,
-            ticks=_Beat(scenario.leader.tick_interval_s),
-            rounds=_Beat(scenario.leader.round_interval_s),
+            ticks=_Timer(scenario.leader.tick_interval_s),
+            rounds=_Timer(scenario.leader.round_interval_s),
         )
 
     def step(self, now_s: float) -> None:

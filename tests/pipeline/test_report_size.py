@@ -48,7 +48,7 @@ def test_the_largest_map_and_the_most_moves_that_are_drawn_are_small() -> None:
         balance.show(
             balance.Balance(measure="score", step_ms=1, points=points, days=days, map=loads)
         ),
-        move_results.show(move_results.Achieved(facts={}, summary=[SUMMARY], sample=sample)),
+        move_results.show(move_results.MoveResults(facts={}, summary=[SUMMARY], sample=sample)),
     ]
     assert len(report_page({"large": parts})) < PLAIN_BYTES + 300_000
 

@@ -167,7 +167,7 @@ def achieved_part() -> Part:
         }
         for model, bias in (("cost_model", 1.0), ("traffic_share", -2.0))
     ]  # fmt: skip
-    found = move_results.Achieved(
+    found = move_results.MoveResults(
         facts={"window_s": 300.0, "back_within_s": 3600.0},
         summary=[summary("overloaded", 60, 30, 12), summary("swap", 12, 9, 0)],
         sample=sample,
@@ -298,7 +298,7 @@ def pricing_part() -> Part:
         }
         for at in range(120)
     ]  # fmt: skip
-    return cost_quality.show(cost_quality.Pricing(terms=terms, quality=quality, hours=hours))
+    return cost_quality.show(cost_quality.CostQuality(terms=terms, quality=quality, hours=hours))
 
 
 def replayed_part() -> Part:

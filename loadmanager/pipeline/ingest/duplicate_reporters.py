@@ -51,7 +51,7 @@ def duplicate_reports(spans: DataFrame) -> DataFrame:
     )
 
 
-def standing(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
+def counting_reports(reports: DataFrame, passed_over: DataFrame) -> DataFrame:
     """Return rows of reports without the excluded ones (``passed_over``: `DUPLICATES`)."""
     passed = passed_over.select(*_WHO, "from_ms", "until_ms").alias("passed")
     rows = reports.alias("rows")

@@ -78,7 +78,7 @@ def _unpacked(packed: memoryview) -> Iterator[bytes]:
             except zlib.error as error:
                 text = f"the file is damaged between bytes {position} and {position + len(chunk)}"
                 raise _Damaged(
-                    f"{text} of {size}: {error}; expected gzip", _as_far_as_it_goes(before, chunk)
+                    f"{text} of {size}: {error}; expected gzip", _decompressed_prefix(before, chunk)
                 ) from None
             position += len(chunk) - len(decoder.unused_data)
         if not any(packed[position : position + _CHUNK_BYTES]):
@@ -86,7 +86,7 @@ def _unpacked(packed: memoryview) -> Iterator[bytes]:
             return
 
 
-def _as_far_as_it_goes(decoder: "zlib._Decompress", chunk: memoryview) -> bytes:
+def _decompressed_prefix(decoder: "zlib._Decompress", chunk: memoryview) -> bytes:
     found = bytearray()
     try:
         for position in range(len(chunk)):

@@ -89,14 +89,14 @@ def loads(broker_load: DataFrame, weights: DataFrame) -> DataFrame:
     """
     known = weights.columns[1:]
     joined = broker_load.join(F.broadcast(weights), "cluster", "left")
-    stands_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
+    report_s = F.coalesce("interval_s", "window_s", F.lit(1.0))
     measured_s = F.coalesce("window_s", "interval_s", F.lit(0.0))
     until_ms = F.col("reported_at_ms")
     return joined.select(
         "cluster",
         "broker",
         "broker_class",
-        (until_ms - (stands_s * 1000).cast("long")).alias("from_ms"),
+        (until_ms - (report_s * 1000).cast("long")).alias("from_ms"),
         until_ms.alias("until_ms"),
         (until_ms - (measured_s * 1000).cast("long")).alias("measured_from_ms"),
         _score(known).alias("score"),

@@ -104,7 +104,7 @@ class Frames:
 
     bundles: Bundles = field(default_factory=Bundles)
     brokers: Brokers = field(default_factory=Brokers)
-    _standing: LatestReports = field(init=False)
+    _latest: LatestReports = field(init=False)
     _averages: Averages = field(default_factory=Averages.none)
     _rounds: dict[tuple[int, int], tuple[int, Averages]] = field(default_factory=dict)
     _at_tick: dict[int, Averages] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Frames:
 
     def __post_init__(self) -> None:
         """Start without reports."""
-        self._standing = LatestReports(self.bundles)
+        self._latest = LatestReports(self.bundles)
 
     def of(self, events: Iterable[Event]) -> Iterator[Frame | Refused]:
         """Yield one item for each round in the events."""
@@ -137,7 +137,7 @@ class Frames:
     def _take(self, event: Event) -> Frame | Refused | None:
         body = event.body
         if event.kind == "report":
-            self._standing.offer(event)
+            self._latest.offer(event)
         elif event.kind == "tick":
             if self._based or not self._rounds:
                 self._tick(body)
@@ -176,9 +176,9 @@ class Frames:
     def _tick(self, body: Mapping[str, Any]) -> None:
         self._at_tick[body["tick"] - body["sampled"]] = self._averages
         for name, at_ms in zip(*body["taken"].values(), strict=True):
-            self._standing.take(name, at_ms)
+            self._latest.take(name, at_ms)
         for name in body["left"]:
-            self._standing.forget(name)
+            self._latest.forget(name)
         if body["sampled"]:
             self._sample()
         self._at_tick[body["tick"]] = self._averages
@@ -186,11 +186,11 @@ class Frames:
             del self._at_tick[tick]
 
     def _sample(self, times: int = 1) -> None:
-        standing = self._standing
-        standing.grow()
+        latest = self._latest
+        latest.grow()
         for _ in range(times):
             self._averages = self._averages.sampled(
-                standing.rates[:, :4], standing.rates[:, 4], standing.listed
+                latest.rates[:, :4], latest.rates[:, 4], latest.listed
             )
         self._ticks += times
 
@@ -214,8 +214,8 @@ class Frames:
             self._based = False
             return self._refused(body, CLOCK_SET_BACK, f"by {-passed_s:.3f} s")
         if body["tick"] is None:
-            self._standing.only(body["brokers"]["broker"])
-        named = self._standing.named(body["brokers"])
+            self._latest.only(body["brokers"]["broker"])
+        named = self._latest.named(body["brokers"])
         if body["tick"] is None and np.isfinite(passed_s) and body["tick_interval_s"]:
             self._sample(round(passed_s / body["tick_interval_s"]))
         if isinstance(named, str):
@@ -270,14 +270,14 @@ class Frames:
         *,
         begins: bool,
     ) -> Frame:
-        at_s, standing = body["at_ms"] / 1000, self._standing
+        at_s, latest = body["at_ms"] / 1000, self._latest
         brokers = broker_columns(body["brokers"], reports, at_s)
         in_flight = body["in_flight"]
         moved = dict(zip(in_flight["bundle"], in_flight["target"], strict=True))
         under_way = self.bundles.rows(moved)
         unowned = tuple(BundleId(name) for name in body["unowned"])
         self.bundles.rows(unowned)
-        present = standing.listed
+        present = latest.listed
         present[under_way] = True
         count = len(self.bundles)
         changed_ago_s = body["membership_changed_ago_s"]
@@ -292,13 +292,13 @@ class Frames:
             brokers=brokers,
             broker_numbers=self.brokers.numbers_of(brokers.names),
             all_brokers=self.brokers,
-            bundles=self.bundles.columns(averages, standing.rates[:, CONNECTIONS]),
+            bundles=self.bundles.columns(averages, latest.rates[:, CONNECTIONS]),
             by_name=self.bundles.by_name(),
             reports=reports,
             owned=owned_rows(reports, count),
             owner=owners(reports, count),
-            rates=standing.rates.copy(),
-            cache_bytes=standing.cache_bytes.copy(),
+            rates=latest.rates.copy(),
+            cache_bytes=latest.cache_bytes.copy(),
             present=present,
             moved=moved,
             unowned=unowned,

@@ -64,8 +64,8 @@ class LatestReports:
     def take(self, broker: str, at_ms: int) -> None:
         """Let a stored report replace the former report of the broker."""
         report = self._offered.get(broker, {}).get(at_ms)
-        standing = self._reports.get(broker)
-        if report is None or standing is report:
+        latest = self._reports.get(broker)
+        if report is None or latest is report:
             return
         self._reports[broker] = report
         self.grow()
@@ -90,8 +90,8 @@ class LatestReports:
             if report is None:
                 return f"{broker} reported at {at_ms}"
             found[broker] = report
-            standing = self._reports.get(broker)
-            if standing is None or standing.at_ms < at_ms:
+            latest = self._reports.get(broker)
+            if latest is None or latest.at_ms < at_ms:
                 self.take(broker, at_ms)
         return found
 

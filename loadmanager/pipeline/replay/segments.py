@@ -21,7 +21,7 @@ Tables = Callable[[str], DataFrame]
 KEY: Final = ("cluster", "writer", "instance")
 """The key of a numbering of lines."""
 
-TOLD: Final[Mapping[str, str]] = {
+EVENT_TABLES: Final[Mapping[str, str]] = {
     "rounds": "round",
     "bundle_averages": "bundles",
     "ticks": "tick",
@@ -43,7 +43,7 @@ def index(tables: Tables, segment_s: float) -> DataFrame:
     Further columns are ``kind``, ``epoch``, ``round``, ``at_ms``, and ``bundles_known`` of rounds.
     A segment has the lines of ``segment_s``, and those until the next base round.
     """
-    every = [_slim(tables(name), kind) for name, kind in TOLD.items()]
+    every = [_slim(tables(name), kind) for name, kind in EVENT_TABLES.items()]
     lines = union(every)
     by_seq = Window.partitionBy(*KEY).orderBy("seq")
     gap = (F.col("seq") - F.lag("seq").over(by_seq) > 1) | (F.col("kind") == "lost")

@@ -11,7 +11,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import SplitRules
 from loadmanager.pipeline.move_effects.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
-from loadmanager.pipeline.rollup.weights import stands_s
+from loadmanager.pipeline.rollup.weights import covered_s
 
 LATELY_H: Final = 1
 """Sizes are those of reports of this many last hours."""
@@ -48,7 +48,7 @@ def sizes(tables: Tables) -> Sizes | None:
     if lately is None:
         return None
     latest = F.max_by(F.struct("broker", *_COUNTS), "reported_at_ms").alias("latest")
-    seconds = stands_s()
+    seconds = covered_s()
     means = [
         F.coalesce(F.try_divide(F.sum(F.col(name) * seconds), F.sum(seconds)), F.lit(0.0)).alias(
             name

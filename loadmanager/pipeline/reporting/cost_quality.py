@@ -28,7 +28,7 @@ _CLOSE, _FAIR = 0.10, 0.20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pricing:
+class CostQuality:
     """Terms, quality by class and resource, and some broker-hours: predicted and measured."""
 
     terms: Sequence[Row]
@@ -36,7 +36,7 @@ class Pricing:
     hours: Sequence[Row]
 
 
-def read(tables: Tables) -> Pricing | None:
+def read(tables: Tables) -> CostQuality | None:
     """Return the input of this part; None if nothing was learned."""
     terms = terms_of(tables)
     quality = rows(tables.table("cost_quality").orderBy("resource", "broker_class"))
@@ -48,10 +48,10 @@ def read(tables: Tables) -> Pricing | None:
         total = F.col("by_traffic") + F.coalesce("background", F.lit(0.0))
         drawn = known.orderBy(F.xxhash64("broker", "at_ms")).limit(SAMPLE)
         hours = rows(drawn.select("broker", "broker_class", "used", total.alias("predicted")))
-    return Pricing(terms=terms, quality=quality, hours=hours)
+    return CostQuality(terms=terms, quality=quality, hours=hours)
 
 
-def show(found: Pricing) -> Part:
+def show(found: CostQuality) -> Part:
     """Return the part."""
     body = [_quality(found.quality)]
     charts = [
@@ -68,7 +68,7 @@ def show(found: Pricing) -> Part:
     )
 
 
-def _finding(found: Pricing) -> Finding:
+def _finding(found: CostQuality) -> Finding:
     cpu = [row for row in found.quality if row["resource"] == "cpu" and row["mape"] is not None]
     if not cpu:
         why = next((row["refused"] for row in found.quality if row["refused"]), "")

@@ -36,7 +36,7 @@ _THRASHING: Final = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Achieved:
+class MoveResults:
     """The input of this part; ``sample`` and ``changes`` are some of the moves."""
 
     facts: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Achieved:
     priced: bool = True
 
 
-def read(tables: Tables) -> Achieved | None:
+def read(tables: Tables) -> MoveResults | None:
     """Return the input of this part; None without moves."""
     summary = rows(tables.table("move_summary").orderBy(F.desc("moves")))
     if not summary:
@@ -73,7 +73,7 @@ def read(tables: Tables) -> Achieved | None:
     )
     ping_pong = tables.table("ping_pong")
     predictions = rows(tables.table("move_predictions").orderBy("resource", "model"))
-    return Achieved(
+    return MoveResults(
         facts=tables.facts,
         summary=summary,
         sample=rows(drawn.where("verdict <> 'unknown'").select(*columns)),
@@ -113,7 +113,7 @@ def _pauses(effects: DataFrame) -> list[Row]:
     return rows(counted)
 
 
-def show(found: Achieved) -> Part:
+def show(found: MoveResults) -> Part:
     """Return the part."""
     body = [_verdicts(found.summary).html(), summary_table(found.summary)]
     if found.sample:
@@ -138,7 +138,7 @@ def _total(summary: Sequence[Row], name: str) -> float:
     return float(sum(row[name] or 0 for row in summary))
 
 
-def _findings(found: Achieved) -> list[Finding]:
+def _findings(found: MoveResults) -> list[Finding]:
     moves, judged, helped, hurt, returns = (
         round(_total(found.summary, name))
         for name in ("moves", "judged", "helped", "hurt", "returns")
@@ -199,7 +199,7 @@ def _verdicts(summary: Sequence[Row]) -> Chart:
     )
 
 
-def _spreads(found: Achieved) -> Chart:
+def _spreads(found: MoveResults) -> Chart:
     data = []
     for verdict in ("helped", "no difference", "hurt"):
         mine = [row for row in found.sample if row["verdict"] == verdict]

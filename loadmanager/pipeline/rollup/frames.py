@@ -101,8 +101,10 @@ class Frames:
         by_name = {one.name: one for one in t.ROLLUP}
         self._add(t.BROKER_MINUTES, lambda _: self._broker_minutes())
         self._add(t.BUNDLE_MINUTES, lambda _: self._bundle_minutes())
-        self._add(t.NAMESPACE_MINUTES, lambda read: namespace_minutes(self._anew(read, "bundle")))
-        self._add(t.CLASS_MINUTES, lambda read: class_minutes(self._anew(read, "broker")))
+        self._add(
+            t.NAMESPACE_MINUTES, lambda read: namespace_minutes(self._to_recompute(read, "bundle"))
+        )
+        self._add(t.CLASS_MINUTES, lambda read: class_minutes(self._to_recompute(read, "broker")))
         self._add(t.CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
             periods = partial(self._periods, subject, keys, measures)
@@ -137,7 +139,7 @@ class Frames:
 
         self._made[table] = both
 
-    def _anew(self, read: Read, subject: str) -> DataFrame:
+    def _to_recompute(self, read: Read, subject: str) -> DataFrame:
         return self.scope.anew(read(f"{subject}_minutes"))
 
     def _periods(
@@ -145,7 +147,9 @@ class Frames:
     ) -> DataFrame:
         """Return hours and days of a subject, computed once and persisted until `close`."""
         named = self._bundle_names() if subject == "bundle" else None
-        return self._once(subject, lambda: longer(self._anew(read, subject), keys, measures, named))
+        return self._once(
+            subject, lambda: longer(self._to_recompute(read, subject), keys, measures, named)
+        )
 
     def _broker_minutes(self) -> DataFrame:
         reports = self.scope.read(self.store.table("broker_load"))
@@ -163,7 +167,7 @@ class Frames:
 
     def _cluster_minutes(self, read: Read) -> DataFrame:
         rounds = self.scope.anew(self.store.table("rounds"))
-        return cluster_minutes(self._anew(read, "broker"), rounds)
+        return cluster_minutes(self._to_recompute(read, "broker"), rounds)
 
     def _history(self) -> LeaderHistory:
         at = F.col("at")

@@ -27,7 +27,13 @@ from loadmanager.pipeline.rollup.average_rows import (
 )
 from loadmanager.pipeline.rollup.measures import RATES
 from loadmanager.pipeline.rollup.scope import Scope
-from loadmanager.pipeline.rollup.stretches import STRETCH, TERM, cut_within, standing, stretches
+from loadmanager.pipeline.rollup.stretches import (
+    STRETCH,
+    TERM,
+    counting_reports,
+    cut_within,
+    stretches,
+)
 from loadmanager.pipeline.tables import namespace_of
 
 BUNDLES_AT_ONCE: Final = 10_000
@@ -122,7 +128,11 @@ def average_checks(history: LeaderHistory, scope: Scope) -> DataFrame:
 
 def _missing(over: DataFrame, history: LeaderHistory) -> DataFrame:
     """Return how many reports of each stretch the leader had that history lacks."""
-    named = standing(over, history.ticks).select(*STRETCH, "broker", "reported_at_ms").distinct()
+    named = (
+        counting_reports(over, history.ticks)
+        .select(*STRETCH, "broker", "reported_at_ms")
+        .distinct()
+    )
     report = ["cluster", "broker", "reported_at_ms"]
     lost = named.join(history.broker_load, report, "left_anti")
     return lost.groupBy(*STRETCH).agg(F.count("*").alias("missing_reports"))
@@ -139,7 +149,7 @@ def _recorded(over: DataFrame, history: LeaderHistory, round_: str, what: int) -
 
 def _listed(over: DataFrame, history: LeaderHistory) -> DataFrame:
     """Return the bundles of all reports that count in stretches."""
-    spans = standing(over, history.ticks)
+    spans = counting_reports(over, history.ticks)
     report = ["cluster", "broker", "reported_at_ms"]
     bundles = history.bundle_load.select(*report, "bundle", *RATES, "topics")
     return bundles.join(spans, report).select(

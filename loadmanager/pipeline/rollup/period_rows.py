@@ -22,7 +22,7 @@ IntArray = NDArray[np.int64]
 DAY: Final = "day"
 """A column of minutes: a hash of key and day."""
 
-STRAYING: Final = ("msgs", "bytes")
+WITH_DEVIATION: Final = ("msgs", "bytes")
 """Rates whose standard deviation over minutes is computed, in and out together."""
 
 _AT_ONCE: Final = 50_000
@@ -33,17 +33,17 @@ _AT_ONCE: Final = 50_000
 class Periods:
     """The computation of hours and days from the minutes of each `KEY`.
 
-    ``measures`` have columns ``x_mean``; those in ``told_max`` also have ``x_max``.
+    ``measures`` have columns ``x_mean``; those in ``with_max`` also have ``x_max``.
     """
 
     measures: tuple[str, ...]
-    told_max: frozenset[str]
+    with_max: frozenset[str]
 
     @property
     def read(self) -> list[str]:
         """Return the input columns besides `KEY`, ``minute_ms`` and `DAY`."""
         means = [f"{measure}_mean" for measure in self.measures]
-        highest = [f"{measure}_max" for measure in self.measures if measure in self.told_max]
+        highest = [f"{measure}_max" for measure in self.measures if measure in self.with_max]
         return ["seconds", *means, *highest]
 
     @property
@@ -53,7 +53,7 @@ class Periods:
         doubles = [
             "seconds",
             *(f"{measure}_{name}" for measure in self.measures for name in names),
-            *(f"{what}_per_s_std" for what in STRAYING),
+            *(f"{what}_per_s_std" for what in WITH_DEVIATION),
         ]
         numbers = [*KEY, "length_ms", "period_ms", "minutes"]
         return ", ".join(
@@ -78,11 +78,11 @@ class Periods:
         }
         for measure in self.measures:
             values = _numbers(minutes, f"{measure}_mean")
-            known = _numbers(minutes, f"{measure}_max") if measure in self.told_max else values
+            known = _numbers(minutes, f"{measure}_max") if measure in self.with_max else values
             found = {"mean": groups.means(values, seconds), **groups.percentiles(values)}
             found["max"] = np.fmax.reduceat(known, groups.starts)
             columns |= {f"{measure}_{name}": each for name, each in found.items()}
-        for what in STRAYING:
+        for what in WITH_DEVIATION:
             both = sum(_numbers(minutes, f"{what}_{way}_per_s_mean") for way in ("in", "out"))
             columns[f"{what}_per_s_std"] = groups.deviations(np.asarray(both), seconds)
         arrays = [pa.array(column, from_pandas=True) for column in columns.values()]
@@ -190,5 +190,5 @@ def _numbers(rows: pa.Table, name: str) -> FloatArray:
 
 def periods_of(measures: Sequence[str], columns: Sequence[str]) -> Periods:
     """Return the computation for minutes with these columns."""
-    told_max = frozenset(measure for measure in measures if f"{measure}_max" in columns)
-    return Periods(measures=tuple(measures), told_max=told_max)
+    with_max = frozenset(measure for measure in measures if f"{measure}_max" in columns)
+    return Periods(measures=tuple(measures), with_max=with_max)

@@ -39,7 +39,7 @@ def stretches(rounds: DataFrame, ticks: DataFrame) -> DataFrame:
     )
 
 
-def standing(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
+def counting_reports(stretches_: DataFrame, ticks: DataFrame) -> DataFrame:
     """Return which report of each broker counts at which ticks of each stretch.
 
     Out: `STRETCH`, ``broker``, ``reported_at_ms``, ``from_tick``, ``until_tick``; ``line`` and

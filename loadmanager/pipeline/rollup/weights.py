@@ -27,7 +27,7 @@ MINUTE_S: Final = 60.0
 _SHORTEST_MS: Final = 1
 
 
-def stands_s() -> Column:
+def covered_s() -> Column:
     """Return the seconds before a report (``interval_s, window_s``) that it covers."""
     return F.least(F.coalesce("interval_s", "window_s", F.lit(UNKNOWN_S)), F.lit(CAP_S))
 
@@ -39,9 +39,9 @@ def by_minute(reports: DataFrame, kept: Sequence[str]) -> DataFrame:
     Out: the columns ``kept``, ``minute_ms bigint`` (its beginning) and ``seconds double``, the
     covered part of the minute. The seconds of the rows of a report add up to its covered time.
     """
-    stands_ms = F.greatest(F.floor(stands_s() * 1000 + 0.5), F.lit(_SHORTEST_MS))
+    covered_ms = F.greatest(F.floor(covered_s() * 1000 + 0.5), F.lit(_SHORTEST_MS))
     end = F.col("at_ms")
-    begin = F.greatest(end - stands_ms, F.lit(0))
+    begin = F.greatest(end - covered_ms, F.lit(0))
     spans = reports.where(end > 0).select(*kept, begin.alias("_begin"), end.alias("_end"))
     rows = spans.select("*", F.explode(_minutes(F.col("_begin"), F.col("_end"))).alias("minute_ms"))
     return rows.select(*kept, "minute_ms", (_overlap_ms() / 1000.0).alias("seconds"))

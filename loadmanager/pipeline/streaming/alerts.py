@@ -17,7 +17,7 @@ LATE: Final = "late"
 
 BEGAN: Final = "began"
 ENDED: Final = "ended"
-TOLD: Final = "told"
+SINGLE: Final = "told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert: ``event`` is `BEGAN`, `ENDED`, or `TOLD` for single events."""
+    """An alert: ``event`` is `BEGAN`, `ENDED`, or `SINGLE` for single events."""
 
     at_ms: int
     cluster: str

@@ -18,7 +18,7 @@ from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
     LATE,
     SATURATED,
-    TOLD,
+    SINGLE,
     Alert,
     Limits,
     Minute,
@@ -80,11 +80,11 @@ class Batches:
         after = replace(after, closed_ms=self._closed_ms(after))
         came_late = parts.where(F.col("minute_ms") < before.closed_ms)
         new = sums(parts.where(F.col("minute_ms") >= before.closed_ms))
-        standing = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
+        open_sums = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
         over = F.col("minute_ms") < after.closed_ms
         try:
             where = self.memory.batch_folder(STREAM_MINUTES.name, batch)
-            closed = STREAM_MINUTES.conform(minutes(standing.where(over)))
+            closed = STREAM_MINUTES.conform(minutes(open_sums.where(over)))
             closed.coalesce(1).write.mode("overwrite").parquet(where)
             rows_read = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
             watch, alerts = self._alerts(before, rows_read)
@@ -94,11 +94,11 @@ class Batches:
             kept = seen.unionByName(fresh.select(*SEEN.names)).where(
                 F.col("at_ms") >= after.closed_ms
             )
-            frames = {"sums": standing.where(~over).coalesce(1), "seen": kept.coalesce(1)}
+            frames = {"sums": open_sums.where(~over).coalesce(1), "seen": kept.coalesce(1)}
             self.memory.keep(batch, replace(after, watch=watch), frames)
             self._say(batch, read, fresh, rows_read, alerts)
         finally:
-            for frame in (fresh, parts, standing):
+            for frame in (fresh, parts, open_sums):
                 frame.unpersist()
 
     def _closed_ms(self, progress: Progress) -> int:
@@ -226,7 +226,7 @@ def _late(parts: DataFrame, after: Progress) -> Iterator[Alert]:
             at_ms=after.closed_ms,
             cluster=row["cluster"],
             kind=LATE,
-            event=TOLD,
+            event=SINGLE,
             subject=row["name"],
             since_ms=row["since_ms"],
             minutes=row["parts"],
