@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
@@ -84,14 +85,14 @@ def _by_messages(tables: Tables) -> list[Row]:
     )
     known = [row for row in found if row["each"]]
     medians = {
-        name: sorted(row["each"] for row in known if row["broker_class"] == name)
+        name: median(row["each"] for row in known if row["broker_class"] == name)
         for name in {row["broker_class"] for row in known}
     }
     return [
         {
             "broker": row["broker"],
             "broker_class": row["broker_class"],
-            "slope": row["each"] / _middle(medians[row["broker_class"]]),
+            "slope": row["each"] / medians[row["broker_class"]],
             "error": None,
             "idle": None,
             "background": None,
@@ -99,11 +100,6 @@ def _by_messages(tables: Tables) -> list[Row]:
         }
         for row in known
     ]
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def show(found: Speeds) -> Part:
