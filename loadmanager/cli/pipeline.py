@@ -211,7 +211,7 @@ def _check_options(jobs: tuple[str, ...], options: Mapping[str, Any]) -> None:
 
 def _check_combinations(strategies: Sequence[str], settings: Sequence[str]) -> None:
     from loadmanager.config import ConfigError
-    from loadmanager.pipeline.what_if.grid import combinations
+    from loadmanager.pipeline.replay.combinations import combinations
 
     try:
         combinations(strategies, settings)

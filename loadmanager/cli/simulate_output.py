@@ -8,14 +8,14 @@ from typing import Any, Final
 import click
 
 from loadmanager.cli.text_tables import plain_lines, print_table
+from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.comparing import RANKING, Compared, Spread, modes_of
 from loadmanager.simulator.comparison import Finding
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_DOCS, values_of
-from loadmanager.simulator.strategies import PLACEMENT_NAMES, SHEDDER_NAMES
+from loadmanager.simulator.simulation_jobs import RANKING, Compared, Spread, modes_of
 
 _COLUMNS: Final = (
     ("max_over_mean", "max/mean>"),

@@ -1,5 +1,5 @@
-"""From the history of a cluster to tables, costs and replays, on Spark.
+"""Jobs on Spark that turn the history of a cluster into tables, cost models, replays and reports.
 
-Nothing outside this folder imports Spark. A job is a pure function from data frames to
-data frames and a thin entry that reads and writes.
+Nothing outside this folder imports Spark. A job consists of pure functions from data frames to
+data frames, and of a thin ``run`` that reads and writes tables.
 """

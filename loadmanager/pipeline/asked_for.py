@@ -1,4 +1,4 @@
-"""The rows of the asked-for time, of any table."""
+"""Selection of the rows of a requested time range."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,10 +17,10 @@ def between(
     time: str | None = "at",
     margin: timedelta = _EXACT,
 ) -> DataFrame:
-    """Return the rows whose column ``time`` is not before ``since``, and before ``until``.
+    """Return the rows whose column ``time`` is at or after ``since`` and before ``until``.
 
-    ``margin`` is what may be needed of before and after. None is no bound, and a table
-    without a time has only days. By its ``date``, where it has one, whole folders are left out.
+    ``margin`` extends the range at both ends. None means no bound. A table without a time column
+    is selected by days. A filter on ``date`` lets Spark skip whole partitions.
     """
     dated = "date" in frame.columns
     if since is not None:

@@ -1,4 +1,4 @@
-"""How far from an estimate its 90 % interval ends, in standard errors."""
+"""Half-widths of 90 % intervals, in standard errors."""
 
 from statistics import NormalDist
 from typing import Final
@@ -6,17 +6,17 @@ from typing import Final
 from scipy.special import stdtrit
 
 _SHARE: Final = 0.95
-"""The interval leaves out one case of twenty at either end."""
+"""Each end of the interval excludes one case in twenty."""
 
 NORMAL_95: Final = NormalDist().inv_cdf(_SHARE)
-"""What a normal distribution exceeds in one of twenty cases: 1.645."""
+"""The 95th percentile of the standard normal distribution: 1.645."""
 
 
 def student_95(freedom: int) -> float:
-    """Return what Student's t exceeds in one of twenty cases.
+    """Return the 95th percentile of Student's t distribution.
 
     Raises:
-        ValueError: there is no t distribution without a degree of freedom.
+        ValueError: there is less than one degree of freedom.
     """
     if freedom < 1:
         raise ValueError(f"degrees of freedom: {freedom}; expected 1 or more")

@@ -1,7 +1,8 @@
-"""Every table of the pipeline with its columns, as docs/pipeline-tables.md has them."""
+"""The document docs/pipeline-tables.md: all tables of the pipeline with their columns."""
 
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Final
 
@@ -36,10 +37,10 @@ def described() -> str:
 
 
 def declared() -> list[Table]:
-    """Return every table that a module of the pipeline declares, by name within its job.
+    """Return all tables that modules of the pipeline declare, sorted by job and name.
 
     Raises:
-        ValueError: two tables have one name.
+        ValueError: two tables have the same name.
     """
     found: dict[str, Table] = {}
     for module in pkgutil.walk_packages(
@@ -53,8 +54,18 @@ def declared() -> list[Table]:
     return sorted(found.values(), key=lambda table: (order.index(table.job), table.name))
 
 
+@cache
+def _jobs() -> Mapping[str, str]:
+    return {table.name: table.job for table in declared()}
+
+
+def job_of(name: str) -> str | None:
+    """Return the job that writes the table ``name``; None for a table that none declares."""
+    return _jobs().get(name)
+
+
 def _tables_in(value: object) -> Iterator[Table]:
-    """Yield a table, or those that a collection of a module is made of."""
+    """Yield ``value`` if it is a table, or the tables that it contains."""
     if isinstance(value, Table):
         yield value
     elif isinstance(value, Mapping):

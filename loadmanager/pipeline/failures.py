@@ -1,4 +1,4 @@
-"""How a job fails, and what a failure of Spark comes down to: one line of stack traces."""
+"""The error of a job, and one-line explanations of the errors that Spark raises."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from loadmanager.core.errors import LoadManagerError
 
 
 class PipelineError(LoadManagerError):
-    """A job cannot go on; the text says where, what was found and what was expected."""
+    """A job cannot continue. The text says where, what was found, and what was expected."""
 
 
 _KNOWN: Final = (
@@ -66,13 +66,13 @@ _KNOWN: Final = (
 )
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _RAISED: Final = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: .+)?)$", re.MULTILINE)
-"""The end of a Python's own stack trace."""
+"""The last line of a Python stack trace."""
 
 _LONGEST: Final = 400
 
 
 def plain_cause(text: str) -> str:
-    """Return what went wrong, in one line, of the text of an error of Spark or Py4J."""
+    """Return one line that explains the text of an error of Spark or Py4J."""
     for pattern, meaning in _KNOWN:
         found = pattern.search(text)
         if found:

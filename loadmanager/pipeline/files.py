@@ -1,4 +1,4 @@
-"""Small files, and whole folders, on any file system that Spark supports, by URL or path."""
+"""Small files and folders on any file system that Spark supports, by URL or path."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ _STATUS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file or a folder as the file system lists it."""
+    """An entry of a directory listing."""
 
     path: str
     name: str
@@ -34,9 +34,9 @@ class StoredFile:
 
 
 class Files:
-    """What the pipeline does with files by itself; all tables are read and written by Spark.
+    """Access to files other than tables, which Spark reads and writes.
 
-    Every method raises `PipelineError`, naming the place, if the file system refuses.
+    Every method raises `PipelineError` with the path if the file system reports an error.
     """
 
     def __init__(self, spark: "SparkSession") -> None:
@@ -48,13 +48,13 @@ class Files:
         self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
 
     def exists(self, where: str) -> bool:
-        """Return whether there is anything."""
+        """Return whether a file or a folder exists."""
         with _named_errors(where):
             system, path = self._at(where)
             return bool(system.exists(path))
 
     def listed(self, folder: str) -> list[StoredFile]:
-        """Return what is in ``folder``, by name; nothing if it does not exist."""
+        """Return the entries of ``folder`` in order of name; none if it does not exist."""
         with _named_errors(folder):
             system, path = self._at(folder)
             if not system.exists(path):
@@ -66,7 +66,7 @@ class Files:
         return sorted(found, key=lambda one: one.name)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in ``folder``, in their order; none if it does not exist."""
+        """Return the names in ``folder`` in order; none if it does not exist."""
         return [one.name for one in self.listed(folder)]
 
     def read(self, where: str) -> str:
@@ -84,9 +84,9 @@ class Files:
                 stream.close()
 
     def write(self, where: str, content: str | bytes) -> None:
-        """Put a small file there as a whole, over what was there.
+        """Replace a small file as a whole.
 
-        A reader meanwhile finds the former file, the new one, or, for a moment, none.
+        A concurrent reader finds the former file, the new one or, briefly, none.
         """
         data = content.encode() if isinstance(content, str) else content
         with _named_errors(where):
@@ -102,7 +102,7 @@ class Files:
                 raise PipelineError(f"{where}: cannot be written; expected a writable directory")
 
     def rename(self, before: str, after: str) -> None:
-        """Give a file or folder another name, which is to be free; its parent need not be there."""
+        """Rename a file or folder; ``after`` must not exist, and its parent is created."""
         with _named_errors(after):
             system, source = self._at(before)
             _, target = self._at(after)
@@ -111,7 +111,7 @@ class Files:
                 raise PipelineError(f"{before}: cannot be renamed to {after}; expected it free")
 
     def delete(self, where: str) -> None:
-        """Remove a file, or a folder with all that is in it; there may be none."""
+        """Delete a file or a folder with its content; it may be missing."""
         with _named_errors(where):
             system, path = self._at(where)
             system.delete(path, _YES)
@@ -122,12 +122,12 @@ class Files:
 
 
 def literal(path: str) -> str:
-    """Return a path in which Spark's readers see no pattern; its writers never do."""
+    """Return ``path`` with glob characters escaped, as Spark's readers (not writers) need it."""
     return "".join(f"\\{char}" if char in "\\*?[]{}" else char for char in path)
 
 
 def _read_at_once(statuses: str) -> Iterator[StoredFile]:
-    """Read what Hadoop prints of files: a question for each field of each takes minutes."""
+    """Parse the text that Hadoop prints of files: a call per field and file would take minutes."""
     for one in _STATUS.finditer(statuses):
         path = one["path"]
         yield StoredFile(

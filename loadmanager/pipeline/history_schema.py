@@ -1,4 +1,4 @@
-"""The lines of history as Spark sees them, from their one declaration in the core."""
+"""Spark schemas of the lines of history, derived from their declaration in the core."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
+from loadmanager.pipeline.contract import column
 
 _TYPES: Final[dict[Type, DataType]] = {
     Type.TEXT: StringType(),
@@ -32,7 +33,7 @@ def line_schema(kind: str) -> StructType:
 
 
 def columns_of(kind: str, name: str) -> Columns:
-    """Return the lists that belong together in a line of ``kind``, by their name."""
+    """Return the group of parallel lists of that name in a line of ``kind``."""
     found = next(one for one in KINDS[kind].fields if one.name == name)
     if not isinstance(found, Columns):
         raise TypeError(f"{kind}.{name} is no columns")
@@ -40,7 +41,7 @@ def columns_of(kind: str, name: str) -> Columns:
 
 
 def fields_of(kind: str) -> tuple[StructField, ...]:
-    """Return a line's own fields that stand for themselves: all but its columns."""
+    """Return the fields of a line except its groups of lists."""
     return plain(one for one in KINDS[kind].fields if isinstance(one, Field))
 
 
@@ -50,19 +51,15 @@ def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
 
 
 def row_of(columns: Columns) -> StructType:
-    """Return what the items of some lists that belong together make: one row."""
-    return StructType([_column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
+    """Return the schema of one row of a group of parallel lists."""
+    return StructType([column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 
 def _field(one: Field | Columns) -> StructField:
     if isinstance(one, Columns):
         lists = [
-            _column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
+            column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
         ]
-        return _column(one.name, StructType(lists), one.meaning)
+        return column(one.name, StructType(lists), one.meaning)
     kind = _TYPES[one.type]
-    return _column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
-
-
-def _column(name: str, kind: DataType, meaning: str) -> StructField:
-    return StructField(name, kind, metadata={"meaning": meaning})
+    return column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)

@@ -1,7 +1,7 @@
-"""The jobs by their names, and what each is given.
+"""The jobs by name, and the input of a job.
 
-A job is a thin entry around pure functions from data frames to data frames: it reads
-tables, calls them, writes what they return, and says in a few lines what became of it.
+A job reads tables, calls pure functions from data frames to data frames, writes their results,
+and returns a few lines that summarise the outcome.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a job works with.
+    """The input of a job.
 
     ``history`` is the directory or URL that sidecars write to; only some jobs need it.
-    ``since`` (inclusive) and ``until`` (exclusive) are in UTC; None is no bound. ``options``
-    are what was asked for of one job alone. ``print_line`` prints a line while the job runs.
+    ``since`` (inclusive) and ``until`` (exclusive) are in UTC; None means no bound. ``options``
+    are the options of single jobs. ``print_line`` prints a line while the job runs.
     """
 
     spark: "SparkSession"
@@ -36,10 +36,10 @@ class Work:
 
 
 COST_MODEL: Final = "cost-model.json"
-"""Where the learned costs are, below OUT: written by the job ``costs``, read by others."""
+"""The file of the learned costs below OUT, written by the job ``costs``."""
 
 Job = Callable[[Work], list[str]]
-"""Does the work and returns the lines that say what became of it."""
+"""Runs, and returns the lines that summarise the outcome."""
 
 JOBS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -52,10 +52,20 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
         "stream": "minute rollups and alerts while history is being written",
     }
 )
-"""What each job is for, in the order they build on each other."""
+"""The purpose of each job, in the order in which they depend on each other."""
+
+_FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "moves": "move_effects",
+        "costs": "cost_model",
+        "report": "reporting",
+        "stream": "streaming",
+    }
+)
+"""The folders of jobs that have another name."""
 
 
 def job(name: str) -> Job:
-    """Return the job of a name of `JOBS`: ``run`` of the module that has its name."""
-    found: Job = import_module(f"loadmanager.pipeline.{name}").run
+    """Return the job of a name of `JOBS`: ``run`` of the module ``job`` in its folder."""
+    found: Job = import_module(f"loadmanager.pipeline.{_FOLDERS.get(name, name)}.job").run
     return found

@@ -1,4 +1,4 @@
-"""A standalone cluster's masters: whether one answers, and how this host looks from there."""
+"""The masters of a standalone Spark cluster: addresses, and whether one can be reached."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ def addresses(master: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of ``spark://HOST:PORT[,HOST:PORT...]``.
 
     Raises:
-        SparkUnavailable: it is of another form.
+        SparkUnavailable: ``master`` has another form.
     """
     found = [_ADDRESS.fullmatch(one) for one in master.removeprefix(_SCHEME).split(",")]
     known = [(one[1].strip("[]"), int(one[2])) for one in found if one is not None]
@@ -32,13 +32,13 @@ def addresses(master: str) -> list[tuple[str, int]]:
 
 
 def own_address(master: str) -> str:
-    """Return this host's address on the way to the first master that answers.
+    """Return the local address of a connection to the first master that answers.
 
-    Spark itself would try for a minute, and would offer the cluster whatever address this
-    host's name resolves to.
+    Spark itself would try for a minute, and would announce the address that this host's name
+    resolves to.
 
     Raises:
-        SparkUnavailable: none answers.
+        SparkUnavailable: no master answers.
     """
     failures = []
     for host, port in addresses(master):

@@ -1,6 +1,6 @@
-"""Master and workers of a standalone Spark cluster, out of the jars that PySpark brings.
+"""Master and workers of a standalone Spark cluster, run from the jars of PySpark.
 
-PySpark leaves out the scripts that start them.
+PySpark does not contain the scripts that start them.
 """
 
 import importlib.util
@@ -19,12 +19,12 @@ _HEAP: Final = "512m"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 _DEPLOY: Final = "org.apache.spark.deploy"
 _OPENED: Final = ("java.lang", "java.net", "java.nio", "java.util", "sun.nio.ch")
-"""What Spark's network code reaches of Java's insides."""
+"""The internal packages of Java that Spark's network code accesses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One process of a cluster: its class in Spark, its arguments, what it offers."""
+    """One process of a cluster: its main class in Spark and its arguments."""
 
     main_class: str
     host: str
@@ -32,7 +32,7 @@ class Node:
 
 
 def master_node(*, host: str, port: int, web_port: int) -> Node:
-    """Return a master that listens on ``host``; ports of 0 are free ones."""
+    """Return a master that listens on ``host``; a port of 0 selects a free one."""
     arguments = ("--host", host, "--port", str(port), "--webui-port", str(web_port))
     return Node(main_class=f"{_DEPLOY}.master.Master", host=host, arguments=arguments)
 
@@ -42,7 +42,7 @@ def worker_node(
 ) -> Node:
     """Return a worker that offers ``cores`` and ``memory`` (``2g``) to a master's executors.
 
-    What executors write to their standard error is kept in ``work_dir``.
+    The standard error of executors is written below ``work_dir``.
     """
     offers = ("--cores", str(cores), "--memory", memory, "--work-dir", str(work_dir))
     place = ("--host", host, "--webui-port", str(web_port))
@@ -53,7 +53,7 @@ def worker_node(
 
 @contextmanager
 def running(node: Node) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a node and yield its process; what it writes goes where ours does. Stops it at the end.
+    """Start a node, yield its process, and stop it at the end. It inherits our standard streams.
 
     Raises:
         SparkUnavailable: PySpark or Java is missing.
@@ -62,7 +62,7 @@ def running(node: Node) -> Iterator["subprocess.Popen[bytes]"]:
     if package is None or package.origin is None:
         raise SparkUnavailable("Spark is not installed; pip install 'loadmanager[pipeline]'")
     spark_home = Path(package.origin).parent
-    # The shim stays for as long as the node does: workers start executors with it.
+    # The shim exists as long as the node runs: workers start executors with it.
     with tempfile.TemporaryDirectory(prefix="loadmanager-java-") as folder:
         home = java_home(Path(folder) / "home")
         process = subprocess.Popen(  # noqa: S603 - the Java that was just found
@@ -83,10 +83,10 @@ def running(node: Node) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _scala_version(spark_home: Path) -> str:
-    """Return the Scala that Spark's jars are for, which its own scripts pass to the nodes.
+    """Return the Scala version of Spark's jars, which Spark's own scripts pass to the nodes.
 
     Raises:
-        SparkUnavailable: the jars are not there.
+        SparkUnavailable: the jars are missing.
     """
     names = [jar.name for jar in (spark_home / "jars").glob("spark-core_*.jar")]
     if not names:
@@ -98,7 +98,7 @@ def _scala_version(spark_home: Path) -> str:
 def _java_options(spark_home: Path) -> Iterator[str]:
     yield f"-Xmx{_HEAP}"
     yield f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
-    # Java 17 does not know the next but one, later ones warn without them.
+    # Java 17 does not know the second of the next options; later versions warn without them.
     yield "-XX:+IgnoreUnrecognizedVMOptions"
     yield from ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
     for package in _OPENED:

@@ -1,6 +1,6 @@
-"""How far a job is: Spark's stages as a bar on a terminal, as plain lines elsewhere.
+"""The progress of Spark's stages: a bar on a terminal, plain lines elsewhere.
 
-Both go to standard error: what a job found out goes to standard output.
+Both are written to standard error; the results of jobs are written to standard output.
 """
 
 import sys
@@ -18,8 +18,8 @@ LINE_EVERY_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """The stages that run now, by their numbers, and their tasks together."""
+class StageStatus:
+    """The numbers of the running stages, and the counts of their tasks together."""
 
     stages: tuple[int, ...] = ()
     tasks: int = 0
@@ -28,7 +28,7 @@ class Stand:
     failed: int = 0
 
     def __str__(self) -> str:
-        """Return it as a part of a line."""
+        """Return the progress as part of a line."""
         if not self.stages:
             return "between two stages"
         which = f"stage {self.stages[0]}"
@@ -39,28 +39,28 @@ class Stand:
 
 
 class Tracker(Protocol):
-    """Spark's own account of its stages: its ``StatusTracker``."""
+    """The part of Spark's ``StatusTracker`` that is used here."""
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        """Return the numbers of all stages that run."""
+        """Return the numbers of the running stages."""
         ...
 
     def getStageInfo(self, stageId: int) -> Any:  # noqa: N802, N803 - Spark's names
-        """Return its ``numTasks`` and the like, None if it is over and forgotten."""
+        """Return the counts of tasks of a stage; None if Spark has dropped it."""
         ...
 
 
 Progress = Callable[["SparkSession", str], AbstractContextManager[None]]
-"""Shows the stages of a session under the name of a job, while the context lasts."""
+"""Shows the stages of a session under the name of a job while the context is open."""
 
 
-def stand_of(tracker: Tracker) -> Stand:
-    """Return how far the stages are that run now."""
+def status_of(tracker: Tracker) -> StageStatus:
+    """Return the progress of the running stages."""
     numbers = sorted(tracker.getActiveStageIds())
     found = {number: tracker.getStageInfo(number) for number in numbers}
     known = {number: info for number, info in found.items() if info is not None}
     infos = known.values()
-    return Stand(
+    return StageStatus(
         stages=tuple(known),
         tasks=sum(info.numTasks for info in infos),
         running=sum(info.numActiveTasks for info in infos),
@@ -89,17 +89,17 @@ def progress_on(stream: TextIO) -> Progress:
 
 @contextmanager
 def _watching(
-    tracker: Tracker, every_s: float, show_now: Callable[[Stand], None]
+    tracker: Tracker, every_s: float, show_now: Callable[[StageStatus], None]
 ) -> Iterator[None]:
     over = threading.Event()
 
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark, which is optional
 
     def watch() -> None:
-        # When Java is gone, the job reports that.
+        # If the JVM has ended, the job itself reports it.
         with suppress(Py4JError, OSError):
             while not over.wait(every_s):
-                show_now(stand_of(tracker))
+                show_now(status_of(tracker))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
@@ -110,38 +110,35 @@ def _watching(
         thread.join()
 
 
-Shown = AbstractContextManager[tuple[float, Callable[[Stand], None]]]
-
-
 @contextmanager
-def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
-    def show_now(stand: Stand) -> None:
-        print(f"{job}: {stand}", file=stream, flush=True)
+def _lines(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[StageStatus], None]]]:
+    def show_now(status: StageStatus) -> None:
+        print(f"{job}: {status}", file=stream, flush=True)
 
     yield LINE_EVERY_S, show_now
 
 
 @contextmanager
-def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[Stand], None]]]:
-    # Rich is slow to import, and needed on terminals alone.
+def _bar(job: str, stream: TextIO) -> Iterator[tuple[float, Callable[[StageStatus], None]]]:
+    # Rich is slow to import and only needed on terminals.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stand]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
     bars = Bars(
         *columns,
         TimeElapsedColumn(),
         console=Console(file=stream),
         transient=True,
         refresh_per_second=4,
-        # What is printed meanwhile goes above the bar, but never to another place than it would.
+        # Text printed meanwhile appears above the bar, but is never redirected to another stream.
         redirect_stdout=sys.stdout.isatty(),
     )
     with bars:
-        row = bars.add_task(job, total=None, stand="starting")
+        row = bars.add_task(job, total=None, status="starting")
 
-        def show_now(stand: Stand) -> None:
-            bars.update(row, total=stand.tasks or None, completed=stand.done, stand=str(stand))
+        def show_now(status: StageStatus) -> None:
+            bars.update(row, total=status.tasks or None, completed=status.done, status=str(status))
 
         yield BAR_EVERY_S, show_now

@@ -1,4 +1,4 @@
-"""Jobs one after the other in one Spark session, each once at a time in a folder."""
+"""Runs jobs one after the other in one Spark session, with a lock per job and folder."""
 
 import fcntl
 import os
@@ -16,19 +16,22 @@ from loadmanager.pipeline.failures import PipelineError, plain_cause
 from loadmanager.pipeline.progress import Progress, no_progress
 from loadmanager.pipeline.session import SessionSettings, spark_session
 
+if TYPE_CHECKING:
+    from loadmanager.pipeline.jobs import Work
+
 LOCK: Final = ".{job}.lock"
-"""Spark passes over names that begin with a dot."""
+"""Spark ignores names that begin with a dot."""
 
 
 @contextmanager
-def alone(out: str, job: str) -> Iterator[None]:
-    """Hold ``out`` for one ``job``, run by this process, as long as it lives.
+def job_lock(out: str, job: str) -> Iterator[None]:
+    """Hold the lock of ``job`` in ``out`` while the context is open.
 
-    Object stores have no locks: at a URL that is not of this host no other job is kept out, and
-    the scheduler that runs the job has to ensure it.
+    Object stores have no locks: at a URL that is not on this host nothing prevents a second run,
+    and the scheduler has to ensure that there is none.
 
     Raises:
-        PipelineError: another process holds it, or it is not writable.
+        PipelineError: another process holds the lock, or ``out`` is not writable.
     """
     folder = _local(out)
     if folder is None:
@@ -58,13 +61,9 @@ def _local(out: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-if TYPE_CHECKING:
-    from loadmanager.pipeline.jobs import Work
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to be done: jobs of `JOBS` in their order, on which history, to where."""
+    """A request of a user: jobs of `JOBS` in their order, the history, and the output."""
 
     jobs: Sequence[str]
     out: str
@@ -80,16 +79,16 @@ def run_jobs(
     print_line: Callable[[str], None],
     progress: Progress = no_progress,
 ) -> None:
-    """Run every job, and print its lines under its name.
+    """Run the jobs, and print the lines of each under its name.
 
-    Jobs that were done stay done if a later one fails.
+    If a job fails, the results of the jobs before it remain.
 
     Raises:
-        SparkUnavailable: Spark cannot run here or there.
-        PipelineError: a job cannot go on.
+        SparkUnavailable: Spark cannot run on this host or at the master.
+        PipelineError: a job cannot continue.
     """
     with spark_session(settings, " ".join(request.jobs)) as spark:
-        # These need PySpark, without which a session says what to install.
+        # These need PySpark; without it `spark_session` reports what to install.
         from loadmanager.pipeline.jobs import Work  # noqa: PLC0415
         from loadmanager.pipeline.store import Store  # noqa: PLC0415
 
@@ -112,15 +111,14 @@ def run_jobs(
 
 
 def run_job(name: str, work: "Work") -> list[str]:
-    """Run one job, if no other process is at it in the same place; return what it says.
+    """Run one job under its lock, and return its lines.
 
     Raises:
-        PipelineError: another process runs it there, or it cannot go on.
+        PipelineError: another process runs it in the same place, or it cannot continue.
     """
     from loadmanager.pipeline.jobs import job  # noqa: PLC0415 - the same
-    from loadmanager.pipeline.running import alone  # noqa: PLC0415 - need PySpark, as above
 
-    with alone(work.store.out, name):
+    with job_lock(work.store.out, name):
         return job(name)(work)
 
 
@@ -131,7 +129,7 @@ def _print_all(lines: Iterable[str], print_line: Callable[[str], None]) -> None:
 
 @contextmanager
 def spark_errors_named(job: str) -> Iterator[None]:
-    """Make of what Spark throws in ``job`` an error of one line."""
+    """Convert errors that Spark raises in ``job`` to an error of one line."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 

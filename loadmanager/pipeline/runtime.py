@@ -1,4 +1,4 @@
-"""Java and memory for Spark on this host, checked before Spark fails in its own words."""
+"""Java and memory for Spark on this host, checked before Spark starts."""
 
 import re
 import subprocess
@@ -11,19 +11,19 @@ from loadmanager.core.errors import LoadManagerError
 HOW_TO_GET_IT: Final = "install Java 17 or newer, or: pip install 'loadmanager[pipeline]'"
 LEAST_JAVA: Final = 17
 _DISPENSABLE: Final = (
-    "--add-modules=jdk.incubator.vector",  # not in small runtimes; all others warn
-    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",  # Java 24 has it no more, and warns
+    "--add-modules=jdk.incubator.vector",  # missing in small runtimes; other runtimes warn
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",  # removed in Java 24, which warns
 )
-"""What Spark gives every Java, and the jobs have no use for."""
+"""Options that Spark passes to every JVM and that the jobs do not need."""
 
 _JVM_OVERHEAD: Final = 1.15
-"""What a JVM takes for each byte of its heap."""
+"""Memory of a JVM divided by the size of its heap."""
 
 _UNITS: Final = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 _SHIM: Final = """\
 #!/bin/sh
-# Spark asks for parts of Java that this one lacks or warns of, and that it can do without.
+# Removes options that this Java does not know or warns about, and that Spark does not need.
 for argument do
     shift
     case "$argument" in
@@ -36,14 +36,14 @@ exec '{java}' "$@"
 
 
 class SparkUnavailable(LoadManagerError):
-    """Spark cannot run here; the text says what is missing and what to do."""
+    """Spark cannot run here. The text says what is missing and what to do."""
 
 
 def java_home(folder: Path) -> Path:
-    """Return a folder to set JAVA_HOME to for Spark; ``folder`` is for a shim if one is needed.
+    """Return the value of JAVA_HOME for Spark; a shim is created in ``folder`` if one is needed.
 
     Raises:
-        SparkUnavailable: there is no Java, or only older ones than `LEAST_JAVA`.
+        SparkUnavailable: there is no Java of version `LEAST_JAVA` or newer.
     """
     try:
         java = find_java(HOW_TO_GET_IT, _too_old)
@@ -60,12 +60,12 @@ def java_home(folder: Path) -> Path:
 
 
 def check_memory(wanted: str, free_bytes: float | None) -> None:
-    """Refuse a driver memory (``2g``, ``900m``) that this host does not have now.
+    """Check that this host has the driver memory (``2g``, ``900m``) available.
 
-    Of a host whose free memory is not known, ``free_bytes`` is None: it is not checked.
+    If the free memory is not known, ``free_bytes`` is None, and nothing is checked.
 
     Raises:
-        SparkUnavailable: it is no size, or more than is free.
+        SparkUnavailable: ``wanted`` is not a size, or more than is free.
     """
     found = re.fullmatch(r"(\d+)([kmgt])b?", wanted.strip().lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that all jobs share."""
+"""Spark sessions with the settings that all jobs share."""
 
 import contextlib
 import importlib.util
@@ -27,7 +27,7 @@ LOOPBACK: Final = "127.0.0.1"
 _JAVA: Final = "spark.driver.extraJavaOptions"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w*GC\b")
 _QUICK_COLLECTOR: Final = "-XX:+UseParallelGC"
-"""Jobs wait for no pause: what stops them now and then costs less than what runs beside them."""
+"""Throughput matters, not pauses: this collector takes less CPU than a concurrent one."""
 
 _JAVA_VARIABLES: Final = (
     "JAVA_TOOL_OPTIONS",
@@ -37,11 +37,11 @@ _JAVA_VARIABLES: Final = (
 )
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARTITIONS_PER_CORE: Final = 4
-"""Spark's 200 are for large clusters: elsewhere most time would go into starting tasks."""
+"""The default of 200 is for large clusters; elsewhere most time would go into starting tasks."""
 
 _FEWEST_PARTITIONS: Final = 8
 _SETTLED_S: Final = 1.0
-"""Executors come one after the other; when none came for so long, all are there."""
+"""Executors register one after the other; after so long without a new one, all have."""
 
 _NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
@@ -50,14 +50,14 @@ _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.sql.ansi.enabled": "true",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.parquet.compression.codec": "zstd",
-        # The usual form has no statistics, and other readers misread it.
+        # The default format has no statistics, and some other readers misinterpret it.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # A task writes to few folders at a time and need not sort its rows by them.
+        # A task writes to few partitions at a time and need not sort its rows by them.
         "spark.sql.maxConcurrentOutputFileWriters": "32",
-        # Its own bar is written over ours.
+        # Spark's own bar would overwrite ours.
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
-        # Else PySpark asks Java several things about the call of every single expression.
+        # Otherwise PySpark calls Java several times for every expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
 )
@@ -65,11 +65,11 @@ _ALWAYS: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """Where jobs run. ``more`` are Spark's own settings; they win over ours.
+    """Where jobs run. ``more`` are settings of Spark; they override ours.
 
-    ``driver_memory`` is a size such as ``2g``; with a ``local`` master it is all that
-    Spark gets. It is checked against ``free_bytes``, what this host or container has left;
-    None is not known. A standalone cluster is to give an executor within ``executor_wait_s``.
+    ``driver_memory`` is a size such as ``2g``; with a ``local`` master it is the only memory of
+    Spark. It is checked against ``free_bytes``, the free memory of this host or container (None:
+    not known). A standalone cluster has to start an executor within ``executor_wait_s``.
     """
 
     master: str = "local[*]"
@@ -80,17 +80,17 @@ class SessionSettings:
 
     @property
     def local(self) -> bool:
-        """Whether everything runs in this host's one JVM."""
+        """Whether driver and tasks run in one JVM on this host."""
         return self.master.startswith("local")
 
 
 @contextlib.contextmanager
 def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSession"]:
-    """Yield a session for the job ``name``; stops it at the end.
+    """Yield a session for the job ``name``, and stop it at the end.
 
     Raises:
         SparkUnavailable: PySpark, Java or memory is missing, the master cannot be reached, or
-            it gives no executor.
+            it starts no executor.
     """
     check_memory(settings.driver_memory, settings.free_bytes)
     for package in _NEEDED:
@@ -111,14 +111,14 @@ def spark_session(settings: SessionSettings, name: str) -> Iterator["SparkSessio
 
 @contextlib.contextmanager
 def _stopped(session: "SparkSession") -> Iterator[None]:
-    """Stop it at the end; a JVM that is gone already cannot be stopped, and that is all."""
+    """Stop the session at the end; it is no error if the JVM has ended already."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - optional, and slow to import
 
     gone = contextlib.suppress(Py4JError, OSError)
     try:
         yield
     except BaseException:
-        # After a failure, that tasks are cut off is no news.
+        # After a failure, log messages about cancelled tasks would add nothing.
         with gone:
             session.sparkContext.setLogLevel("OFF")
         raise
@@ -128,10 +128,10 @@ def _stopped(session: "SparkSession") -> Iterator[None]:
 
 
 def _own_address(settings: SessionSettings) -> str | None:
-    """Return what Spark is to bind to, None for what it finds by itself.
+    """Return the address that Spark has to bind to; None lets Spark choose.
 
-    Without a given address it binds to whatever the host's name resolves to, and complains
-    if it resolves to none.
+    Without an address it binds to the one that the host's name resolves to, and logs a warning
+    if the name does not resolve.
     """
     chosen = os.environ.get("SPARK_LOCAL_IP")
     if settings.local:
@@ -168,7 +168,7 @@ def _started(
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Put back what Ctrl-C did: PySpark's way calls Java in the midst of another call to it."""
+    """Restore the handler of SIGINT: that of PySpark calls Java during another call to Java."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -179,7 +179,7 @@ def _own_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set what Spark's start looks at, and put back what was there."""
+    """Set environment variables while Spark starts, and restore the former ones."""
     before = {key: os.environ.get(key) for key in variables}
     os.environ.update(variables)
     try:
@@ -194,7 +194,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def settings_of(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[None]:
-    """Have some of Spark's SQL settings for a while."""
+    """Set some of Spark's SQL settings while the context is open."""
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)
@@ -222,7 +222,7 @@ def conf_of(settings: SessionSettings, address: str | None = None) -> dict[str, 
 
 
 def _java_options(settings: SessionSettings) -> Iterator[str]:
-    """Yield ours and those that are asked for; Java does not start with two collectors."""
+    """Yield our options and the requested ones; a JVM does not start with two collectors."""
     asked = settings.more.get(_JAVA, "")
     elsewhere = (settings.more.get("spark.driver.defaultJavaOptions", ""),)
     variables = (os.environ.get(name, "") for name in _JAVA_VARIABLES)
@@ -238,17 +238,17 @@ def _partitions(cores: int) -> int:
 
 
 def _wait_for_executors(session: "SparkSession", settings: SessionSettings) -> None:
-    """Wait until a job can run and the number of executors is stable: it divides the job.
+    """Wait until the number of executors is above 0 and stable: jobs are partitioned by it.
 
-    Spark itself would wait for ever, and say nothing.
+    Spark itself would wait for ever without a message.
     """
     context: Any = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
     if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # it asks for executors once there is work
+        return  # executors are requested once there are tasks
     began_s = changed_s = time.monotonic()
     seen = 0
     while not seen or time.monotonic() - changed_s < _SETTLED_S:
-        # The driver is counted, too.
+        # The driver is counted as well.
         found = int(context.getExecutorMemoryStatus().size()) - 1
         if found != seen:
             seen, changed_s = found, time.monotonic()

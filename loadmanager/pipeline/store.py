@@ -1,12 +1,12 @@
-"""Where the pipeline's tables are: each there as a whole or not at all.
+"""The tables of the pipeline below one folder; each write is visible completely or not at all.
 
-Ingested tables grow by batches, derived ones are replaced by versions. Both count once a
-manifest names them: a job that died is done again, over whatever it left.
+Ingested tables grow by batches, derived tables are replaced by versions. Batches and versions are
+visible once a manifest names them; the remains of a job that died are overwritten by the next run.
 
-    OUT/batches/000001.json          what a batch read, and what became of it
-    OUT/TABLE/batch=000001/date=...  its part of an ingested table
-    OUT/jobs/JOB/000001.json         which version of a job's tables counts, and its facts
-    OUT/TABLE/version=000001/...     that version of a derived table
+    OUT/batches/000001.json          the files that a batch read, and its counts
+    OUT/TABLE/batch=000001/date=...  the rows of a batch of an ingested table
+    OUT/jobs/JOB/000001.json         the current version of the tables of a job, and its facts
+    OUT/TABLE/version=000001/...     one version of a derived table
 """
 
 import json
@@ -21,23 +21,28 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.duplicate_reporters import standing
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
-from loadmanager.pipeline.tables import BROKER_LOAD, BUNDLE_LOAD, DOUBLED, INGESTED, MADE_BY
+from loadmanager.pipeline.ingest.duplicate_reporters import counting_reports
+from loadmanager.pipeline.tables import (
+    BROKER_LOAD,
+    BUNDLE_LOAD,
+    DUPLICATES,
+    INGESTED,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Made = Callable[[Callable[[str], "DataFrame"]], "DataFrame"]
-"""Makes a table of others, which it reads by their names."""
+"""Makes a table from others, which it reads by name."""
 
 _NUMBERED: Final = re.compile(r"(\d{6,})\.json")
 _KEPT_VERSIONS: Final = 2
-"""The present one, and the one before it for jobs that began to read it."""
+"""The current one, and the previous one for jobs that still read it."""
 
 DATES_END: Final[date] = datetime.fromtimestamp(TIMES_END_MS / 1000, UTC).date()
-"""Lines of such days are refused; tables that were ingested before they were may have some."""
+"""Lines from this day on are refused; tables of older versions of ingest may contain some."""
 
 _OF_REPORTS: Final = frozenset({BROKER_LOAD.name, BUNDLE_LOAD.name})
 
@@ -51,7 +56,7 @@ class Batch:
 
     @property
     def tables(self) -> frozenset[str]:
-        """Return the names of the tables that it has rows of."""
+        """Return the names of the tables that the batch has rows of."""
         return frozenset(self.manifest["tables"])
 
 
@@ -59,8 +64,8 @@ class Store:
     """The tables under one directory or URL.
 
     Raises:
-        PipelineError: from every method, naming the place, if what is there is damaged or
-            the file system refuses.
+        PipelineError: from every method, with the path, if a manifest is damaged or the file
+            system reports an error.
     """
 
     def __init__(self, spark: "SparkSession", out: str) -> None:
@@ -70,31 +75,34 @@ class Store:
         self._batches: dict[str, Batch] = {}
 
     def table(self, name: str) -> "DataFrame":
-        """Return a table that was ingested or derived, with the columns that it promises.
+        """Return an ingested or derived table with its declared columns.
 
-        Of brokers that two sidecars reported on at once, it has the reports that stand.
+        Where two sidecars reported on a broker at once, only the reports that count are included.
 
         Raises:
-            PipelineError: the job that makes it never ran; the text names it.
+            PipelineError: the job that makes the table never ran; the text names the job.
         """
+        from loadmanager.pipeline.described import job_of  # noqa: PLC0415 - imports every job
+
         if name in INGESTED:
             return self._ingested(INGESTED[name])
-        for job in self._jobs(name):
+        made_by = job_of(name)
+        for job in [made_by] if made_by else self.files.names(f"{self.out}/jobs"):
             manifest = self._last(f"{self.out}/jobs/{job}")[1]
             if name in manifest.get("tables", {}):
                 return self._derived(manifest["tables"][name])
-        raise self._never_made(name, MADE_BY.get(name))
+        raise self._never_made(name, made_by)
 
     def replace(
         self, job: str, frames: Mapping[Table, "DataFrame | Made"], facts: Mapping[str, Any]
     ) -> None:
-        """Put all derived tables of a job in the place of its former ones, at once.
+        """Replace all derived tables of a job at once.
 
-        They are written in their order. One may be made of others of the same version that
-        were written before it: then its frame is a function that gets a reader of those.
+        They are written in order. A table may be made from tables of the same version that were
+        written before it: then its frame is a function that is given a reader of those.
 
-        A reader by `table` sees all of the former or all of the new ones. Frames of the
-        former can still be evaluated until the next time; then those are removed.
+        A caller of `table` gets all former or all new tables. Frames of the former version can be
+        evaluated until the next replacement, which deletes it.
         """
         folder = f"{self.out}/jobs/{job}"
         number = 1 + self._last(folder)[0]
@@ -113,7 +121,7 @@ class Store:
         self._remove_old(job)
 
     def adopt(self, job: str, tables: Iterable[Table]) -> None:
-        """Let tables be read that a job writes by itself, part by part: OUT/TABLE/batch=*."""
+        """Make tables readable that a job writes itself in parts: OUT/TABLE/batch=*."""
         folder = f"{self.out}/jobs/{job}"
         if not self._last(folder)[0]:
             manifest = {
@@ -122,41 +130,41 @@ class Store:
             self.files.write(f"{folder}/000001.json", _text({"tables": manifest, "facts": {}}))
 
     def facts(self, job: str) -> Mapping[str, Any] | None:
-        """Return what a job noted of its last run, None if it never ran."""
+        """Return the facts that a job stored with its last run; None if it never ran."""
         number, manifest = self._last(f"{self.out}/jobs/{job}")
         return manifest["facts"] if number else None
 
     def batches(self) -> list[Batch]:
-        """Return all committed batches, in their order."""
+        """Return all committed batches in order."""
         folder = f"{self.out}/batches"
         return [self._batch(number, path) for number, path in self._manifests(folder)]
 
     def files_read(self) -> dict[str, Any]:
-        """Return all files that committed batches have read, each as it was found then."""
+        """Return the files that committed batches have read, each with its state at that time."""
         found: dict[str, Any] = {}
         for _, path in self._manifests(f"{self.out}/batches"):
             found.update(self._manifest(path)["files"])
         return found
 
     def place(self, table: str, batch: int) -> str:
-        """Return the folder of a batch's part of a table."""
+        """Return the folder of the rows of a batch in a table."""
         return f"{self.out}/{table}/batch={batch:06d}"
 
     def put(self, table: Table, batch: int, frame: "DataFrame") -> None:
-        """Write a batch's part of a table, over what an earlier try left."""
+        """Write the rows of a batch in a table, over the remains of an earlier attempt."""
         write_rows(table.conform(frame), self.place(table.name, batch), table.by)
 
     def commit(self, batch: int, manifest: Mapping[str, Any]) -> None:
-        """Make a batch count: ``files`` it read, ``tables`` it has rows of, ``lines`` counted."""
+        """Commit a batch: the ``files`` read, the ``tables`` with rows, the counts of ``lines``."""
         self.files.write(f"{self.out}/batches/{batch:06d}.json", _text(manifest))
 
     def batches_of(self, table: Table) -> "DataFrame":
-        """Return the rows of all committed batches, none if there is none."""
+        """Return the rows of all committed batches."""
         numbers = [one.number for one in self.batches() if table.name in one.tables]
         return self.rows_of(table, numbers)
 
     def rows_of(self, table: Table, batches: Iterable[int]) -> "DataFrame":
-        """Return the rows that some batches have, which may not be committed yet."""
+        """Return the rows of some batches, which need not be committed yet."""
         folders = [self.place(table.name, number) for number in batches]
         if not folders:
             return self._spark.createDataFrame([], table.schema)
@@ -169,11 +177,11 @@ class Store:
         if not batches:
             raise self._never_made(table.name, table.job)
         last = batches[-1]
-        # Each batch reports again of which brokers reports are passed over.
-        counting = [last] if table is DOUBLED else batches
+        # Each batch lists again all reports that do not count.
+        counting = [last] if table is DUPLICATES else batches
         rows = self.rows_of(table, [one.number for one in counting if table.name in one.tables])
-        if table.name in _OF_REPORTS and DOUBLED.name in last.tables:
-            rows = standing(rows, self.rows_of(DOUBLED, [last.number]))
+        if table.name in _OF_REPORTS and DUPLICATES.name in last.tables:
+            rows = counting_reports(rows, self.rows_of(DUPLICATES, [last.number]))
         return rows.where(F.col("date") < F.lit(DATES_END)) if "date" in table.by else rows
 
     def _derived(self, content: Mapping[str, Any]) -> "DataFrame":
@@ -187,13 +195,8 @@ class Store:
         )
         return PipelineError(f"{self.out}: there is no table {name} yet; expected {first}")
 
-    def _jobs(self, name: str) -> list[str]:
-        if name in MADE_BY:
-            return [MADE_BY[name]]
-        return self.files.names(f"{self.out}/jobs")
-
     def _remove_old(self, job: str) -> None:
-        """Remove the versions of a job's tables that came before those that are kept."""
+        """Delete the versions of a job's tables before the `_KEPT_VERSIONS` last ones."""
         manifests = self._manifests(f"{self.out}/jobs/{job}")
         kept = {f"version={number:06d}" for number, _ in manifests[-_KEPT_VERSIONS:]}
         for name in {name for _, path in manifests for name in self._manifest(path)["tables"]}:
@@ -204,7 +207,7 @@ class Store:
             self.files.delete(path)
 
     def _batch(self, number: int, path: str) -> Batch:
-        """Return a batch, whose manifest is read once: it never changes."""
+        """Return a batch; its manifest never changes and is read once."""
         if path not in self._batches:
             manifest = self._manifest(path)
             self._batches[path] = Batch(
@@ -213,7 +216,7 @@ class Store:
         return self._batches[path]
 
     def _last(self, folder: str) -> tuple[int, Mapping[str, Any]]:
-        """Return the number and the content of the last manifest, 0 if there is none."""
+        """Return number and content of the last manifest; the number is 0 if there is none."""
         found = self._manifests(folder)
         if not found:
             return 0, {}
@@ -234,8 +237,8 @@ class Store:
 
 
 def write_rows(frame: "DataFrame", where: str, by: tuple[str, ...]) -> None:
-    """Write rows as Parquet, over what is there, in folders by some columns."""
-    # What was measured hardly ever comes twice: looking it up takes time and saves nothing.
+    """Write rows as Parquet, partitioned by some columns, over existing files."""
+    # Measured values rarely repeat: a dictionary of them takes time and saves nothing.
     measured = [one.name for one in frame.schema if isinstance(one.dataType, DoubleType)]
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in measured}
     frame.write.mode("overwrite").options(**plain).partitionBy(*by).parquet(where)

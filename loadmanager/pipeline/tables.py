@@ -1,38 +1,34 @@
-"""The tables that history becomes, and how: a function of data frames for each.
+"""The tables that ingest makes of history, and how their rows are made of lines.
 
-Every table has the envelope of the line that a row is from, ``at`` (``at_ms`` as a
-timestamp) and ``date`` (of ``at`` in UTC), by which it is partitioned.
+Every table has the envelope of the line that a row comes from, ``at`` (``at_ms`` as a timestamp)
+and ``date`` (of ``at`` in UTC), by which it is partitioned.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import (
-    ArrayType,
-    DateType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE
-from loadmanager.pipeline.contract import Table
+from loadmanager.core.history.schema import ENVELOPE, Columns
+from loadmanager.pipeline.contract import Table, column, columns
 from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
 
 _ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
 _REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
 
 _BEGINNING: Final = (
-    StructField("at", TimestampType(), metadata={"meaning": "When it happened, in UTC."}),
-    StructField("date", DateType(), metadata={"meaning": "The day of it in UTC."}),
+    *columns(
+        """
+        at timestamp When it happened, in UTC.
+        date date The day of it in UTC.
+        """
+    ),
     *plain(one for one in ENVELOPE if one.name in {"at_ms", *_ENVELOPE}),
 )
 
@@ -52,29 +48,21 @@ def _some(kind: str, *names: str) -> tuple[StructField, ...]:
 
 
 def _rows(kind: str, name: str) -> StructField:
-    columns = columns_of(kind, name)
-    return StructField(name, ArrayType(row_of(columns)), metadata={"meaning": columns.meaning})
-
-
-def _text(name: str, meaning: str) -> StructField:
-    return StructField(name, StringType(), metadata={"meaning": meaning})
-
-
-def _count(name: str, meaning: str) -> StructField:
-    return StructField(name, LongType(), metadata={"meaning": meaning})
+    found = columns_of(kind, name)
+    return column(name, ArrayType(row_of(found)), found.meaning)
 
 
 BROKER_LOAD: Final = _table(
     "broker_load",
     "One row for each load report of a broker.",
     *fields_of("report"),
-    _count("bundle_count", "Bundles that the report lists."),
+    *columns("bundle_count bigint Bundles that the report lists."),
 )
 BUNDLE_LOAD: Final = _table(
     "bundle_load",
     "One row for each bundle of each load report.",
     *_some("report", *_REPORT),
-    _text("namespace", "tenant/namespace of the bundle."),
+    *columns("namespace string tenant/namespace of the bundle."),
     *row_of(columns_of("report", "bundles")),
 )
 ROUNDS: Final = _table(
@@ -104,160 +92,126 @@ TICKS: Final = _table(
 )
 
 
-def _as_it_is(name: str, kind: str) -> Table:
-    return _table(name, KINDS[kind].meaning, *fields_of(kind))
-
-
 QUARANTINE: Final = Table(
     name="quarantine",
     job="ingest",
     meaning="One row for each line that was not taken, and why.",
-    schema=StructType(
-        [
-            _text("file", "The file below the history directory."),
-            _count("line", "Its line, from 1; for a file that ends too early, where it ends."),
-            _text("reason", "What was found, and what was expected."),
-            _text("text", "The line's first 2,000 characters."),
-        ]
+    schema=columns(
+        """
+        file string The file below the history directory.
+        line bigint Its line, from 1; for a file that ends too early, where it ends.
+        reason string What was found, and what was expected.
+        text string The line's first 2,000 characters.
+        """
     ),
 )
 KEYS: Final = Table(
     name="lines",
     job="ingest",
     meaning="One row for each line that is in the tables: what a second one is known by.",
-    schema=StructType(
-        [
-            _text("stream", "reports or rounds: each is numbered by itself."),
-            *plain(one for one in ENVELOPE if one.name in {"writer", "instance", "seq"}),
-            _text("kind", "Kind of the line."),
-            _count("digest", "Of the line's bytes: copies have the same."),
-            _text("file", "The file that it was read from."),
-            _count("line", "Number of its line in that file, from 1."),
-        ]
+    schema=columns(
+        "stream string reports or rounds: each is numbered by itself.",
+        plain(one for one in ENVELOPE if one.name in {"writer", "instance", "seq"}),
+        """
+        kind string Kind of the line.
+        digest bigint Of the line's bytes: copies have the same.
+        file string The file that it was read from.
+        line bigint Number of its line in that file, from 1.
+        """,
     ),
 )
 SPANS: Final = Table(
     name="spans",
     job="ingest",
     meaning="From when to when a sidecar reported on a broker, within a batch.",
-    schema=StructType(
-        [
-            *_some("report", "broker"),
-            *plain(one for one in ENVELOPE if one.name in {"cluster", "writer", "instance"}),
-            *_some("report", "started_at_ms"),
-            _count("first_ms", "When the first report was made."),
-            _count("last_ms", "When the last report was made."),
-        ]
+    schema=columns(
+        _some("report", "broker"),
+        plain(one for one in ENVELOPE if one.name in {"cluster", "writer", "instance"}),
+        _some("report", "started_at_ms"),
+        """
+        first_ms bigint When the first report was made.
+        last_ms bigint When the last report was made.
+        """,
     ),
 )
-DOUBLED: Final = Table(
+DUPLICATES: Final = Table(
     name="doubled",
     job="ingest",
     meaning="Reports that are passed over: another sidecar reported on the broker as well.",
-    schema=StructType(
-        [
-            *SPANS.schema.fields[:4],
-            _text("for_instance", "Instance that began later: its reports count."),
-            _count("from_ms", "When the passed-over reports begin."),
-            _count("until_ms", "When they end, inclusive."),
-        ]
+    schema=columns(
+        SPANS.schema.fields[:4],
+        """
+        for_instance string Instance that began later: its reports count.
+        from_ms bigint When the passed-over reports begin.
+        until_ms bigint When they end, inclusive.
+        """,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A table and the kind of line it is made of; ``make`` gets their fields."""
+class FromLines:
+    """A table, and the kind of line that it is made of.
+
+    A line is one row, with its lists as arrays of rows; or, with ``inlined``, one row for each
+    item of that list.
+    """
 
     table: Table
     kind: str
-    make: Callable[[DataFrame], DataFrame]
+    inlined: str = ""
+
+    def rows(self, lines: DataFrame) -> DataFrame:
+        """Return the rows of parsed lines; `read_files` counted and removed bundles of reports."""
+        if self.inlined:
+            items = row_of(columns_of(self.kind, self.inlined)).names
+            own = [one for one in self.table.schema.names if one not in items]
+            return lines.select(*own, F.inline(_zipped(self.kind, self.inlined)))
+        lists = [one.name for one in KINDS[self.kind].fields if isinstance(one, Columns)]
+        arrays = {
+            name: _zipped(self.kind, name) for name in lists if name in self.table.schema.names
+        }
+        return lines.withColumns(arrays) if arrays else lines
 
 
-def broker_load(lines: DataFrame) -> DataFrame:
-    """Return one row for each report; `read_files` counted and took out its bundles."""
-    return lines
-
-
-def rounds(lines: DataFrame) -> DataFrame:
-    """Return one row for each round, what it saw of brokers and orders as lists of rows."""
-    return lines.withColumns({name: _zipped("round", name) for name in ("brokers", "in_flight")})
-
-
-def refusals(lines: DataFrame) -> DataFrame:
-    """Return one row for each refusal of a round."""
-    return _inlined(lines, REFUSALS, "round", "refusals")
-
-
-def bundle_averages(lines: DataFrame) -> DataFrame:
-    """Return one row for each bundle of a base round."""
-    return _inlined(lines, BUNDLE_AVERAGES, "bundles", "bundles")
-
-
-def ticks(lines: DataFrame) -> DataFrame:
-    """Return one row for each tick, the reports that were taken as a list of rows."""
-    return lines.withColumn("taken", _zipped("tick", "taken"))
-
-
-def _unchanged(lines: DataFrame) -> DataFrame:
-    return lines
+def _as_it_is(name: str, kind: str) -> FromLines:
+    return FromLines(_table(name, KINDS[kind].meaning, *fields_of(kind)), kind)
 
 
 OF_LINES: Final = (
-    Made(BROKER_LOAD, "report", broker_load),
-    Made(ROUNDS, "round", rounds),
-    Made(REFUSALS, "round", refusals),
-    Made(_as_it_is("optimality", "optimality"), "optimality", _unchanged),
-    Made(_as_it_is("shadows", "shadow"), "shadow", _unchanged),
-    Made(BUNDLE_AVERAGES, "bundles", bundle_averages),
-    Made(TICKS, "tick", ticks),
-    Made(_as_it_is("moves", "move"), "move", _unchanged),
-    Made(_as_it_is("hand_overs", "hand_over"), "hand_over", _unchanged),
-    Made(_as_it_is("tasks", "task"), "task", _unchanged),
-    Made(_as_it_is("cuts", "cut"), "cut", _unchanged),
-    Made(_as_it_is("terms", "term"), "term", _unchanged),
-    Made(_as_it_is("lost_reports", "lost_reports"), "lost_reports", _unchanged),
-    Made(_as_it_is("lost_rounds", "lost_rounds"), "lost_rounds", _unchanged),
+    FromLines(BROKER_LOAD, "report"),
+    FromLines(ROUNDS, "round"),
+    FromLines(REFUSALS, "round", "refusals"),
+    _as_it_is("optimality", "optimality"),
+    _as_it_is("shadows", "shadow"),
+    FromLines(BUNDLE_AVERAGES, "bundles", "bundles"),
+    FromLines(TICKS, "tick"),
+    _as_it_is("moves", "move"),
+    _as_it_is("hand_overs", "hand_over"),
+    _as_it_is("tasks", "task"),
+    _as_it_is("cuts", "cut"),
+    _as_it_is("terms", "term"),
+    _as_it_is("lost_reports", "lost_reports"),
+    _as_it_is("lost_rounds", "lost_rounds"),
 )
-"""All tables but ``bundle_load``, whose rows are made where lines are read."""
+"""All tables except ``bundle_load``, whose rows are made where lines are read."""
 
 INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
     {
         one.name: one
-        for one in (BUNDLE_LOAD, QUARANTINE, DOUBLED, *(made.table for made in OF_LINES))
+        for one in (
+            BUNDLE_LOAD,
+            QUARANTINE,
+            DUPLICATES,
+            *(made.table for made in OF_LINES),
+        )
     }
 )
-"""The ingested tables by their names."""
-
-MADE_BY: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        name: job
-        for job, names in {
-            "rollup": (
-                *(
-                    f"{subject}_{length}"
-                    for subject in ("broker", "bundle", "namespace", "class")
-                    for length in ("minutes", "hours", "days")
-                ),
-                "cluster_minutes",
-                "bundle_profiles",
-                "bundle_ranking",
-                "averages",
-                "average_checks",
-            ),
-            "moves": ("move_effects", "move_predictions", "move_summary", "ping_pong"),
-            "costs": ("cost_terms", "cost_quality", "backgrounds"),
-            "replay": ("replay_scores", "replay_trust"),
-            "stream": ("stream_minutes", "stream_alerts"),
-        }.items()
-        for name in names
-    }
-)
-"""Which job makes a derived table: to say so where it is asked for too early."""
+"""The ingested tables by name."""
 
 
 def parsed_schema(kind: str) -> StructType:
-    """Return the schema of the JSON in which `read_files` gives a line."""
+    """Return the schema of the JSON of a line in the output of `read_files`."""
     schema = line_schema(kind)
     if kind != "report":
         return schema
@@ -266,7 +220,7 @@ def parsed_schema(kind: str) -> StructType:
 
 
 def with_dates(lines: DataFrame) -> DataFrame:
-    """Return lines with ``at`` and ``date``; the reader takes no time that is none of a date."""
+    """Return lines with ``at`` and ``date``; lines with times beyond all dates were refused."""
     at_ms = F.col("at_ms")
     return lines.withColumns(
         {
@@ -277,20 +231,15 @@ def with_dates(lines: DataFrame) -> DataFrame:
 
 
 def namespace_of(bundle: str) -> Column:
-    """Return the namespace of the bundle whose name is in a column."""
-    # A regular expression takes longer than all else that is done to a row.
+    """Return the namespace of the bundle named in a column."""
+    # A regular expression would take longer than all other work on a row.
     range_length = F.length(F.substring_index(bundle, "/", -1))
     return F.left(F.col(bundle), F.length(bundle) - range_length - 1)
 
 
 def _zipped(kind: str, name: str) -> Column:
-    """Return columns of a line as a list of rows."""
-    columns = columns_of(kind, name)
-    zipped = F.arrays_zip(*(F.col(f"{name}.{field.name}") for field in columns.fields))
-    # Spark names what it zips by the last part of a name, but not in all its versions.
-    return zipped.cast(ArrayType(row_of(columns)))
-
-
-def _inlined(lines: DataFrame, table: Table, kind: str, name: str) -> DataFrame:
-    own = [one for one in table.schema.names if one not in row_of(columns_of(kind, name)).names]
-    return lines.select(*own, F.inline(_zipped(kind, name)))
+    """Return a group of parallel lists of a line as an array of rows."""
+    found = columns_of(kind, name)
+    zipped = F.arrays_zip(*(F.col(f"{name}.{field.name}") for field in found.fields))
+    # Not all versions of Spark name the fields by the last part of the columns' names.
+    return zipped.cast(ArrayType(row_of(found)))

@@ -1,4 +1,4 @@
-"""The agents of all brokers: measurement, publication and delay of load reports."""
+"""The modelled agents of all brokers: measurement, publication and delay of load reports."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
 from loadmanager.simulator.listings import ListingRows
 from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.report_rules import Reading, due
 from loadmanager.simulator.reported import Gone, Reported
 from loadmanager.simulator.scenario import NoiseSettings
-from loadmanager.simulator.standing import Reading, due
-from loadmanager.simulator.varied_usage import VariedUsage
+from loadmanager.simulator.usage_variance import VariedUsage
 
 _GRAINS_PER_S = 1024
 """Sample times are multiples of this fraction of a second, so that ages are exact."""
@@ -29,18 +29,18 @@ class Agents:
     A broker is ``present`` for as long as it is registered. A crashed broker stays
     registered until its session ends; the caller silences its agent until then.
 
-    Each agent samples at moments of its own, every ``sample_interval_s``. A step that is
-    longer counts its last moment alone, of those whose report may have been seen by its
-    end: the truth does not change within a step. Model 1 takes the very last one, and a
-    report that is seen only in the next step of four minutes is stale by then.
+    Each agent samples at its own phase, every ``sample_interval_s``. In a longer step only the last
+    sample counts whose report can be seen by the end of the step, because the truth does not
+    change within a step. Model 1 takes the very last sample; a report that is seen only in the
+    next step of four minutes is stale by then.
 
     Args:
         brokers: their names, by row.
         bundles: their names, by row.
-        report: the rhythm and the rules of the agents.
-        noise: how inexact they measure, and how long a report takes to be seen.
+        report: the intervals and the rules of the agents.
+        noise: the errors of measurement, and the delay of reports.
         rng: for noise, sample times and jitter.
-        former: whether they are those of model 1.
+        former: whether this is model 1.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Agents:
 
     @property
     def owner(self) -> Indices:
-        """The owner of each bundle by the owned lists, -1 for none; seen at once."""
+        """The owner of each bundle by the owned lists, -1 for none; without delay."""
         return self._listings.owner
 
     def silence(self, broker_rows: Sequence[int] | Indices, until_s: float) -> None:
-        """Let these agents publish nothing before ``until_s``."""
+        """Suppress the reports of these agents until ``until_s``."""
         rows = np.asarray(broker_rows, dtype=np.intp)
         self._silent_until_s[rows] = np.maximum(self._silent_until_s[rows], until_s)
 
@@ -123,14 +123,14 @@ class Agents:
         return published
 
     def news(self, now_s: float) -> list[Reported | Gone]:
-        """Return what the leader sees for the first time by ``now_s``, in order of time."""
+        """Return the reports that the leader sees since the last call, in order of time."""
         seen = [one for one in self._unseen if one.seen_s <= now_s]
         if seen:
             self._unseen = [one for one in self._unseen if one.seen_s > now_s]
         return sorted(seen, key=lambda one: one.seen_s)
 
     def _follow(self, measured: Measured, now_s: float, step_s: float) -> None:
-        """Take up which brokers are there and what they own."""
+        """Process changes of the present brokers and of their bundles."""
         changed = self._listings.follow(measured.owner)
         self._varied.begin(changed)
         for row in changed.tolist():
@@ -139,7 +139,7 @@ class Agents:
             self._stands[row] = False
             self._unseen.append(Gone(self.brokers[row], row, now_s + self._noise.delay_s))
         arrived = np.flatnonzero(measured.present & ~self._stands & ~self._awaited)
-        # Their first report is from within the step, at a moment that stays theirs.
+        # Their first sample is within the step, and defines their phase.
         since_s = self._rng.random(len(arrived)) * min(self._interval_s, step_s)
         self._phase_s[arrived] = now_s - np.floor(since_s * _GRAINS_PER_S) / _GRAINS_PER_S
         self._awaited = measured.present & ~self._stands
@@ -150,19 +150,19 @@ class Agents:
         )
 
     def _moments(self, now_s: float, step_s: float) -> FloatArray:
-        """Return when each agent last sampled by ``now_s``; in long steps, and is seen by then."""
+        """Return the last sample time of each agent by ``now_s``; in long steps, seen by then."""
         long = step_s > 2 * self._interval_s + self._noise.delay_s
         by_s = now_s - self._noise.delay_s if long and not self._former else now_s
         passed = np.floor((by_s - self._phase_s) / self._interval_s)
         return np.asarray(self._phase_s + passed * self._interval_s)
 
     def _taken_s(self, moments_s: FloatArray, now_s: float, measured: Measured) -> FloatArray:
-        """Return when each reading was taken: in the broker's present life, and not to come."""
+        """Return the time of each reading: since the start of the broker, and at most ``now_s``."""
         began_s = np.maximum(measured.started_at_ms / 1000.0, self._began_s)
         return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
 
     def _due(self, current: Reading, sampled: Mask) -> Mask:
-        """Return which agents publish; a change of ownership is published without a sample."""
+        """Return which agents publish; changes of registration do not wait for a sample."""
         last = self._last
         urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
         published = due(
@@ -183,13 +183,13 @@ class Agents:
         return np.column_stack(sums)
 
     def _compared(self, usage: FloatArray, limit: FloatArray) -> FloatArray:
-        """Return the usages whose change is published: of each resource; model 1: the largest."""
+        """Return the usages whose change causes a report: all, or the largest in model 1."""
         if self._former:
             return max_usage(usage, limit).astype(np.float64)[:, np.newaxis]
         return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
     def _errors(self, shape: tuple[int, ...], kind: Literal["usage", "rate"]) -> FloatArray:
-        """Return log-normal factors with mean 1; one factor a bundle errs all its rates alike."""
+        """Return log-normal factors with mean 1; all rates of a bundle have the same factor."""
         noise = self._noise
         fraction = noise.usage_fraction if kind == "usage" else noise.rate_fraction
         if fraction == 0:
@@ -234,7 +234,7 @@ class Agents:
 
 
 class _Sample(NamedTuple):
-    """What all agents measured in one step, with errors."""
+    """The measurements of all agents in one step, with errors."""
 
     rates: FloatArray
     usage: FloatArray
@@ -250,7 +250,7 @@ class _Mean:
         self._seconds = np.zeros((count, 1))
 
     def add(self, usage: FloatArray, step_s: float) -> None:
-        """Count a step."""
+        """Add a step."""
         self._sums += usage * step_s
         self._seconds += step_s
 

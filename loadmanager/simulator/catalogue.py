@@ -23,7 +23,7 @@ def find(name_or_path: str) -> Path:
     A shipped name takes precedence over a file of the same name; ``./name`` is the file.
 
     Raises:
-        ScenarioError: neither exists; it lists the shipped names.
+        ScenarioError: neither exists; the text lists the shipped names.
     """
     if name_or_path in shipped():
         return shipped()[name_or_path]

@@ -1,4 +1,4 @@
-"""Checks across the values of a scenario, and an estimate of the memory that it takes."""
+"""Checks across the values of a scenario, and an estimate of the memory of a run."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
 
 
 def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield every value that contradicts another; of a scenario that is too large only that."""
+    """Yield all contradictions between values; of a scenario that is too large only that."""
     too_large = tuple(size_contradictions(scenario))
     yield from too_large
     if too_large:
@@ -103,7 +103,7 @@ def _expectations(scenario: Scenario) -> Iterator[Contradiction]:
 def _strategy(
     section: str, name: str, settings: Mapping[str, SettingValue]
 ) -> Iterator[Contradiction]:
-    """Yield an unknown strategy, or settings that it does not have."""
+    """Yield an unknown strategy, and settings that it does not have."""
     path: TomlPath = (section,)
     try:
         kind: type = strategy_named(_STRATEGIES[section], name, "")
@@ -124,12 +124,12 @@ def _strategy(
 
 
 def _after_place(fault: str) -> str:
-    """Return a fault's text without the value, which is shown here with its line."""
+    """Return the text of a fault without its value, which the caller adds with its line."""
     return fault.partition("; ")[2]
 
 
 MAX_GIB: Final = 16.0
-"""More is refused: such a scenario would take days."""
+"""Scenarios that need more are rejected: they would take days."""
 
 # Measured with 100 to 1,000 brokers and 10,000 to 100,000 bundles, and rounded up.
 _BUNDLE_BYTES: Final = 2_000
@@ -141,17 +141,17 @@ _MOMENT_S: Final = 60.0
 
 
 def bundles_of(scenario: Scenario) -> dict[Namespace, int]:
-    """Return how many bundles each namespace of the loads has."""
+    """Return the number of bundles of each namespace of the loads."""
     return {load.namespace: load.bundles for load in reversed(scenario.load)}
 
 
 def brokers_of(scenario: Scenario) -> int:
-    """Return how many brokers there are, those that join later included."""
+    """Return the number of brokers, including those that join later."""
     return sum(group.count for group in scenario.brokers)
 
 
 def needed_gib(scenario: Scenario) -> float:
-    """Return about how much memory a run takes, without its trace."""
+    """Return the approximate memory of a run in GiB, without its trace."""
     brokers = brokers_of(scenario)
     moments = scenario.duration_s / max(_MOMENT_S, scenario.step_s)
     bundles = sum(bundles_of(scenario).values()) * _BUNDLE_BYTES

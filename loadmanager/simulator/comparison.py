@@ -1,4 +1,4 @@
-"""A comparison: scenarios, strategies, seeds, and what to keep of each run."""
+"""A comparison of strategies: scenarios, strategies and seeds, and the results of each run."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -8,7 +8,13 @@ from pathlib import Path
 
 from loadmanager.config import ConfigError
 from loadmanager.simulator.catalogue import find
-from loadmanager.simulator.comparing import (
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.expecting import Judged, judged
+from loadmanager.simulator.picture import Picture, picture_of
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.simulation_jobs import (
     Compared,
     Job,
     Witnessed,
@@ -18,18 +24,12 @@ from loadmanager.simulator.comparing import (
     results_of,
     run_job,
 )
-from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.expecting import Judged, judged
-from loadmanager.simulator.picture import Picture, picture_of
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.scores import Scores, scores_of
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Examined:
-    """The part of a run that is kept, small enough to be sent between processes."""
+    """The part of a run that is kept; it is small enough to be sent between processes."""
 
     scores: Scores
     picture: Picture | None
@@ -37,10 +37,10 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Runs a job and keeps the requested part of it; is sent to worker processes.
+    """Runs a job and returns the requested part of it; it is sent to worker processes.
 
-    ``pictured`` keeps a picture of the first seed of each strategy; ``witnessed`` gives
-    runs their witnesses, and has to be picklable for more than one process.
+    With ``pictured``, the first seed of each strategy has a picture. ``witnessed`` creates the
+    witnesses of runs, and has to be picklable for more than one process.
     """
 
     pictured: bool
@@ -68,9 +68,9 @@ class Finding:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Comparison:
-    """What is to be simulated. ``scenarios`` are by the names they were requested by.
+    """The simulations to run. ``scenarios`` are by the names by which they were requested.
 
-    With a given trace or given settings, expectations are not judged: they hold for the
+    With another trace or other settings expectations are not judged: they are only valid for the
     unchanged scenario.
     """
 
@@ -84,24 +84,24 @@ class Comparison:
 
     @property
     def runs(self) -> int:
-        """How many simulations that is."""
+        """The number of simulations."""
         return len(self.scenarios) * len(self.strategies) * self.seeds
 
     def jobs(self) -> Iterator[Job]:
-        """Yield all simulations, in their order."""
+        """Yield all simulations in order."""
         return jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
 
     def findings(
         self, processes: int, on_done: Callable[[Job], None] = lambda _: None
     ) -> Generator[Finding, None, None]:
-        """Yield the results of each scenario as soon as they are known, in order.
+        """Yield the results of each scenario as soon as they are complete, in order.
 
         Args:
             processes: how many simulate at a time.
-            on_done: is called after each run.
+            on_done: called after each run.
 
         Raises:
-            SimulationDied: a process came to an end.
+            SimulationDied: a process ended early.
             ScenarioError: a trace cannot be read.
         """
         look = Examination(
@@ -120,7 +120,7 @@ class Comparison:
         with closing(results_of(self.jobs(), look, processes=processes)) as results:
             for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
                 best_first = ranked(found)
-                # The first run of the next scenario is done by now, too.
+                # At this time the first run of the next scenario is complete as well.
                 mine = {key: pictures.pop(key) for key in list(pictures) if key[0] == name}
                 yield self._finding(name, best_first, mine)
 
@@ -139,9 +139,9 @@ class Comparison:
 def load_scenarios(
     asked: Iterable[str], trace: Path | None = None, model: int | None = None
 ) -> dict[str, Scenario]:
-    """Return the scenarios of that name or path, by it; with ``trace`` in place of their loads.
+    """Return the scenarios by name or path; ``trace`` replaces their loads.
 
-    ``model`` overrides the model that they name.
+    ``model`` overrides their model.
 
     Raises:
         ScenarioError: with all faults of all of them.
@@ -161,7 +161,7 @@ def load_scenarios(
 
 
 def check_settings(scenarios: Iterable[Scenario], strategies: Sequence[Strategy]) -> None:
-    """Refuse settings of strategies that are out of range, before anything is simulated.
+    """Check the settings of strategies before anything is simulated.
 
     Raises:
         ConfigError: with all faults.

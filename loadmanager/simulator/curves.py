@@ -1,4 +1,4 @@
-"""The demand on a run's brokers over time, as curves that scores are computed from."""
+"""The demand on the brokers of a run over time, from which scores are computed."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ from loadmanager.simulator.run import Run
 Curve = NDArray[np.float64]
 
 BALANCED: Final = 1.15
-"""Max/mean of a balanced cluster, as CockroachDB's simulator has it in its test of speed."""
+"""Max/mean of a balanced cluster, as in CockroachDB's simulator."""
 
 _END_FRACTION: Final = 0.1
 
@@ -22,9 +22,8 @@ _THRASH_EXPONENT: Final = 0.8
 class Curves:
     """One run after its warm-up, T moments and B brokers, by the brokers that are present.
 
-    A moment stands for the time until the next, the last one until the end of the run:
-    that is ``weight_s``. Where no broker is present a curve is NaN, and its means leave
-    that out.
+    Each moment is weighted by ``weight_s``, the time until the next moment or the end of the
+    run. Without present brokers a curve is NaN, which means exclude.
 
     ``demand`` (T, B, 4) is NaN for brokers that are not present. ``largest`` is the
     largest demand of any resource of any broker. ``max_over_mean`` is that over the mean
@@ -49,7 +48,7 @@ class Curves:
 
     @classmethod
     def of(cls, run: Run) -> "Curves":
-        """Return the curves of ``run``; of its last moment alone if the warm-up is all of it."""
+        """Return the curves of ``run``; if all of it is warm-up, of its last moment."""
         line = run.timeline
         kept = line.time_s >= min(run.warm_up_s, float(line.time_s[-1]))
         present = line.present[kept]
@@ -69,7 +68,7 @@ class Curves:
             max_over_mean=_ratio(largest, mean.max(axis=1)),
             deviation=np.sqrt((off**2).sum(axis=1) / count[:, None]).max(axis=1),
             bound=bound,
-            # A bundle without an owner makes no demand, but counts in the bound.
+            # An unowned bundle causes no demand, but counts in the bound.
             gap=np.maximum(_ratio(largest, bound) - 1.0, 0.0),
             excess=None if line.excess is None else line.excess[kept].astype(np.float64),
             unmoved_cpu=None
@@ -86,7 +85,7 @@ class Curves:
         return float(curve[known] @ self.weight_s[known]) / weight_s if weight_s else float("nan")
 
     def percentile(self, curve: Curve, percent: float) -> float:
-        """Return what the curve is at or below for ``percent`` of the time."""
+        """Return the value that the curve does not exceed for ``percent`` of the time."""
         known = ~np.isnan(curve) & (self.weight_s > 0)
         if not known.any():
             return float("nan")
@@ -105,14 +104,14 @@ class Curves:
         return float(curve[known] @ left_s[known]) / total_s if total_s else float("nan")
 
     def broker_minutes_above(self, limit: float) -> float:
-        """Return for how long some resource of a broker was asked for more, over all brokers."""
+        """Return the broker-minutes in which the demand on any resource exceeded ``limit``."""
         above = np.nan_to_num(self.demand, nan=0.0).max(axis=2) > limit
         return float(above.sum(axis=1) @ self.weight_s) / 60
 
     def time_to_balance_s(self, since_s: float, uneven: Curve) -> float | None:
-        """Return how long after ``since_s`` the cluster was balanced for good, None for never.
+        """Return the time from ``since_s`` until the cluster stays balanced; None for never.
 
-        That is the first moment from which ``uneven`` stays at or below `BALANCED` to the end.
+        From then on ``uneven`` is at or below `BALANCED` to the end.
         """
         lasting = self.weight_s > 0
         time_s, over = self.time_s[lasting], uneven[lasting] > BALANCED
@@ -128,17 +127,17 @@ class Curves:
         CockroachDB's trend-discounting total variation: per broker all rises U and falls
         D of its demand; with ``m = min(U, D)`` and ``f = (m / max(U, D)) ** 0.8`` it
         counts ``f * (U + D) + (1 - f) * m``, as percent of the range in which all brokers
-        moved. A demand that only rises counts nothing, one that swings back and forth
-        over the whole range twice that range each time.
+        moved. A demand that only rises counts 0; one that swings back and forth over
+        the whole range counts twice that range for each swing.
         """
         found = _Swings.of(self.demand[:, :, resource])
         return 100.0 * found.against / found.spread if found.spread else 0.0
 
     def thrash_by_moves_percent(self, cpu: int) -> float | None:
-        """Return how much more than without moves that is, None where that is not known.
+        """Return `thrash_percent` less that without moves; None if that is not known.
 
-        Both are taken as percent of the wider range of the two: what traffic does by itself
-        is not thrashing, and balance makes the range narrow.
+        Both are relative to the wider of the two ranges: changes of traffic are not thrashing, and
+        a balanced cluster has a narrow range.
         """
         if self.unmoved_cpu is None:
             return None
@@ -149,18 +148,18 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class _Swings:
-    """How far brokers' demand went against its trend, added up, and the range it moved in."""
+    """Movement of demand against its trend, summed over brokers, and the range of demand."""
 
     against: float
     spread: float
 
     @classmethod
     def of(cls, series: Curve) -> "_Swings":
-        """Return those of a demand (T, B), NaN for brokers that are not present."""
+        """Return the swings of a demand (T, B), NaN for absent brokers."""
         if np.isnan(series).all():
             return cls(0.0, 0.0)
         spread = float(np.nanmax(series) - np.nanmin(series))
-        # A broker that comes back starts over: its absence is no movement.
+        # The absence of a broker is no movement.
         steps = np.nan_to_num(np.diff(series, axis=0), nan=0.0)
         up, down = np.maximum(steps, 0.0).sum(axis=0), np.maximum(-steps, 0.0).sum(axis=0)
         less, more = np.minimum(up, down), np.maximum(up, down)
@@ -174,6 +173,6 @@ def _weights(time_s: Curve, duration_s: float) -> Curve:
 
 
 def _ratio(above: Curve, below: Curve) -> Curve:
-    """Return the quotient, 1 of nothing at all."""
+    """Return the quotient, and 1 for 0 / 0."""
     quotient = above / np.where(below > 0, below, np.where(np.isnan(below), np.nan, 1.0))
     return np.where((below == 0) & (above == 0), 1.0, quotient)

@@ -25,7 +25,7 @@ from loadmanager.simulator.world import World
 
 
 class Later(Mapping[BundleId, BundleAverages]):
-    """What ``make`` returns when it is first asked for. Look at once: the leader goes on."""
+    """A mapping that ``make`` creates on first access; it is only valid during the round."""
 
     def __init__(self, make: Callable[[], Mapping[BundleId, BundleAverages]]) -> None:
         self._make = make
@@ -43,7 +43,7 @@ class Later(Mapping[BundleId, BundleAverages]):
         return iter(self._made)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of bundles."""
         return len(self._made)
 
 
@@ -51,7 +51,7 @@ _PARTS = ("shedder", "placement", "settings", "weights", "filters")
 
 
 def settings_of(planner: Planner) -> Mapping[str, object]:
-    """Return ``part.name`` of each setting with its value, in a fixed order."""
+    """Return the value of each setting by ``part.name``, in a fixed order."""
     return {
         f"{part}.{name}": value
         for part in _PARTS
@@ -78,7 +78,7 @@ def _plain(value: object) -> object:
 
 _NOTHING: Final[Mapping[BundleId, BundleAverages]] = MappingProxyType({})
 _ROUNDING_S: Final = 1e-6
-"""Times that are this close are the same: multiples of a step are not exact."""
+"""Tolerance of comparisons of times: multiples of a step are not exact."""
 
 
 def simulate(
@@ -101,11 +101,11 @@ def simulate(
     Args:
         scenario: what is simulated.
         planner: the strategies, as they would run in a sidecar.
-        strategy: their name, for the run.
-        seed: of everything random, in place of the scenario's own.
+        strategy: the name of the strategies in the run.
+        seed: seed of all random numbers, in place of that of the scenario.
         witness: receives what a real leader and agents would record, if given.
-        record_every_s: how far apart the moments of the timeline are, at least a step.
-        supposed: the averages that the leader takes from a seed at its start.
+        record_every_s: interval of the moments of the timeline, at least a step.
+        supposed: the averages that the leader loads from a seed file at its start.
 
     Raises:
         ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
@@ -119,14 +119,14 @@ def simulate(
 
 
 @dataclass(slots=True)
-class _Beat:
-    """An interval timer, not due at the beginning."""
+class _Timer:
+    """An interval timer; not due at time 0."""
 
     every_s: float
     count: int = 0
 
     def due(self, now_s: float) -> bool:
-        """Return whether it is due, and if so count it as done."""
+        """Return whether the timer is due, and if so reset it."""
         if now_s + _ROUNDING_S < (self.count + 1) * self.every_s:
             return False
         self.count = int((now_s + _ROUNDING_S) / self.every_s)
@@ -143,8 +143,8 @@ class _Simulation:
     emptying: Emptying
     recorder: Recorder
     witness: Witness | None
-    ticks: _Beat
-    rounds: _Beat
+    ticks: _Timer
+    rounds: _Timer
     now_s: float = 0.0
     rounds_done: int = 0
     refusals: Counter[Reason] = field(default_factory=Counter)
@@ -191,12 +191,12 @@ class _Simulation:
             ),
             recorder=Recorder(world, record_every_s),
             witness=witness,
-            ticks=_Beat(scenario.leader.tick_interval_s),
-            rounds=_Beat(scenario.leader.round_interval_s),
+            ticks=_Timer(scenario.leader.tick_interval_s),
+            rounds=_Timer(scenario.leader.round_interval_s),
         )
 
     def step(self, now_s: float) -> None:
-        """Advance to ``now_s``."""
+        """Simulate the step that ends at ``now_s``."""
         self.now_s = now_s
         world = self.world
         moment = world.advance(now_s)
@@ -213,14 +213,14 @@ class _Simulation:
         self._empty(now_s)
         if self.rounds.due(now_s):
             self._round(now_s)
-        self._tell_moves()
+        self._report_moves()
         self.recorder.look(now_s, moment)
 
     def run(self, strategy: str, seed: int) -> Run:
-        """Return the whole simulation."""
+        """Finish the simulation and return its record."""
         world, scenario = self.world, self.scenario
         world.hand_overs.finish(self.now_s)
-        self._tell_moves()
+        self._report_moves()
         return Run(
             scenario=scenario.title,
             strategy=strategy,
@@ -266,7 +266,7 @@ class _Simulation:
             averages = Later(lambda: self.leader.averages)
             self.witness.round_done(now_s, self.leader.view, plan, averages)
 
-    def _tell_moves(self) -> None:
+    def _report_moves(self) -> None:
         records = self.world.hand_overs.records
         if self.witness is not None:
             for record in records[self.reported :]:

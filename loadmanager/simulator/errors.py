@@ -1,4 +1,4 @@
-"""What is wrong with a scenario or a trace."""
+"""Errors of scenarios and traces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from loadmanager.simulator.toml_lines import TomlPath
 
 
 class ScenarioError(LoadManagerError):
-    """A scenario or trace cannot be simulated. ``faults`` are all its faults, one text each.
+    """A scenario or trace cannot be simulated. ``faults`` are all its faults, as texts.
 
-    Each names the file and the line, the value found there and what was expected.
+    Each contains the file and the line, the value, and what was expected.
     """
 
     def __init__(self, faults: Sequence[str]) -> None:
@@ -18,16 +18,16 @@ class ScenarioError(LoadManagerError):
         self.faults = tuple(faults)
 
     def __reduce__(self) -> tuple[type["ScenarioError"], tuple[Sequence[str]]]:
-        """Return how to make it again: it comes from the process that read a trace, too."""
+        """Support pickling: worker processes raise it as well."""
         return type(self), (self.faults,)
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """``fault`` follows the value in a message: "expected ...".
+    """A contradiction between values. ``fault`` follows the value in a message: "expected ...".
 
-    ``because`` names the keys it was compared with, such as ``brokers.count`` for that of
-    each class: where one of them is at fault itself, the contradiction says nothing.
+    ``because`` are the keys that it was compared with, such as ``brokers.count`` for that of each
+    class: if one of them is faulty itself, the contradiction is not reported.
     """
 
     at: TomlPath

@@ -1,4 +1,4 @@
-"""Checks of a scenario's events: their times, brokers, and the brokers' states."""
+"""Checks of the events of a scenario: times, brokers, and states of brokers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from loadmanager.simulator.scenario.events import Shift
 from loadmanager.simulator.toml_lines import TomlPath
 
 BROKERS: Final = ("brokers", "brokers.name", "brokers.count", "brokers.joined")
-"""The keys that name a scenario's brokers."""
+"""The keys that define the brokers of a scenario."""
 
 _EVENTS: Final = ("events", "events.kind", "events.at_s", "events.brokers")
 _WHOLE: Final = ("duration_s",)
@@ -23,7 +23,7 @@ _MAX_COMPARED: Final = 500
 
 
 class _State(StrEnum):
-    """The state of a broker at some time, in words that follow "it is"."""
+    """The state of a broker, in words that follow "it is"."""
 
     THERE = "there"
     AWAY = "not there"
@@ -41,7 +41,7 @@ class _Rule:
 _RULES: Final[Mapping[str, _Rule]] = {
     "join": _Rule((_State.AWAY, _State.DRAINING), _State.THERE),
     "leave": _Rule((_State.THERE,), _State.AWAY),
-    # A drain may be under way or over: only the simulation knows.
+    # A drain may be in progress or complete: only the simulation knows.
     "crash": _Rule((_State.THERE, _State.DRAINING), _State.AWAY),
     "drain": _Rule((_State.THERE,), _State.DRAINING),
     "restart": _Rule((_State.THERE,)),
@@ -74,7 +74,7 @@ def event_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
 def unknown_brokers(
     path: TomlPath, names: Sequence[str], known: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Contradiction]:
-    """Yield each name that is neither a broker nor a class, and brokers named twice."""
+    """Yield names that are neither a broker nor a class, and brokers named twice."""
     seen: set[str] = set()
     for at, name in enumerate(names):
         if name not in known:
@@ -92,7 +92,7 @@ def _expected_broker(name: str, known: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _of_shift(path: TomlPath, event: Shift, scenario: Scenario) -> Iterator[Contradiction]:
-    # Which namespaces a trace has is known when it is read.
+    # The namespaces of a trace are only known when it is read.
     namespaces = list(dict.fromkeys(load.namespace for load in scenario.load))
     if scenario.trace is None and event.namespace not in namespaces:
         fault = f"expected the namespace of a load: {', '.join(namespaces) or 'there is none'}"

@@ -1,12 +1,12 @@
-"""The expectations of a scenario, compared with the scores of strategies."""
+"""Comparison of the expectations of a scenario with the scores of strategies."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from loadmanager.simulator.comparing import Compared, Spread
 from loadmanager.simulator.scenario import Expectation
 from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.simulation_jobs import Compared, Spread
 from loadmanager.simulator.strategies import Strategy, matches
 
 _NEVER = float("inf")
@@ -23,7 +23,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One expectation and one strategy that it applies to: the score's spread over the seeds."""
+    """One expectation for one strategy, and the spread of the score over the seeds."""
 
     name: str
     strategy: Strategy
@@ -33,21 +33,21 @@ class Judged:
 
     @property
     def holds(self) -> bool:
-        """Whether the median is within the bounds; "never" is above any."""
+        """Whether the median is within the bounds; "never" is above all."""
         median = _NEVER if self.found.median is None else self.found.median
         least, most = self.expectation.least, self.expectation.most
         return (least is None or median >= least) and (most is None or median <= most)
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome; bounds that state a failure hold if the failure happens."""
+        """The outcome; the bounds of a known failure hold if the failure happens."""
         if self.expectation.known_failure:
             return Outcome.SHOWN if self.holds else Outcome.NOT_SHOWN
         return Outcome.HELD if self.holds else Outcome.FAILED
 
     @property
     def expected(self) -> str:
-        """The score and its bounds, in words."""
+        """The score and its bounds as text."""
         one = self.expectation
         bounds = [f"at least {one.least:g}"] if one.least is not None else []
         bounds += [f"at most {one.most:g}"] if one.most is not None else []
@@ -55,7 +55,7 @@ class Judged:
 
     @property
     def figures(self) -> str:
-        """The figures found, in words."""
+        """The found values as text."""
         found = self.found
         if self.seeds == 1 or found.least == found.most:
             return _figure(found.median)

@@ -28,10 +28,10 @@ _REPORT_UNITS: Final = np.array([100.0, 1.0, 1e-3, 1e-3])
 class Fleet:
     """All brokers of a scenario, present or not; B brokers, four resources of `run.RESOURCES`.
 
-    Resources are in cores, MiB, and bits per second in and out. ``background`` is what
-    others use of them. ``class_of`` is each broker's class; on a broker of a class a
-    message or byte per second costs ``per_work`` (C, 4 kinds of traffic, 4), and a topic
-    and a connection cost ``per_thing`` (C, 2, 4).
+    Resources are in cores, MiB, and bits per second in and out. ``background`` is the usage by
+    other processes. ``class_of`` is the class of each broker; on a broker of a class a message or
+    byte per second costs ``per_work`` (C, 4 kinds of traffic, 4), and a topic and a connection
+    cost ``per_thing`` (C, 2, 4).
     """
 
     brokers: tuple[BrokerId, ...]
@@ -48,7 +48,7 @@ class Fleet:
     def of(
         cls, classes: Sequence[BrokerClass], *, former: bool = False, cpu_growth: float = 0.0
     ) -> "Fleet":
-        """Return the brokers of some classes, in their order; ``former`` is model 1."""
+        """Return the brokers of some classes in order; ``former`` selects model 1."""
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
         rows_of = {name: np.array([row]) for row, name in enumerate(names)}
@@ -83,7 +83,7 @@ class Fleet:
         return np.asarray(amounts)
 
     def fixed(self, things: FloatArray, background: FloatArray) -> FloatArray:
-        """Return (B, 4) the use without traffic: by other processes, topics and connections.
+        """Return (B, 4) the usage without traffic: by other processes, topics and connections.
 
         ``things`` (B, 2) are the topics and connections.
         """
@@ -93,14 +93,14 @@ class Fleet:
     def use(
         self, fixed: FloatArray, variable: FloatArray, waiting: FloatArray | None = None
     ) -> "Use":
-        """Return the demand on each broker, and what it serves.
+        """Return the demand on each broker, and the served part.
 
-        ``fixed``, ``variable`` and ``waiting`` (B, 4) are the use without traffic, for the
-        traffic, and for the backlog. If demand exceeds the capacity of any resource, the
-        broker serves all its traffic slower, by the one factor with which the scarcest
-        resource has room for it beside the fixed use. In model 1 that factor scales
-        the fixed use as well, so that a full broker with fixed use serves more than fits.
-        The backlog is served with the remaining room, and is demanded only then.
+        ``fixed``, ``variable`` and ``waiting`` (B, 4) are the usage without traffic, for the
+        traffic, and for the backlog. If demand exceeds the capacity of any resource, the broker
+        serves all traffic at a lower rate, by the factor with which the scarcest resource has room
+        for it beside the fixed usage. In model 1 that factor divides the capacity by the whole
+        demand, so that a full broker with fixed usage serves more than fits. The backlog is served
+        with the remaining room.
         """
         demand = (fixed + variable) / self.capacity
         if self.former:
@@ -120,20 +120,20 @@ class Fleet:
         return Use(self.grown(demand), served, caught_up, np.minimum(used, self.capacity))
 
     def grown(self, fractions: FloatArray) -> FloatArray:
-        """Return (B, 4) fractions of the capacity with the CPU that grows faster than work."""
+        """Return (B, 4) fractions of capacity, with `grown_cpu` applied to CPU."""
         if not self.cpu_growth:
             return fractions
         cpu = grown_cpu(fractions[:, :1], self.cpu_growth)
         return np.hstack([cpu, fractions[:, 1:]])
 
     def _fits(self, used: FloatArray, asked: FloatArray) -> FloatArray:
-        """Return (B,) the fraction of the demand that all resources have room for."""
+        """Return (B,) the fraction of the demand for which all resources have room."""
         capacity = self.capacity.copy()
         capacity[:, 0] *= full_at(self.cpu_growth)
         room = np.maximum(capacity - used, 0.0)
         short = asked > room
         fits = np.where(short, room / np.where(short, asked, 1.0), 1.0)
-        # Without room for its fixed use in one resource a broker has none for traffic.
+        # A broker whose fixed usage exceeds a resource has no room for traffic.
         beyond = (used > capacity * (1.0 + _ROUNDING)).any(axis=1)
         return np.where(beyond, 0.0, fits.min(axis=1))
 
@@ -153,11 +153,11 @@ class Fleet:
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """The demand on brokers and what they serve.
+    """The demand on brokers and their usage.
 
-    ``demand`` (B, 4) is a fraction of the capacity, ``usage`` an amount that never
-    exceeds it. ``served_fraction`` (B,) of the demanded traffic is served, and
-    ``caught_up_fraction`` of the backlog that could be sent.
+    ``demand`` (B, 4) is a fraction of capacity, ``usage`` an amount that never exceeds it.
+    ``served_fraction`` (B,) of the demanded traffic is served, and ``caught_up_fraction`` of the
+    backlog that clients could send.
     """
 
     demand: FloatArray
@@ -167,9 +167,9 @@ class Use:
 
 
 def grown_cpu(fraction: FloatArray, growth: float) -> FloatArray:
-    """Return the CPU demand of work that by itself would take ``fraction`` of a broker's.
+    """Return the CPU demand for work with the nominal demand ``fraction`` of a broker.
 
-    It grows with its square up to a full broker, and as fast as the work from there on.
+    It grows quadratically up to a full broker, and linearly from there on.
     """
     return np.asarray(fraction * (1.0 + growth * np.minimum(fraction, 1.0)))
 
@@ -182,7 +182,7 @@ def full_at(growth: float) -> float:
 def in_report_units(amounts: FloatArray) -> FloatArray:
     """Return (B, 4) amounts as (B, 5) in the units and order of load reports.
 
-    Direct memory is left at 0 of 0, as by an agent that cannot measure it.
+    Direct memory is 0 of 0, as from an agent that cannot measure it.
     """
     found = np.zeros((len(amounts), 5))
     found[:, _REPORTED] = amounts * _REPORT_UNITS

@@ -1,7 +1,7 @@
-"""The owner of each bundle, hand-overs, and how long clients wait for them.
+"""Owners of bundles, hand-overs, and the time that clients wait for them.
 
-Times within a step are exact: a hand-over that is shorter than a step is done at the
-next one, and yet its pause is counted to the millisecond.
+Times within a step are exact: a hand-over that is shorter than a step takes effect at the next
+step, but its pause has its exact duration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ NOBODY = -1
 
 @dataclass(slots=True, kw_only=True)
 class _Order:
-    """A hand-over under way. ``serve_s`` is unknown (infinite) until the lock is free."""
+    """A hand-over in progress: the times of release by the source and of service by the target."""
 
     target: int
     source: int
@@ -39,13 +39,13 @@ class _Order:
 
 @dataclass(slots=True, kw_only=True)
 class HandOvers:
-    """The locks of all bundles and the hand-overs under way.
+    """The locks of all bundles and the hand-overs in progress.
 
-    ``holder`` is the broker that has each bundle's lock, dead or alive. ``under_way``
-    says where bundles go that have not arrived. ``interrupted_client_s`` is how long
-    clients have waited so far, added up, but for those that are waiting now, and
-    ``interrupted_in_warm_up_client_s`` how much of that was before ``warm_up_s``.
-    ``served_since_s`` is when the present owner acquired each bundle, long ago for the first.
+    ``holder`` is the broker with the lock of each bundle, dead or alive. ``under_way`` are the
+    targets of bundles in hand-over. ``interrupted_client_s`` is the sum of the completed waiting
+    times of clients, ``interrupted_in_warm_up_client_s`` the part of it before ``warm_up_s``.
+    ``served_since_s`` is the time since which the current owner serves each bundle (-inf for the
+    initial owners).
     """
 
     fleet: Fleet
@@ -67,7 +67,7 @@ class HandOvers:
     _waited_s: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Number the bundles and count their clients."""
+        """Create the indices and arrays."""
         self.rows = {bundle: row for row, bundle in enumerate(self.topics.bundles)}
         self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
         self._unserved_since_s = np.full(len(self.holder), np.nan)
@@ -92,10 +92,10 @@ class HandOvers:
         rates: FloatArray,
         after_s: float = 0.0,
     ) -> None:
-        """Order that ``target`` is to own ``bundle``; ``rates`` are its true ones.
+        """Order ``bundle`` to ``target``; ``rates`` are its true rates.
 
-        It starts ``after_s`` later, if others go first. Ignored for a bundle that is under
-        way or there already, or whose target is not registered.
+        The hand-over starts ``after_s`` later, if others go first. The order is ignored if the
+        bundle is in hand-over or on the target already, or if the target is not registered.
         """
         row, to = self.rows[bundle], self._brokers[target]
         source = int(self.holder[row])
@@ -119,26 +119,26 @@ class HandOvers:
         self.under_way[bundle] = target
 
     def advance(self, now_s: float) -> None:
-        """Release and acquire what is due until ``now_s``."""
+        """Carry out the releases and acquisitions that are due until ``now_s``."""
         for row, order in list(self._orders.items()):
             if order.release_s <= now_s and self.holder[row] >= 0:
                 self._let_go(row, order.release_s)
-            # A target that has crashed is waited for until its session ends.
+            # A bundle waits for a crashed target until its session ends.
             if order.serve_s <= now_s and self.members.alive[order.target]:
                 self._take_up(row, order)
 
     def wait_from(self, now_s: float, wanted: Mask) -> None:
-        """Start the wait of clients of ``wanted`` bundles that no broker serves."""
+        """Start the waiting time of ``wanted`` bundles that no broker serves."""
         new = wanted & (self.serving < 0) & np.isnan(self._unserved_since_s)
         self._unserved_since_s[new] = now_s
 
     def take_waited_s(self) -> FloatArray:
-        """Return how long each bundle acquired since the last call was not served."""
+        """Return the unserved time of each bundle that was acquired since the last call."""
         waited_s, self._waited_s = self._waited_s, np.zeros(len(self.holder))
         return waited_s
 
     def stopped(self, broker: int, at_s: float) -> None:
-        """Record that ``broker`` died: no broker serves its bundles."""
+        """Process the crash of ``broker``: no broker serves its bundles."""
         self._unserved_since_s[self.held_by(broker)] = at_s
         for order in self._orders.values():
             if order.source == broker and order.release_s > at_s:
@@ -147,7 +147,7 @@ class HandOvers:
                 order.serve_s += delay_s
 
     def freed(self, broker: int, at_s: float) -> None:
-        """Record that the session of ``broker`` ended: its locks are free, its orders void."""
+        """Process the end of the session of ``broker``: release its locks, cancel orders to it."""
         for row in self.held_by(broker).tolist():
             self._let_go(row, at_s)
         for row, order in list(self._orders.items()):
@@ -159,31 +159,31 @@ class HandOvers:
 
     @property
     def turn_s(self) -> float:
-        """The usual time from an order to the new owner."""
+        """The usual time from an order to the service by the new owner."""
         topics = float(self.topics.topics.mean()) if len(self.holder) else 0.0
         return self.settings.order_s + self.settings.base_s + self.settings.per_topic_s * topics
 
     @property
     def sources(self) -> Iterator[int]:
-        """The broker that each bundle under way leaves, -1 for none."""
+        """The source of each bundle in hand-over, -1 for none."""
         return (order.source for order in self._orders.values())
 
     def held_by(self, broker: int) -> Indices:
-        """Return the bundles whose lock ``broker`` has."""
+        """Return the bundles whose locks ``broker`` holds."""
         return np.flatnonzero(self.holder == broker)
 
     def is_empty(self, broker: int) -> bool:
-        """Return whether ``broker`` has nothing, and nothing is on its way to it."""
+        """Return whether ``broker`` has no bundles, and none are ordered to it."""
         arriving = any(order.target == broker for order in self._orders.values())
         return not arriving and not self.held_by(broker).size
 
     def unowned(self) -> list[BundleId]:
-        """Return the bundles with waiting clients that no broker has or is ordered to own."""
+        """Return the bundles with waiting clients that have neither owner nor order."""
         rows = np.flatnonzero(~np.isnan(self._unserved_since_s) & (self.holder < 0)).tolist()
         return [self.topics.bundles[row] for row in rows if row not in self._orders]
 
     def finish(self, now_s: float) -> None:
-        """End every wait, and record the hand-overs under way."""
+        """End all waiting times, and record the hand-overs in progress."""
         for row, order in list(self._orders.items()):
             self._record(row, order, now_s, served=False)
             self._forget(row)
@@ -208,7 +208,7 @@ class HandOvers:
         self._forget(row)
 
     def _end_waiting(self, rows: Indices, until_s: float) -> None:
-        """Count how long the clients of bundles waited, and end their wait."""
+        """Add the waiting times of the clients of bundles, and end them."""
         clients, since_s = self._clients[rows], self._unserved_since_s[rows]
         warm_s = np.maximum(min(until_s, self.warm_up_s) - since_s, 0.0)
         self.interrupted_client_s += float(clients @ (until_s - since_s))
@@ -217,7 +217,7 @@ class HandOvers:
 
     def _record(self, row: int, order: _Order, until_s: float, *, served: bool) -> None:
         since_s = float(self._unserved_since_s[row])
-        # What no broker owned was waited for before it was ordered, too: not this move's doing.
+        # The waiting time of an unowned bundle before the order is not due to this move.
         waited_s = 0.0 if np.isnan(since_s) else until_s - max(since_s, order.at_s)
         brokers = self.fleet.brokers
         self.records.append(

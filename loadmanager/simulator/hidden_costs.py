@@ -1,4 +1,4 @@
-"""Costs of bundles beyond their rates: a factor of each bundle, and costs after a move."""
+"""Costs of bundles that do not follow from rates: a factor per bundle, and costs of moves."""
 
 import math
 
@@ -13,13 +13,13 @@ from loadmanager.simulator.scenario.model import HiddenSettings
 class HiddenCosts:
     """The hidden costs of K bundles, step by step.
 
-    ``cpu_factor`` (K,) is the CPU cost of a bundle's traffic, as a multiple of what its
-    rates say, without the costs after a move.
+    ``cpu_factor`` (K,) is the CPU cost of the traffic of a bundle as a multiple of the cost by its
+    rates, without the costs of moves.
 
     Args:
-        settings: of the scenario.
-        clients: (K,) how many have to connect again when a bundle has moved.
-        rng: draws the bundles' factors.
+        settings: settings of the scenario.
+        clients: (K,) the number of clients that reconnect when a bundle has moved.
+        rng: draws the factors of bundles.
     """
 
     def __init__(
@@ -32,25 +32,25 @@ class HiddenCosts:
         self._now_s = self._step_s = 0.0
         self._age_s = np.full(len(clients), np.inf)
 
-    def go_on(self, now_s: float, hand_overs: HandOvers) -> None:
-        """Record bundles that arrived in the step that ends at ``now_s``, and their backlog."""
+    def advance(self, now_s: float, hand_overs: HandOvers) -> None:
+        """Add the arrivals and the backlogs of the step that ends at ``now_s``."""
         self._step_s, self._now_s = now_s - self._now_s, now_s
         self._age_s = now_s - hand_overs.served_since_s
         waited_s = self._waiting_s + hand_overs.take_waited_s()
         self._waiting_s = np.minimum(waited_s, self._settings.backlog_s)
 
     def cpu_factor_now(self) -> FloatArray:
-        """Return (K,) `cpu_factor` with the cold caches of what arrived, mean over the step."""
+        """Return (K,) `cpu_factor` with the effect of cold caches, mean over the step."""
         cold_s = self._settings.cold_s
         more = self._settings.cold_cpu_factor - 1.0
         if self._step_s <= 0 or cold_s <= 0 or not (self._age_s < cold_s + self._step_s).any():
             return self.cpu_factor
-        # The extra falls evenly: up to an age a, a - a^2 / 2 cold_s of it has passed.
+        # The extra cost falls linearly: its integral up to the age a is a - a^2 / (2 cold_s).
         until, since = (age_s - age_s**2 / (2 * cold_s) for age_s in self._ages_within(cold_s))
         return np.asarray(self.cpu_factor * (1.0 + more * (until - since) / self._step_s))
 
     def reconnecting_cores(self, owner: Indices, brokers: int) -> FloatArray:
-        """Return (brokers,) the CPU of clients that connect again, mean over the step."""
+        """Return (brokers,) the CPU for reconnecting clients in cores, mean over the step."""
         spread_s = self._settings.reconnect_spread_s
         if self._step_s <= 0 or not (self._age_s < spread_s + self._step_s).any():
             return np.zeros(brokers)
@@ -61,31 +61,31 @@ class HiddenCosts:
         return np.asarray(taken[1:], dtype=np.float64)
 
     def catch_up(self) -> FloatArray:
-        """Return (K,) how much of the backlog could be sent, as a multiple of the traffic."""
+        """Return (K,) the possible rate of the backlog, as a multiple of the traffic."""
         if self._step_s <= 0:
             return np.zeros(len(self._waiting_s))
         return np.minimum(self._waiting_s / self._step_s, self._settings.catch_up_factor)
 
     def served(self, fraction: FloatArray, caught_up: FloatArray) -> None:
-        """Count what was served in the step.
+        """Update the backlog after a step.
 
-        Both (K,) are multiples of the traffic: the traffic itself, NaN for what no broker
-        serves and whose backlog ends with a hand-over, and the backlog.
+        Both (K,) are multiples of the traffic: the served traffic (NaN for unserved bundles, whose
+        backlog is added when their hand-over ends), and the served backlog.
         """
         left = np.nan_to_num(1.0 - fraction, nan=0.0) - caught_up
         waiting_s = self._waiting_s + left * self._step_s
         self._waiting_s = np.clip(waiting_s, 0.0, self._settings.backlog_s)
 
     def _ages_within(self, limit_s: float) -> tuple[FloatArray, FloatArray]:
-        """Return how old the bundles' new places are at the end and the beginning of the step.
+        """Return the times since bundles arrived, at the end and the beginning of the step.
 
-        Both are at least 0 and at most ``limit_s``.
+        Both are limited to the range from 0 to ``limit_s``.
         """
         begun_s = self._age_s - self._step_s
         return np.clip(self._age_s, 0.0, limit_s), np.clip(begun_s, 0.0, limit_s)
 
 
 def _unlike(spread: float, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return log-normal factors with mean 1 and that deviation."""
+    """Return log-normal factors with mean 1 and standard deviation ``spread``."""
     variance = math.log1p(spread * spread)
     return np.asarray(rng.lognormal(-variance / 2.0, math.sqrt(variance), count))

@@ -1,4 +1,4 @@
-"""The leader: load tracking, rounds, placement and drains as in a sidecar, on modelled reports."""
+"""The modelled leader: tracker, planner, placement and drains of a sidecar, on modelled reports."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,19 +31,19 @@ _NOBODY: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 
 class Leader:
-    """Decides by the agents' reports alone.
+    """Decides only by the reports of agents.
 
-    The caller passes what is ``in_flight``: ordered, and not with its target yet. Until the
-    target's report lists it, too, a bundle counts as in flight.
+    The caller passes the bundles ``in_flight``: ordered, and not served by the target yet. A bundle
+    counts as in flight until the report of the target lists it.
 
-    ``view`` is the view of the last round, ``memory`` the strategies' state; ``refusals``
-    are the reasons why bundles of the last `place` got no owner.
+    ``view`` is the view of the last round, ``memory`` the state of the strategies; ``refusals`` are
+    the reasons why bundles of the last `place` have no owner.
 
     Args:
-        agents: whose reports and owned lists it sees.
+        agents: the source of reports and owned lists.
         planner: the strategies and the budgets.
-        settings: ``return_wait_s`` is how long brokers that vanished together are waited for.
-        rng: for the choice among equals.
+        settings: ``return_wait_s`` is how long the leader waits for brokers that vanished together.
+        rng: for random choices.
         policies: the operators' policies.
         session_s: the session timeout: brokers that vanish within it count as gone together.
     """
@@ -79,7 +79,7 @@ class Leader:
         self.view = self._tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
-        """Process the reports so far, and add a sample to all averages."""
+        """Process the reports, and add a sample to all averages."""
         self._take(now_s)
         self._tracker.sample()
         self._plan(_NOBODY)
@@ -106,10 +106,10 @@ class Leader:
         leaving: Mapping[BundleId, BrokerId] = _NOBODY,
         cause: Cause = Cause.UNOWNED,
     ) -> list[Move]:
-        """Return a next owner for each bundle that is placed now, between the rounds.
+        """Return moves for the bundles that are placed between rounds.
 
-        None goes to the broker that it is ``leaving`` for ``cause``. An unowned bundle that
-        is kept for its broker's return is not placed yet.
+        No bundle goes to the broker that it is ``leaving`` because of ``cause``. An unowned bundle
+        that waits for the return of its broker is not placed.
         """
         unowned = [bundle for bundle in bundles if bundle not in leaving]
         waiting = self._follow(now_s, in_flight, unowned)
@@ -133,18 +133,18 @@ class Leader:
         return moves
 
     def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Use these for bundles without a sample, as a leader uses those of a seed."""
+        """Use these averages for bundles without samples, as a leader does with a seed file."""
         self._tracker.suppose(averages)
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
-        """Return the brokers that report a drain, in the order of their rows."""
+        """Return the brokers that report a drain, in order of rows."""
         self._take(now_s)
         reports = (report for _, report in sorted(self._reports.items()))
         return tuple(report.broker for report in reports if report.draining)
 
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
-        """The averages of every bundle that has a sample, computed at each call."""
+        """The averages of all bundles with samples, computed on each access."""
         return self._tracker.averages()
 
     def _take(self, now_s: float) -> None:
@@ -159,7 +159,7 @@ class Leader:
     def _follow(
         self, now_s: float, in_flight: Mapping[BundleId, BrokerId], unowned: Sequence[BundleId]
     ) -> frozenset[BundleId]:
-        """Process reports and orders; return what is kept for an absent broker's return."""
+        """Process reports and orders; return the bundles that wait for the return of a broker."""
         self._take(now_s)
         self._plan(in_flight)
         orphans: dict[BundleId, BrokerId] = {}
@@ -175,14 +175,14 @@ class Leader:
         )
 
     def _plan(self, in_flight: Mapping[BundleId, BrokerId]) -> None:
-        """Note which broker is to own each bundle, and which one was last."""
+        """Update the planned owner of each bundle, and the last one."""
         self._planned = self._agents.owner.copy()
         for bundle, target in in_flight.items():
             self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
         self._last_planned = np.where(self._planned >= 0, self._planned, self._last_planned)
 
     def _seen(self, now_s: float, afresh: frozenset[BundleId]) -> ClusterView:
-        """Return the cluster now; what is to be placed ``afresh`` counts as unowned."""
+        """Return the current view; bundles to be placed ``afresh`` count as unowned."""
         names, brokers = self._agents.bundles, self._agents.brokers
         planned = {
             names[row]: brokers[self._planned[row]]
@@ -192,14 +192,14 @@ class Leader:
         return self._tracker.view(now_s, in_flight=planned, policies=self._policies)
 
     def _under_way(self) -> Indices:
-        """Return the rows of bundles whose planned owner reports, but does not list them."""
+        """Return the rows of bundles that the report of their planned owner does not list."""
         if not self._reports:
             return np.zeros(0, dtype=np.intp)
         listed = np.concatenate([report.rows for report in self._reports.values()])
         counts = [len(report.rows) for report in self._reports.values()]
         by = np.repeat(np.array(list(self._reports), dtype=np.intp), counts)
         reports = np.zeros(len(self._agents.brokers) + 1, dtype=np.bool_)
-        reports[list(self._reports)] = True  # The last one is of bundles without an owner: row -1.
+        reports[list(self._reports)] = True  # The last one is for unowned bundles (row -1).
         away = reports[self._planned]
         away[listed[self._planned[listed] == by]] = False
         return np.flatnonzero(away)
@@ -207,10 +207,10 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class Emptying:
-    """Picks the bundles that leave draining brokers, as a sidecar's leader does.
+    """Selects the bundles that leave draining brokers, as the leader of a sidecar does.
 
-    At most ``at_a_time`` bundles of a broker are in flight at any moment. Where a step is
-    longer than a hand-over, one call picks as many as are done within the step.
+    At most ``at_a_time`` bundles of a broker are in flight at any moment. If a step is longer than
+    a hand-over, one call selects as many as can be moved within the step.
     """
 
     world: World
@@ -219,7 +219,7 @@ class Emptying:
     _drains: Drains = field(default_factory=Drains)
 
     def due(self, draining: Sequence[BrokerId], now_s: float) -> Mapping[BundleId, BrokerId]:
-        """Return the bundles that are to leave these brokers now, each with its broker."""
+        """Return the bundles that leave these brokers now, with their brokers."""
         leaving, turns = Counter(self.world.hand_overs.sources), self._turns()
         rows = {broker: self.world.brokers.index(broker) for broker in draining}
         most = {
@@ -228,7 +228,7 @@ class Emptying:
         return self._drains.due(self._staying(rows), most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
-        """Skip these for a moment: no broker can take them now."""
+        """Skip these bundles for some time: no broker can take them now."""
         self._drains.refused(bundles, now_s)
 
     def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:

@@ -1,4 +1,4 @@
-"""The bundles that each broker lists: rows in order of their names, and their statistics."""
+"""The bundles listed by each broker: rows in order of names, and statistics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ from loadmanager.core.load import BundleStats
 
 
 class ListedStats(Mapping[BundleId, BundleStats]):
-    """A listing as a `LoadReport` has its bundles; ``producers`` are those of each row."""
+    """A listing in the form of the bundles of a `LoadReport`; ``producers`` is by row."""
 
     def __init__(self, listing: Listing, producers: NDArray[np.int64]) -> None:
         self._listing = listing
@@ -25,11 +25,11 @@ class ListedStats(Mapping[BundleId, BundleStats]):
         return self._made[bundle]
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the names, in their order."""
+        """Yield the names in order."""
         return iter(self._listing.names)
 
     def __len__(self) -> int:
-        """Return how many bundles there are."""
+        """Return the number of bundles."""
         return len(self._listing.names)
 
     @cached_property
@@ -37,7 +37,7 @@ class ListedStats(Mapping[BundleId, BundleStats]):
         return dict(zip(self._listing.names, stats_of(self.columns()), strict=True))
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the lists that a report's line of history has, in its order."""
+        """Return the parallel lists of a line of history of kind ``report``, in order."""
         listing = self._listing
         msgs_in, msgs_out, bytes_in, bytes_out = listing.rates.T.tolist()
         return {
@@ -56,7 +56,7 @@ _FEW = 8
 
 
 class ListingRows:
-    """The bundle rows of every broker. Row ``i`` of the world is the bundle ``bundles[i]``."""
+    """The bundle rows of every broker; row ``i`` is the bundle ``bundles[i]``."""
 
     def __init__(self, broker_count: int, bundles: Sequence[BundleId]) -> None:
         self._bundles = bundles
@@ -68,7 +68,7 @@ class ListingRows:
         self.owner: Indices = np.full(len(bundles), -1, dtype=np.intp)
 
     def follow(self, owner: Indices) -> Indices:
-        """Set what brokers own now; return the rows of the brokers with changes."""
+        """Set the current owners; return the rows of brokers with changes."""
         changed = np.flatnonzero(owner != self.owner)
         if not len(changed):
             return changed
@@ -94,11 +94,11 @@ class ListingRows:
         self._names[broker] = None
 
     def rows(self, broker: int) -> Indices:
-        """Return the bundles of one broker, by name."""
+        """Return the rows of the bundles of one broker, in order of names."""
         return self._rows[broker]
 
     def names(self, broker: int) -> tuple[BundleId, ...]:
-        """Return the names of one broker's bundles, sorted."""
+        """Return the sorted names of the bundles of one broker."""
         names = self._names[broker]
         if names is None:
             names = tuple(self._bundles[row] for row in self._rows[broker].tolist())

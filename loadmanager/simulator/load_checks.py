@@ -1,4 +1,4 @@
-"""Checks of a scenario's loads against each other and its brokers."""
+"""Checks of the loads of a scenario against each other and its brokers."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -39,9 +39,9 @@ def load_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
 
 
 def _of_one_namespace(path: TomlPath, load: Load, first: Load) -> Iterator[Contradiction]:
-    """Yield what a load says of its namespace's bundles that differs from the ``first`` one.
+    """Yield contradictions between a load and the ``first`` one of its namespace.
 
-    Their placement at the beginning is needed in the first one alone.
+    The initial placement is only needed in the first one.
     """
     if load.bundles != first.bundles:
         fault = f"expected {first.bundles}, as in the first load of {load.namespace}"

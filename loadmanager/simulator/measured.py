@@ -1,4 +1,4 @@
-"""The truth of one step, without errors of measurement."""
+"""The true state in one step, without errors of measurement."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from loadmanager.core.scores import FloatArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measured:
-    """The truth of one step: B brokers and K bundles in the rows of the world.
+    """The true state in one step: B brokers and K bundles in the rows of the world.
 
-    ``owner`` is the row of the broker that serves each bundle, -1 for none. ``rates``
-    (K, 4) is what was served, in the order of `core.averages`: a saturated broker serves
-    less than it is asked for. ``usage`` and ``limit`` (B, 5) are in the units of load
-    reports and the order of `core.scores.RESOURCES`.
+    ``owner`` is the row of the broker that serves each bundle, -1 for none. ``rates`` (K, 4) are
+    the served rates, in the order of `core.averages`: a saturated broker serves less than the
+    demand. ``usage`` and ``limit`` (B, 5) are in the units of load reports and in the order of
+    `core.scores.RESOURCES`.
     """
 
     owner: Indices

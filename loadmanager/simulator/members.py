@@ -1,4 +1,4 @@
-"""Which brokers are alive, registered, or draining."""
+"""The states of brokers: alive, registered, draining."""
 
 from typing import Final
 
@@ -12,12 +12,11 @@ _NEVER: Final = -1
 
 
 class Members:
-    """The lives of B brokers.
+    """The states of B brokers.
 
-    ``alive`` brokers serve. ``registered`` ones have a session: one that crashed keeps
-    it, and the locks in it, until it times out. ``draining`` ones are to be emptied.
-    ``noise_cores`` is what other processes take for a while. ``started_at_ms`` differs
-    between any two lives of a broker.
+    ``alive`` brokers serve. ``registered`` ones have a session; after a crash the session and its
+    locks remain until the timeout. ``draining`` ones are being emptied. ``noise_cores`` is the CPU
+    taken by noise events. ``started_at_ms`` is different after each start of a broker.
     """
 
     def __init__(self, joined: Mask) -> None:
@@ -29,17 +28,17 @@ class Members:
         self.started_at_ms: NDArray[np.int64] = np.where(joined, 0, _NEVER).astype(np.int64)
 
     def begin(self, row: int, at_s: float) -> None:
-        """Start the broker, empty."""
+        """Start a broker without bundles."""
         self.alive[row] = self.registered[row] = True
         self.draining[row] = False
         self.started_at_ms[row] = max(int(at_s * 1000), int(self.started_at_ms[row]) + 1)
 
     def die(self, row: int, session_ends_s: float) -> None:
-        """Crash the broker; its session outlives it."""
+        """Crash a broker, whose session remains until ``session_ends_s``."""
         self.alive[row] = False
         self.session_ends_s[row] = session_ends_s
 
     def deregister(self, row: int) -> None:
-        """End the session, and stop the broker if it is alive."""
+        """End the session of a broker, and stop it if it is alive."""
         self.alive[row] = self.registered[row] = self.draining[row] = False
         self.session_ends_s[row] = np.inf

@@ -1,4 +1,4 @@
-"""The moves of a run in its picture: marks with bundle and reason, and bars that count all."""
+"""The moves of a run in its chart: marks with bundle and reason, and bars with counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from loadmanager.simulator.run import MoveRecord, Run, Why
 from loadmanager.simulator.time_axis import TimeAxis
 
 MARKS: Final = 300
-"""The most marks drawn: those with the most traffic. The bars count all moves."""
+"""The most marks in a chart: those with the most traffic. The bars count all moves."""
 
 LISTED: Final = 5
-"""Moves of one moment, broker and reason share a mark, which lists up to this many."""
+"""The most moves listed in a mark, which moves of one time, broker and reason share."""
 
 BARS: Final = 80
 
@@ -37,7 +37,7 @@ _HUES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Marks of moves, one trace for each reason, and a note on moves without a mark."""
+    """Traces of marks, one for each reason, and a note on moves without a mark."""
 
     traces: Sequence[Mapping[str, Json]]
     note: str = ""
@@ -45,7 +45,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Moves of one moment and reason: from a broker, or of unowned bundles to a broker."""
+    """Moves at one time and for one reason: from a broker, or of unowned bundles to a broker."""
 
     at_s: float
     broker: BrokerId
@@ -59,14 +59,14 @@ class _Mark:
 
 
 def name_of(broker: BrokerId) -> str:
-    """Return a broker's name as pictures show it, without the port."""
+    """Return the name of a broker in charts, without the port."""
     return shown(broker.rpartition(":")[0])
 
 
 def move_marks(run: Run, axis: TimeAxis, rows: Iterable[str] | None = None) -> Marks:
-    """Return a mark at the broker that bundles left, or that unowned bundles went to.
+    """Return marks at the brokers that bundles left, or that unowned bundles went to.
 
-    It is at the broker's load, or in the broker's row where ``rows`` names one.
+    They are at the load of the broker, or in its row if ``rows`` are given.
     """
     places = None if rows is None else frozenset(rows)
     found = [one for one in _grouped(run.moves) if places is None or name_of(one.broker) in places]
@@ -123,12 +123,12 @@ def _trace(
 
 
 def _loads(run: Run, marks: Sequence[_Mark]) -> list[float]:
-    """Return the load that the broker of each mark had at the recorded moment before it."""
+    """Return the load of the broker of each mark at the recorded moment before it."""
     timeline = run.timeline
     rows = {broker: row for row, broker in enumerate(timeline.brokers)}
     times = np.searchsorted(timeline.time_s, [one.at_s for one in marks], side="right") - 1
     loads = timeline.demand[np.maximum(times, 0), [rows[one.broker] for one in marks]]
-    # A broker that crashed has no load any more.
+    # A crashed broker has no load.
     return [round(float(load), 3) if np.isfinite(load) else 0.0 for load in loads.max(axis=1)]
 
 

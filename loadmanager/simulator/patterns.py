@@ -1,7 +1,7 @@
-"""How a load changes over time: factors of its base rates, one kind of pattern each.
+"""Patterns of load over time, as factors of base rates.
 
-A pattern is asked at growing times, once a step. Its factor is one number for the whole
-load or one for each of its bundles.
+A pattern is evaluated once per step, at increasing times. Its factor is one number for the whole
+load, or one for each of its bundles.
 """
 
 import math
@@ -29,14 +29,14 @@ _PERIODS_S: Final = {"day": 24 * _HOUR_S, "week": 168 * _HOUR_S}
 
 
 class Process(Protocol):
-    """A pattern with its state."""
+    """A pattern with state."""
 
     def factor(self, now_s: float) -> Factor:
-        """Return the factor at ``now_s``, which never goes back."""
+        """Return the factor at ``now_s``, which never decreases."""
 
 
 def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process:
-    """Return ``pattern`` for a load of this many bundles; ``rng`` is its own."""
+    """Return the process of ``pattern`` for a load of ``bundles`` bundles."""
     match pattern:
         case Daily():
             return _Tide(pattern, bundles, rng)
@@ -51,7 +51,7 @@ def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process
 
 
 class _Planned:
-    """A pattern without chance: a function of the time."""
+    """A deterministic pattern: a function of the time."""
 
     def __init__(self, pattern: Flash | Trend | Growth | Steps) -> None:
         self._pattern = pattern
@@ -84,7 +84,7 @@ def _flash(flash: Flash, now_s: float) -> float:
 
 
 class _Tide:
-    """A day or a week; the peaks of bundles may lie apart."""
+    """A daily or weekly cycle; the peaks of bundles may differ."""
 
     def __init__(self, tide: Daily, bundles: int, rng: np.random.Generator) -> None:
         self._amplitude = tide.amplitude
@@ -127,7 +127,7 @@ class _Noise:
 
 
 class _Bursts:
-    """On and off: on for a fixed time, off for drawn times, in any phase at the beginning."""
+    """On and off: on for a fixed time, off for exponential times, with a random initial phase."""
 
     def __init__(self, burst: Burst, bundles: int, rng: np.random.Generator) -> None:
         count = bundles if burst.each == "bundle" else 1

@@ -1,7 +1,7 @@
-"""The picture of one run in a report: its chart, and the loads that strategies are compared by.
+"""The picture of one run in a report: its chart, and the loads for comparison of strategies.
 
-Small and ready to be sent between processes: a run of a day with 1,000 brokers has
-millions of figures, its picture a few tens of thousands.
+It is small enough to be sent between processes: a run of a day with 1,000 brokers has millions of
+numbers, its picture some ten thousand.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ from loadmanager.simulator.thinning import Thinned, thinned
 from loadmanager.simulator.time_axis import TimeAxis
 
 LINES: Final = 12
-"""Up to this many brokers have a line each; of more, bands and the `TOP` with the highest peaks."""
+"""The most brokers with one line each; more are shown as bands and the `TOP` highest peaks."""
 
 TOP: Final = 5
 
 ROWS: Final = 200
-"""The most brokers with a row in the heat map."""
+"""The most rows of the heat map."""
 
 CELLS: Final = 24_000
-"""The most cells of the heat map: of many intervals several make one column."""
+"""The most cells of the heat map: a column may combine several intervals."""
 
 HUES: Final = (
     "#3b82d6", "#e07b27", "#2f9e63", "#d0505a", "#8f6bd1", "#a0714f",
@@ -36,15 +36,15 @@ _BEHIND_MARKS: Final[Mapping[str, Json]] = {
     "mode": "lines+markers",
     "marker": {"size": 24, "opacity": 0},
 }
-"""On hover plotly.js shows the smallest point: a line with large invisible points gives way to the
-marks of moves on it."""
+"""On hover plotly.js prefers the smallest point: with large invisible points on a line, the marks
+of moves on it take precedence."""
 
 _HEAT: Final = ((0.0, "#123a63"), (0.45, "#2a9d8f"), (0.8, "#f4c95d"), (1.0, "#d62839"))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Picture:
-    """A run's chart in a page, and its highest load and lower bound over time."""
+    """The chart of a run, and its highest load and lower bound over time."""
 
     chart: Html
     axis: TimeAxis
@@ -67,7 +67,7 @@ def picture_of(run: Run) -> Picture:
 
 
 def _rounds(run: Run) -> str:
-    """Return the number of rounds, and of refusals by reason."""
+    """Return a text with the numbers of rounds, and of refusals by reason."""
     reasons = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
     text = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
     return f"The leader did {run.rounds:,} rounds. Refusals: {text or 'none'}."
@@ -79,7 +79,7 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
     traces = _bands(run.timeline, loads, axis) if many else _lines(run.timeline, loads, axis)
     rows = _rows(run.timeline, loads) if many else {}
     marks = move_marks(run, axis, rows if many else None)
-    # The order of the rows is that of the first trace that has them.
+    # plotly.js orders the rows as in the first trace that has them.
     colours = [_heat(rows, loads, axis)] if many else []
     traces += [_bound(loads, axis), *colours, *marks.traces, move_bars(run, axis)]
     happened, lines = axis.events(run.happened, height=_height(loads))
@@ -93,7 +93,7 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
 
 
 def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
-    """Return one line a broker, with its scarcest resource on hover."""
+    """Return one line per broker, with its scarcest resource on hover."""
     return [
         {
             **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
@@ -111,7 +111,7 @@ def _resources(loads: Thinned, row: int) -> list[str]:
 
 
 def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
-    """Return p5 to p95 as a band, the median, the maximum, and the brokers with the peaks."""
+    """Return p5 to p95 as a band, median, maximum, and the brokers with the highest peaks."""
     low, high = loads.percentile(0.05), loads.percentile(0.95)
     hue = HUES[0]
     traces: list[Mapping[str, Json]] = [
@@ -141,18 +141,18 @@ def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
 
 
 def _by_peak(loads: Thinned) -> list[int]:
-    """Return the rows of brokers, the one with the highest peak first."""
+    """Return the rows of brokers in descending order of peaks."""
     peaks = np.fmax.reduce(loads.load, axis=0)
     return [int(row) for row in np.argsort(-np.nan_to_num(peaks), kind="stable")]
 
 
 def _rows(timeline: Timeline, loads: Thinned) -> dict[str, int]:
-    """Return the brokers with a row in the heat map and their places; the highest peaks if many."""
+    """Return the brokers of the heat map and their rows: those with the highest peaks."""
     return {name_of(timeline.brokers[row]): row for row in sorted(_by_peak(loads)[:ROWS])}
 
 
 def _heat(rows: Mapping[str, int], loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return every broker's load as a heat map."""
+    """Return the heat map of the loads of brokers."""
     every = max(1, -(-len(rows) * len(loads.time_s) // CELLS))
     columns = np.fmax.reduceat(
         loads.load[:, list(rows.values())], np.arange(0, len(loads.time_s), every), axis=0
@@ -182,7 +182,7 @@ def _bound(loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
 
 
 def _height(loads: Thinned) -> float:
-    """Return the highest load, the height of the events' texts."""
+    """Return the height of the marks of events, above the highest load."""
     peaks = loads.load[np.isfinite(loads.load)]
     return 1.05 * max(1.0, float(peaks.max()) if peaks.size else 1.0)
 
@@ -190,7 +190,7 @@ def _height(loads: Thinned) -> float:
 def _layout(
     run: Run, axis: TimeAxis, events: list[Mapping[str, Json]], *, many: bool
 ) -> Mapping[str, Json]:
-    """Return the layout: loads above, the heat map if brokers are many, moves below."""
+    """Return the layout: loads above, with ``many`` brokers the heat map, moves below."""
     full: Mapping[str, Json] = {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1,
         "line": {"color": "#d62839", "width": 1},

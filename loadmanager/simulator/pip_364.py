@@ -1,7 +1,7 @@
-"""PIP-364's table measured: the figures of every pair at the five problems, kept as files.
+"""Measured figures of every pair at the five problems of PIP-364, stored as files.
 
-The files, one for each model, are part of the package, so that the guide can be printed
-without simulating anything; ``loadmanager rate-strategies`` renews them.
+The files, one for each model, are part of the package, so that the guide can be printed without
+simulations; ``loadmanager rate-strategies`` renews them.
 """
 
 import json
@@ -15,33 +15,27 @@ from importlib import resources
 from itertools import islice
 from typing import Final
 
+from loadmanager.config.pairs import placements_of
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
 from loadmanager.simulator.catalogue import find
-from loadmanager.simulator.comparing import Job, results_of, run_job
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.strategies import (
-    MODES,
-    Mode,
-    Strategy,
-    every_pair,
-    placements_of,
-    planner_for,
-)
+from loadmanager.simulator.simulation_jobs import Job, results_of, run_job
+from loadmanager.simulator.strategies import MODES, Mode, Strategy, every_pair, planner_for
 
 
 def runs_of_placements(job: Job) -> Mapping[str, Run]:
-    """Return the run of ``job`` with each placement in place of its own, by their names.
+    """Return the run of ``job`` with each placement, by name of the placement.
 
-    A shedder that names its targets, or moves nothing, may never call its placement: then
-    the run with the first one is that of all, and only the first is simulated.
+    A shedder that chooses its targets, or moves nothing, may never call its placement: then the run
+    with the first placement is that of all, and only that one is simulated.
     """
     found: dict[str, Run] = {}
     names = placements_of(job.strategy.shedder)
@@ -64,7 +58,7 @@ def runs_of_placements(job: Job) -> Mapping[str, Run]:
 
 @dataclass(frozen=True, slots=True)
 class _Noticed:
-    """A placement that records the bundles it was called for."""
+    """A placement that records the bundles for which it was called."""
 
     inner: Placement
     asked: list[BundleId]
@@ -89,35 +83,10 @@ def _noticed(placement: Placement, asked: list[BundleId]) -> Placement:
 
 
 MODEL: Final = 2
-"""The usual model of the simulator."""
+"""The current model of the simulator."""
 
 SEEDS: Final[Mapping[int, int]] = {FORMER_MODEL: 20, MODEL: 1}
-"""How many seeds each median is of, by the model."""
-
-THEIR_RATINGS: Final[Mapping[str, Mapping[str, Rating]]] = {
-    "threshold+least_resource_usage_with_weight": {
-        "heterogeneous-environment": Rating.NORMAL,
-        "load-jitter": Rating.GOOD,
-        "over-placement": Rating.BAD,
-        "over-unloading": Rating.BAD,
-        "slow-balancing": Rating.NORMAL,
-    },
-    "uniform+least_long_term_message_rate": {
-        "heterogeneous-environment": Rating.BAD,
-        "load-jitter": Rating.BAD,
-        "over-placement": Rating.GOOD,
-        "over-unloading": Rating.GOOD,
-        "slow-balancing": Rating.NORMAL,
-    },
-    "avg+avg": {
-        "heterogeneous-environment": Rating.NORMAL,
-        "load-jitter": Rating.GOOD,
-        "over-placement": Rating.GOOD,
-        "over-unloading": Rating.GOOD,
-        "slow-balancing": Rating.GOOD,
-    },
-}
-"""The table at the end of PIP-364's design; it rates these three pairs and no other."""
+"""The number of seeds of each median, by model."""
 
 _SIGNIFICANT: Final = 4
 _FILES: Final[Mapping[int, str]] = {FORMER_MODEL: "pip_364.json", MODEL: "pip_364_model_2.json"}
@@ -133,7 +102,7 @@ class Cell:
 
 
 Samples = Mapping[str, Sequence[float]]
-"""The measurements of one cell: for each measure the figures of all seeds, in order."""
+"""The measurements of one cell: the figures of all seeds in order, by measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +113,13 @@ class Figures:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The problems that were measured."""
+        """The measured problems."""
         known = {cell.scenario for cell in self.cells}
         return tuple(problem for problem in PROBLEMS if problem.scenario in known)
 
     @property
     def pairs(self) -> frozenset[str]:
-        """The pairs that were measured."""
+        """The measured pairs."""
         return frozenset(cell.pair for cell in self.cells)
 
     def medians(self, cell: Cell) -> dict[str, float]:
@@ -162,7 +131,7 @@ class Figures:
         return problem_of(cell.scenario).rate(self.medians(cell))
 
     def to_json(self) -> str:
-        """Return the figures as text: a line for each cell; "never" is null."""
+        """Return the figures as JSON: a line for each cell; "never" is null."""
         lines = [
             json.dumps(
                 {
@@ -178,7 +147,7 @@ class Figures:
 
     @classmethod
     def from_json(cls, text: str) -> "Figures":
-        """Return the figures in a text that `to_json` made."""
+        """Return the figures in the output of `to_json`."""
         cells = {
             Cell(one["scenario"], one["mode"], one["pair"]): {
                 key: [math.inf if value is None else float(value) for value in found]
@@ -191,13 +160,13 @@ class Figures:
 
 @cache
 def measured(model: int = MODEL) -> Figures:
-    """Return the figures that the package holds, of one model."""
+    """Return the figures of one model that the package contains."""
     file = resources.files(__package__) / _FILES[model]
     return Figures.from_json(file.read_text(encoding="utf-8"))
 
 
 def every_cell() -> tuple[Cell, ...]:
-    """Return all cells: every pair that can be configured, in both modes, at all problems."""
+    """Return all cells: every valid pair, in both modes, at all problems."""
     return tuple(
         Cell(problem.scenario, mode, pair.name)
         for problem in PROBLEMS
@@ -207,7 +176,7 @@ def every_cell() -> tuple[Cell, ...]:
 
 
 def job_of(cell: Cell, seed: int, model: int = MODEL) -> Job:
-    """Return one run of a cell."""
+    """Return the job of one run of a cell."""
     return Job(
         name=cell.scenario,
         scenario=_scenario(cell.scenario, model),
@@ -217,12 +186,12 @@ def job_of(cell: Cell, seed: int, model: int = MODEL) -> Job:
 
 
 def figures_of(job: Job) -> dict[str, float]:
-    """Simulate one run and return its figures, rounded as they are kept."""
+    """Simulate one run and return its rounded figures."""
     return _figures(job.name, run_job(job))
 
 
 def figures_of_placements(job: Job) -> dict[str, dict[str, float]]:
-    """Return the figures of a run with each placement, by the names of the pairs."""
+    """Return the figures of a run with each placement, by name of the pair."""
     return {
         replace(job.strategy, placement=name).name: _figures(job.name, run)
         for name, run in runs_of_placements(job).items()
@@ -237,10 +206,10 @@ def measure(
     model: int = MODEL,
     processes: int = 1,
 ) -> Generator[dict[Cell, Samples], None, None]:
-    """Simulate the cells of some problems with the seeds from 1 on; yield them as they are done.
+    """Simulate the cells of some problems with seeds from 1 on, and yield the results.
 
-    One dict is a shedder in one mode at one problem, with all placements, or those of the
-    ``pairs`` if any are named. Without ``seeds`` there are as many as `SEEDS` says.
+    One dict is a shedder in one mode at one problem, with all placements, or those of ``pairs`` if
+    any are given. The default number of ``seeds`` is that of `SEEDS`.
     """
     cells = [
         cell
@@ -278,7 +247,7 @@ def _scenario(name: str, model: int) -> Scenario:
 
 
 def _rounded(figure: float) -> float:
-    """Return a figure with as many digits as are kept."""
+    """Return a figure rounded to the stored digits."""
     return float(f"{figure:.{_SIGNIFICANT}g}")
 
 

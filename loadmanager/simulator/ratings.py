@@ -1,10 +1,12 @@
-"""Thresholds for good, normal and bad at the five problems of PIP-364."""
+"""Figures of the five problems of PIP-364, and their thresholds for good, normal and bad."""
 
 import math
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from importlib import resources
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ class Rating(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A figure of a run, less is better: to ``good_to`` it is good, to ``normal_to`` normal.
+    """A figure of a run; less is better. Up to ``good_to`` it is good, up to ``normal_to`` normal.
 
     ``of`` returns infinity for "never".
     """
@@ -47,24 +49,24 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One of the five, by its scenario's name: rated as the worst of its measures."""
+    """One of the five problems, shown by a scenario; its rating is the worst of its measures."""
 
     scenario: str
     name: str
     measures: tuple[Measure, ...]
 
     def figures(self, run: Run) -> dict[str, float]:
-        """Return the figures of a run, by the keys of the measures."""
+        """Return the figures of a run by the keys of the measures."""
         return {measure.key: measure.of(run) for measure in self.measures}
 
     def rate(self, figures: Mapping[str, float]) -> Rating:
-        """Return the rating of a run's figures, or of the medians of many runs'."""
+        """Return the rating of the figures of a run, or of medians over runs."""
         found = {measure.rate(figures[measure.key]) for measure in self.measures}
         return next(one for one in (Rating.BAD, Rating.NORMAL, Rating.GOOD) if one in found)
 
 
 def _usage(run: Run) -> Table:
-    """Return the demand of each broker's scarcest resource (T, B), NaN while it is away."""
+    """Return the demand on the scarcest resource of each broker (T, B), NaN while absent."""
     return np.asarray(run.timeline.demand.max(axis=2), dtype=np.float64)
 
 
@@ -103,7 +105,7 @@ def _percent_moved_an_hour(run: Run) -> float:
 
 
 _SHRUNK_S: Final = 720.0
-"""When all three brokers of the third problem have left for a minute."""
+"""A minute after the last of the three brokers of the third problem left."""
 
 
 def _over_placed(run: Run) -> float:
@@ -113,9 +115,9 @@ def _over_placed(run: Run) -> float:
 
 
 def _percent_below_mean(run: Run) -> float:
-    """Return how far the broker that lost most load fell below the mean, after the join.
+    """Return how far the broker that lost most load fell below the mean after the join.
 
-    It is 0 for one that never did, as it is if nothing was unloaded at all.
+    It is 0 if no broker did, for example because nothing was unloaded.
     """
     usage = _usage(run)[run.timeline.time_s > run.warm_up_s + 60.0]
     mean = np.nanmean(usage, axis=1)
@@ -124,7 +126,7 @@ def _percent_below_mean(run: Run) -> float:
 
 
 def misplaced(run: Run) -> Table:
-    """Return the share of all load that is above the mean of the brokers there (T,)."""
+    """Return (T,) the fraction of all load that is above the mean of the present brokers."""
     usage = _usage(run)
     there = ~np.isnan(usage)
     load = np.where(there, usage, 0.0)
@@ -134,7 +136,7 @@ def misplaced(run: Run) -> Table:
 
 
 _BALANCED: Final = 0.125
-"""A quarter of what is in the wrong place when as many empty brokers join as there are."""
+"""A quarter of the misplaced load when the number of brokers doubles."""
 
 
 def _minutes_to_spread(run: Run) -> float:
@@ -147,104 +149,35 @@ def _minutes_to_spread(run: Run) -> float:
     return float(time_s[last + 1]) / 60.0 if last + 1 < len(time_s) else math.inf
 
 
-PROBLEMS: Final[tuple[Problem, ...]] = (
-    Problem(
-        "heterogeneous-environment",
-        "heterogeneous environment",
-        (
-            Measure(
-                key="too_full",
-                says="how far the fullest broker stands above the lowest that any assignment "
-                "could reach, in the last ten minutes",
-                unit="points",
-                good_to=5.0,
-                normal_to=10.0,
-                of=_points_too_full,
-            ),
-            Measure(
-                key="apart",
-                says="how far the two brokers that are alike are apart, in the last ten minutes",
-                unit="points",
-                good_to=15.0,
-                normal_to=math.inf,
-                of=_points_apart,
-            ),
-            Measure(
-                key="back",
-                says="moves that took a bundle back to a broker that had it within the hour, as a "
-                "share of all bundles",
-                unit="percent",
-                good_to=5.0,
-                normal_to=25.0,
-                of=_percent_taken_back,
-            ),
-        ),
-    ),
-    Problem(
-        "load-jitter",
-        "load jitter",
-        (
-            Measure(
-                key="moved",
-                says="bundles moved in an hour, for nothing, as a share of all",
-                unit="percent",
-                good_to=2.0,
-                normal_to=20.0,
-                of=_percent_moved_an_hour,
-            ),
-        ),
-    ),
-    Problem(
-        "over-placement",
-        "over placement problem",
-        (
-            Measure(
-                key="peak",
-                says="the highest that any broker stood in the quarter of an hour after the "
-                "shrinking, as a multiple of the lowest that any assignment could reach",
-                unit="times",
-                good_to=1.25,
-                normal_to=1.6,
-                of=_over_placed,
-            ),
-        ),
-    ),
-    Problem(
-        "over-unloading",
-        "over unloading problem",
-        (
-            Measure(
-                key="below",
-                says="how far below the mean the broker that was unloaded most ever fell",
-                unit="percent",
-                good_to=15.0,
-                normal_to=30.0,
-                of=_percent_below_mean,
-            ),
-        ),
-    ),
-    Problem(
-        "slow-balancing",
-        "slow load balancing",
-        (
-            Measure(
-                key="minutes",
-                says="time until at most an eighth of the load is above the mean, which is a "
-                "quarter of what it was when the new brokers joined, and stays so",
-                unit="minutes",
-                good_to=15.0,
-                normal_to=60.0,
-                of=_minutes_to_spread,
-            ),
-        ),
-    ),
+_FIGURES: Final[Mapping[str, Callable[[Run], float]]] = {
+    "too_full": _points_too_full,
+    "apart": _points_apart,
+    "back": _percent_taken_back,
+    "moved": _percent_moved_an_hour,
+    "peak": _over_placed,
+    "below": _percent_below_mean,
+    "minutes": _minutes_to_spread,
+}
+
+
+def _problem(scenario: str, name: str, measures: Iterable[Mapping[str, Any]]) -> Problem:
+    figures = tuple(Measure(**one, of=_FIGURES[one["key"]]) for one in measures)
+    return Problem(scenario, name, figures)
+
+
+PROBLEMS: Final = tuple(
+    _problem(**one)
+    for one in tomllib.loads(
+        (resources.files(__package__) / "problems.toml").read_text(encoding="utf-8")
+    )["problems"]
 )
+"""The content of problems.toml."""
 
 
 def problem_of(scenario: str) -> Problem:
-    """Return the problem that the scenario of that name shows.
+    """Return the problem of a scenario.
 
     Raises:
-        KeyError: none of the five does.
+        KeyError: the scenario shows none of the five problems.
     """
     return {problem.scenario: problem for problem in PROBLEMS}[scenario]

@@ -1,4 +1,6 @@
-"""Records the truth at intervals, for scores and charts."""
+"""Records the true state at intervals, for scores and charts."""
+
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +10,7 @@ from loadmanager.simulator.world import Moment, World, sums
 
 
 class Recorder:
-    """The truth at recorded moments, ``every_s`` apart."""
+    """The true state at recorded moments, ``every_s`` apart."""
 
     def __init__(self, world: World, every_s: float) -> None:
         self._world = world
@@ -18,7 +20,7 @@ class Recorder:
         self._rows: list[dict[str, Floats]] = []
 
     def look(self, now_s: float, moment: Moment) -> None:
-        """Record ``moment`` if it is time."""
+        """Record ``moment`` if it is due."""
         if now_s < self._next_s:
             return
         self._next_s = (now_s // self._every_s + 1) * self._every_s
@@ -27,21 +29,12 @@ class Recorder:
 
     def timeline(self) -> Timeline:
         """Return the recorded moments."""
-        columns = {name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]}
-        return Timeline(
-            time_s=np.array(self._times_s),
-            brokers=self._world.brokers,
-            demand=columns["demand"],
-            served=columns["served"],
-            present=columns["present"] > 0,
-            msgs_per_s=columns["msgs_per_s"],
-            bytes_per_s=columns["bytes_per_s"],
-            bundles=columns["bundles"].astype(np.int32),
-            bound=columns["bound"],
-            unowned_msgs_per_s=columns["unowned_msgs_per_s"],
-            excess=columns.get("excess"),
-            unmoved_cpu=columns.get("unmoved_cpu"),
-        )
+        columns: dict[str, Any] = {
+            name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]
+        }
+        columns["present"] = columns["present"] > 0
+        columns["bundles"] = columns["bundles"].astype(np.int32)
+        return Timeline(time_s=np.array(self._times_s), brokers=self._world.brokers, **columns)
 
     def _row(self, moment: Moment) -> dict[str, Floats]:
         world, measured, use = self._world, moment.measured, moment.use

@@ -1,8 +1,8 @@
-"""The history that agents and a leader would have written of a simulation.
+"""Writes a simulation as history, as agents and a leader would.
 
-Differences from live history: one writer writes for all; ``due`` is "first" or
-"simulated"; there are no ticks; the memory of a base is the one after the round before, and
-a report takes effect when the leader saw it, which the rounds record.
+Differences from live history: one writer writes for all; ``due`` is "first" or "simulated"; there
+are no ticks; the memory of a base round is the one after the previous round; and a report takes
+effect when the leader sees it, which the rounds record.
 """
 
 import hashlib
@@ -41,17 +41,19 @@ from loadmanager.simulator.scenario.model import Scenario
 
 WRITER: Final = BrokerId("simulation:0")
 MONDAY_MS: Final = 1_767_571_200_000
-"""When simulations begin: 2026-01-05, a Monday, at 0:00 UTC."""
+"""The start of simulations: Monday 2026-01-05, 0:00 UTC."""
 
 _EPOCH: Final = 1
 _SAME_S: Final = 1e-6
 
 
 def origin_of(scenario: Scenario, strategy: str, seed: int) -> Origin:
-    """Return the writer of a simulation: the same run has the same name and so the same files.
+    """Return the writer of a simulation; the same run has the same name and the same files.
 
-    The name depends on the contents of scenario and trace, not on their paths. Raises
-    `OSError` if the trace cannot be read.
+    The name depends on the content of scenario and trace, not on their paths.
+
+    Raises:
+        OSError: the trace cannot be read.
     """
     content = scenario.model_dump(mode="json", exclude={"trace"})
     text = json.dumps([content, _trace_digest(scenario.trace), strategy, seed], sort_keys=True)
@@ -68,14 +70,14 @@ def _trace_digest(trace: Path | None) -> str | None:
 
 @lru_cache(maxsize=64)
 def _digest(trace: Path, _written_ns: int, _size_bytes: int) -> str:
-    """Return a digest of a trace; it is read again when its file has changed."""
+    """Return the digest of a trace; it is recomputed when the file has changed."""
     with trace.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @dataclass(slots=True)
 class _Agent:
-    """The reports of one broker that the leader may not have seen yet, and the one before."""
+    """The times of the recent reports of one broker, in seconds and by the wall clock."""
 
     reported_s: float | None = None
     former_s: float | None = None
@@ -84,10 +86,10 @@ class _Agent:
 
 @dataclass(kw_only=True, eq=False)
 class Recording:
-    """A `Witness` that writes history; ``sink`` should wait for room, so that nothing is lost.
+    """A `Witness` that writes history; ``sink`` should block instead of dropping records.
 
-    ``delay_s`` is from a report to the leader's seeing it, ``window_s`` over what rates are
-    means. ``start_ms`` is the wall clock at the beginning.
+    ``delay_s`` is the delay until the leader sees a report, ``window_s`` the window of rates.
+    ``start_ms`` is the wall clock at the beginning.
     """
 
     sink: HistorySink
@@ -114,7 +116,7 @@ class Recording:
         base_every_rounds: int = 15,
         start_ms: int = MONDAY_MS,
     ) -> Self:
-        """Return the witness of a scenario played with ``planner``."""
+        """Return the witness of a simulation of ``scenario`` with ``planner``."""
         recording = cls(
             sink=sink,
             planner=planner,
@@ -192,14 +194,14 @@ class Recording:
         )
 
     def moved(self, record: MoveRecord) -> None:
-        """Write how a hand-over ended, and the decision if no round recorded it."""
+        """Write the end of a hand-over, and the decision if no round recorded it."""
         ended_s = record.at_s if record.served_at_s is None else record.served_at_s
         records = [] if record.why is Why.SHED else self._decision(record)
         records.append(self._hand_over(record, self._at_ms(ended_s)))
         self._rounds_offer(self._at_ms(ended_s), records)
 
     def _decision(self, record: MoveRecord) -> list[Record]:
-        """Return a move between two rounds, as the leader saw it at the round before."""
+        """Return the decision of a move between rounds, with the view of the previous round."""
         if self._view is None:
             return []
         self._moves += 1
@@ -235,7 +237,7 @@ class Recording:
         )
 
     def _seen(self, view: ClusterView) -> dict[BrokerId, int]:
-        """Return which report of each broker the leader had."""
+        """Return the time of the report of each broker in the view."""
         found: dict[BrokerId, int] = {}
         seen_s = view.brokers.seen_s.tolist()
         for broker, at_s in zip(view.brokers.names, seen_s, strict=True):
@@ -246,7 +248,7 @@ class Recording:
         return found
 
     def _memory_by_wall_clock(self) -> RoundMemory:
-        """Return the memory; brokers in it began when the views say, or they count as restarted."""
+        """Return the memory with times of the wall clock, consistent with the views."""
         started = {
             broker: at_ms + self.start_ms for broker, at_ms in self._memory.started_at_ms.items()
         }

@@ -1,8 +1,8 @@
-"""The simulator's report: one HTML file that shows strategies side by side.
+"""The report of the simulator: one HTML file that compares strategies.
 
-Sizes: plotly.js is 4.8 MB of every page. A run of few brokers adds about 10 kB, one of 200
-brokers over a day about 60 kB: its series are thinned (`thinning`) and deflated, and drawn
-only when their part of the page is opened.
+Sizes: plotly.js is 4.8 MB of every page. A run of few brokers adds about 10 kB, one of 200 brokers
+over a day about 60 kB: its series are downsampled (`thinning`) and compressed, and drawn when their
+part of the page is opened.
 """
 
 from collections import Counter
@@ -22,7 +22,6 @@ from loadmanager.charts import (
     tag,
     write_page,
 )
-from loadmanager.simulator.comparing import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
@@ -30,12 +29,13 @@ from loadmanager.simulator.scenario import FORMER_MODEL, BrokerClass, Load, Scen
 from loadmanager.simulator.score_tables import legend, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.side_by_side import highest_loads, overview
+from loadmanager.simulator.simulation_jobs import RANKING, Compared, modes_of, ranked
 from loadmanager.simulator.strategies import Strategy
 from loadmanager.simulator.thinning import POINTS
 
 
 def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
-    """Return the properties of a scenario: names and texts."""
+    """Return the properties of a scenario as pairs of texts."""
     facts = [
         ("scenario", name),
         ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
@@ -73,10 +73,10 @@ def _span(seconds: float) -> str:
 
 
 _OPENED: Final = 3
-"""Up to this many scenarios are unfolded at first."""
+"""The most scenarios that are initially unfolded."""
 
 _READ_AT_ONCE: Final = 12
-"""Up to this many expectations are unfolded at first."""
+"""The most expectations that are initially unfolded."""
 
 _EXPECTED: Final = "What the scenario expects of the medians, and what was found"
 
@@ -84,12 +84,12 @@ _READING: Final = f"The best of a column is marked; a click on it sorts. Rows st
 
 
 Pictures = Mapping[tuple[str, Strategy], Picture]
-"""By a scenario's name and a strategy, as a `Finding` has them."""
+"""By name of the scenario and strategy, as in `Finding`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Results:
-    """All about one scenario; ``found`` and ``pictures`` by the names of strategies."""
+    """The results of one scenario; ``found`` and ``pictures`` are by name of the strategy."""
 
     name: str
     scenario: Scenario
@@ -107,19 +107,19 @@ def write_report(
     pictures: Pictures,
     settings: Mapping[str, str],
 ) -> int:
-    """Write the report and return its size in bytes; the same results give the same bytes.
+    """Write the report and return its size in bytes; it only depends on the arguments.
 
     Args:
-        path: the HTML file; one that is there is replaced.
-        scenarios: what was simulated, by the names that everything else goes by.
+        path: the HTML file; an existing one is replaced.
+        scenarios: the scenarios by name, which the other arguments refer to.
         found: the scores of strategies; they are shown best first, by `ranked`.
-        judged: what was expected of them.
-        pictures: of one run of each strategy in each scenario.
+        judged: the judged expectations.
+        pictures: pictures of one run of each strategy in each scenario.
         settings: the command's arguments as text, shown at the top.
 
     Raises:
         MissingCharts: plotly is not installed.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     several = len(modes_of(one.strategy for one in found)) > 1
     results = [
@@ -130,7 +130,7 @@ def write_report(
 
 
 def _body(results: Sequence[_Results], settings: Mapping[str, str]) -> list[Html]:
-    """Return the contents and all parts of the page."""
+    """Return the table of contents and all parts of the page."""
     overviews = [_overview(results)] if len(results) > 1 else []
     anchors = [f"scenario-{number}" for number in range(1, len(results) + 1)]
     parts = list(zip(results, anchors, strict=True))
@@ -158,7 +158,7 @@ def _results(
     *,
     several_modes: bool,
 ) -> _Results:
-    """Return the part of one scenario, with strategies under the names that the page uses."""
+    """Return the results of one scenario, by the names of strategies on the page."""
 
     def called(strategy: Strategy) -> str:
         return f"{strategy.name} ({strategy.mode})" if several_modes else strategy.name
@@ -237,7 +237,7 @@ def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
 
 
 def _run(result: _Results, name: str, *, opened: bool) -> Html:
-    """Return the picture of a strategy's run, folded."""
+    """Return the folded picture of a run of a strategy."""
     found = result.found[name]
     remark = [tag("p", found.strategy.remark)] if found.strategy.remark else []
     note = f"load of every broker, seed {found.seeds[0]}"
@@ -272,7 +272,7 @@ def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
 
 
 def _meaning() -> Html:
-    """Return how scores and charts are to be read."""
+    """Return the explanation of scores and charts."""
     return section(
         "What it means",
         tag(

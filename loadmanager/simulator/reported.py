@@ -1,4 +1,4 @@
-"""One published load report, in columns until the object is needed."""
+"""A published load report in columns, converted to an object on demand."""
 
 import math
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from loadmanager.simulator.listings import ListedStats
 class Reported:
     """A load report that an agent wrote at ``at_s``, and the leader saw at ``seen_s``.
 
-    ``row`` is the broker's and ``rows`` are the bundles' in the world, by name.
-    ``totals`` are the broker's own. ``former`` are the names that the report before it
-    listed. ``usage`` and ``limit`` are in the order of `core.scores.RESOURCES`, and so are
-    ``mean`` and ``variance`` of the last samples, NaN where there was but one.
+    ``row`` is the row of the broker, ``rows`` are those of the bundles in order of names.
+    ``totals`` are the rates of the broker. ``former`` are the bundles of the previous report.
+    ``usage`` and ``limit`` are in the order of `core.scores.RESOURCES`, and so are ``mean`` and
+    ``variance`` of the last samples, NaN with fewer than two.
     """
 
     broker: BrokerId
@@ -42,7 +42,7 @@ class Reported:
     started_at_ms: int
 
     def load(self) -> BrokerLoad:
-        """Return the report for the leader's load tracker."""
+        """Return the report in the form of the load tracker."""
         return BrokerLoad(
             broker=self.broker,
             seen_s=self.seen_s,
@@ -57,7 +57,7 @@ class Reported:
         )
 
     def report(self) -> LoadReport:
-        """Return the report as the agent would have written it; the clock begins at 0."""
+        """Return the report as written by an agent; its clock begins at 0."""
         columns = (self.usage, self.limit, self.mean, self.variance)
         cpu, memory, direct_memory, bandwidth_in, bandwidth_out = (
             None if limit <= 0 and used == 0 else _used(used, limit, mean, variance)
@@ -90,7 +90,7 @@ def _used(usage: float, limit: float, mean: float, variance: float) -> ResourceU
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A broker whose registration ended, as the leader saw it at ``seen_s``."""
+    """The end of the registration of a broker, seen by the leader at ``seen_s``."""
 
     broker: BrokerId
     row: int

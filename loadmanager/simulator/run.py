@@ -1,4 +1,4 @@
-"""The record of one simulation: the truth over time, every move, and the rounds' refusals."""
+"""The record of one simulation: the true state over time, all moves, and refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from loadmanager.core.planner import Plan
 from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 RESOURCES: Final = ("cpu", "memory", "network_in", "network_out")
-"""The resources a modelled broker has, in the order of the arrays' last axis."""
+"""The resources of a modelled broker, in the order of the last axis of arrays."""
 
 Floats = NDArray[np.float32]
 
 
 class Why(StrEnum):
-    """Why a bundle was moved."""
+    """The reason of a move."""
 
     SHED = "shed"
     PLACED = "placed"
@@ -32,11 +32,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord:
-    """One bundle given to another broker. ``source`` is None if no broker owned it.
+    """A move of one bundle. ``source`` is None if it had no owner.
 
-    The rates are the true ones when it was ordered. ``interrupted_client_s`` is how long
-    its clients waited, added up. ``served_at_s`` is when the target served, None if it did
-    not before the end; no broker did for ``pause_s``.
+    The rates are the true ones at the time of the order. ``interrupted_client_s`` is the sum of the
+    waiting times of its clients. The target serves from ``served_at_s`` on, None if it did not
+    before the end; no broker served the bundle for ``pause_s``.
     """
 
     at_s: float
@@ -54,16 +54,15 @@ class MoveRecord:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Timeline:
-    """The truth at each recorded moment; T moments, B brokers, four `RESOURCES`.
+    """The true state at each recorded moment; T moments, B brokers, four `RESOURCES`.
 
-    ``demand`` is what the load asks for as a fraction of the broker's capacity,
-    background included: above 1 the broker cannot serve all. ``served`` is the fraction
-    it serves. Both are NaN while a broker is not ``present``. ``bound`` is a proven lower
-    bound of the largest demand, over all resources, that any assignment could reach.
-    ``unowned_msgs_per_s`` is the traffic of bundles that no broker serves. ``excess`` is how
-    far brokers stand above the level to which all load would fill them like water: the mean
-    over the brokers, as a fraction of that level. ``unmoved_cpu`` (T, B) is the demand of CPU
-    without any move for load. Model 1 has neither.
+    ``demand`` is the demand as a fraction of the capacity of the broker, including background;
+    above 1 the broker cannot serve all of it. ``served`` is the usage as a fraction of capacity.
+    Both are NaN while a broker is not ``present``. ``bound`` is a proven lower bound of the largest
+    demand over all resources for any assignment. ``unowned_msgs_per_s`` is the traffic of bundles
+    that no broker serves. ``excess`` is the mean over brokers of the demand above the common level
+    of an ideal (water-filling) distribution, relative to that level. ``unmoved_cpu`` (T, B) is the
+    demand for CPU without moves for load. Model 1 has neither of the last two.
     """
 
     time_s: NDArray[np.float64]
@@ -84,11 +83,10 @@ class Timeline:
 class Run:
     """One simulation of one scenario with one pair of strategies and one seed.
 
-    ``refusals`` counts what was left alone, by reason. ``interrupted_client_s`` also
-    counts clients of crashed brokers, which no move record includes;
-    ``interrupted_in_warm_up_client_s`` is how much of it was before ``warm_up_s``.
-    ``happened`` are the events, as texts with their times. In ``model`` 1 moves and waiting
-    before the end of the warm-up count for nothing.
+    ``refusals`` are numbers of refusals by reason. ``interrupted_client_s`` includes clients of
+    crashed brokers, which no move record does; ``interrupted_in_warm_up_client_s`` is the part
+    before ``warm_up_s``. ``happened`` are the events as texts with their times. In ``model`` 1,
+    moves and waiting times during the warm-up do not count.
     """
 
     scenario: str
@@ -109,15 +107,15 @@ class Run:
 
     @property
     def moves_count_from_s(self) -> float:
-        """From when on moves, and what they cost, are counted."""
+        """The time from which moves and their costs count."""
         return self.warm_up_s if self.model == FORMER_MODEL else 0.0
 
 
 class Witness(Protocol):
-    """Receives what a leader and agents would record, as it happens in a simulation."""
+    """Receives what a leader and agents would record, in the order of the simulation."""
 
     def reported(self, at_s: float, report: LoadReport) -> None:
-        """Take the report that an agent published."""
+        """Receive a report that an agent published."""
 
     def round_done(
         self,
@@ -126,7 +124,7 @@ class Witness(Protocol):
         plan: Plan,
         averages: Mapping[BundleId, BundleAverages],
     ) -> None:
-        """Take what the leader saw and decided in a round; look at ``averages`` at once."""
+        """Receive view and plan of a round; ``averages`` are only valid during the call."""
 
     def moved(self, record: MoveRecord) -> None:
-        """Take a move that was carried out."""
+        """Receive a move that ended."""

@@ -1,4 +1,4 @@
-"""Scenario files: parsing with every mistake reported at its line."""
+"""Loading of scenario files, with all mistakes reported with their lines."""
 
 from collections.abc import Iterator, Mapping
 from functools import reduce
@@ -16,22 +16,21 @@ __all__ = ["ScenarioError", "load_scenario"]
 
 
 def load_scenario(path: Path, *, trace: Path | None = None) -> Scenario:
-    """Return the scenario of a TOML file. The path of its trace is resolved beside it.
+    """Return the scenario of a TOML file. The path of its trace is relative to the file.
 
     Args:
         path: the file.
-        trace: a file of recorded topic rates, which are then the whole load instead of
-            what the scenario says of it.
+        trace: a file of recorded topic rates, which replaces the load of the scenario.
 
     Raises:
-        ScenarioError: it cannot be read or has faults; it lists all of them.
+        ScenarioError: it cannot be read or has faults; the error lists all of them.
     """
     text = read_text(path)
     if trace is not None and not trace.is_file():
         raise ScenarioError([f"{trace}: no such file; expected recorded topic rates"])
     valid = valid_part(text)
     scenario = None if valid.scenario is None else _with_trace(valid.scenario, path, trace)
-    together = [] if scenario is None else list(_told_together(text, valid, scenario))
+    together = [] if scenario is None else list(_contradictions(text, valid, scenario))
     faults = sorted([*valid.faults.items(), *together], key=lambda fault: text.lines.line(fault[0]))
     if scenario is None or faults:
         raise ScenarioError([line for _, line in faults])
@@ -46,10 +45,10 @@ def _with_trace(scenario: Scenario, path: Path, trace: Path | None) -> Scenario:
     return scenario
 
 
-def _told_together(
+def _contradictions(
     text: ScenarioText, valid: ValidPart, scenario: Scenario
 ) -> Iterator[tuple[TomlPath, str]]:
-    """Yield the faults across values, but for those that a faulty value may cause."""
+    """Yield the contradictions, except those that a faulty value may cause."""
     doubtful = {name_of(at) for at in valid.doubtful}
     for one in contradictions(scenario):
         at = valid.as_written(one.at)
@@ -65,7 +64,7 @@ def _place(text: ScenarioText, scenario: Scenario, one: Contradiction, at: TomlP
 
 
 def _inner(value: Any, step: str | int) -> Any:
-    """Return the part of a scenario that a step of a path leads to; None if there is none."""
+    """Return the part of ``value`` at one step of a path; None if it is missing."""
     if isinstance(step, str) and not isinstance(value, Mapping):
         return getattr(value, step, None)
     return value[step] if value else None

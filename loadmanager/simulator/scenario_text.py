@@ -1,4 +1,4 @@
-"""The text of a scenario file: its values, and their places for messages."""
+"""The content of a scenario file, and the places of values for messages."""
 
 import json
 import re
@@ -19,26 +19,26 @@ _MAX_SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class ScenarioText:
-    """The values of a TOML file before they are checked."""
+    """The values of a TOML file before validation."""
 
     path: Path
     content: dict[str, Any]
     lines: TomlLines
 
     def place(self, at: TomlPath) -> str:
-        """Return ``file:line: key = value`` of a value that is set or missing."""
+        """Return ``file:line: key = value`` of a value, or ``key is not set``."""
         found, value = self._value(at)
         shown = f"= {_shortened(value)}" if found else "is not set"
         return f"{self.path}:{self.lines.line(at)}: {dotted(at)} {shown}"
 
     def place_of_default(self, at: TomlPath, value: object, with_keys: Sequence[TomlPath]) -> str:
-        """Return the place of the keys that contradict a default, and the default."""
+        """Return the place of the key that contradicts a default, and the default."""
         line = next((self.lines.line(one) for one in with_keys if self.has(one)), None)
         shown = f"{dotted(at)} = {_shortened(value)} by default"
         return f"{self.path}:{line or self.lines.line(at)}: {shown}"
 
     def has(self, at: TomlPath) -> bool:
-        """Return whether the file sets this value."""
+        """Return whether the file sets a value."""
         return self._value(at)[0]
 
     def _value(self, at: TomlPath) -> tuple[bool, Any]:
@@ -52,10 +52,10 @@ class ScenarioText:
 
 
 def read_text(path: Path) -> ScenarioText:
-    """Return what a scenario file says.
+    """Return the content of a scenario file.
 
     Raises:
-        ScenarioError: it cannot be read, or is no TOML.
+        ScenarioError: it cannot be read, or is not TOML.
     """
     text = ""
     try:
@@ -70,12 +70,12 @@ def read_text(path: Path) -> ScenarioText:
     except RecursionError:
         raise ScenarioError([f"{path}:1: lists in lists without end; expected TOML"]) from None
     except ValueError as error:
-        # Besides its own error, the library raises those of numbers and of paths.
+        # Besides its own error, tomllib raises errors of numbers and dates.
         raise ScenarioError([_no_toml(path, text.count("\n") + 1, str(error))]) from None
 
 
 def dotted(at: TomlPath) -> str:
-    """Return a path as TOML writes a dotted key; positions in lists of tables are left to lines."""
+    """Return a path as a dotted key of TOML, without positions in arrays of tables."""
     keys = [_key(step) for step in at if isinstance(step, str)]
     return ".".join(keys) + (f"[{at[-1]}]" if at and isinstance(at[-1], int) else "")
 

@@ -1,18 +1,18 @@
-"""The scores of strategies side by side: medians over the seeds, with their spread."""
+"""Tables of the scores of strategies: medians over the seeds, with their spread."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Best, Cell, Column, Html, table, tag
-from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc, values_of
+from loadmanager.simulator.simulation_jobs import Compared
 
 FIRST: Final = (
     "max_over_mean", "priced_gap", "gap", "excess", "overload_min", "balance_s",
     "moves", "returned", "moved_ratio", "interrupted_client_s", "thrash_per_broker_percent",
 )  # fmt: skip
-"""The scores that are shown at first; the others are folded."""
+"""The scores that are initially shown; the others are folded."""
 
 _REFERRING: Final = ("The same", "How much of that", "Messages that came then")
 _NEITHER_GOOD_NOR_BAD: Final = frozenset({"bound", "placed", "drained", "refusals"})
@@ -43,7 +43,7 @@ def _column(doc: ScoreDoc) -> Column:
 
 
 def _before(doc: ScoreDoc) -> list[str]:
-    """Return the description of a score that refers to the one before it in the list of all."""
+    """Return the descriptions that the description of a score refers to."""
     if not doc.what.startswith(_REFERRING):
         return []
     before = SCORE_DOCS[SCORE_DOCS.index(doc) - 1]
@@ -64,12 +64,12 @@ def _cell(found: Compared, doc: ScoreDoc) -> Cell:
 
 
 def never(value: float | None) -> float:
-    """Return a score such that "never", or unknown, is above any number."""
+    """Return a score, with infinity for "never" and unknown."""
     return math.inf if value is None or math.isnan(value) else value
 
 
 def written(value: float) -> str:
-    """Return a score as text: about three digits, whole from a hundred on."""
+    """Return a score as text with about three digits; whole numbers from 100 on."""
     if math.isinf(value):
         return "never"
     if value == int(value) or abs(value) >= 100:  # noqa: PLR2004 - where fractions say nothing

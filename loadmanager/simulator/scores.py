@@ -1,4 +1,4 @@
-"""The scores of a run: each with its unit and description."""
+"""The scores of a run, each with its unit and description."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Why
 from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 HOT: Final = 0.85
-"""A broker above this exceeds Pulsar's own overload thresholds."""
+"""A broker above this exceeds Pulsar's default overload threshold."""
 
 _LEAST_H: Final = 1 / 3600
 
@@ -20,7 +20,7 @@ RETURN_S: Final = 3600.0
 
 
 _PRICE_H: Final[Mapping[str, float]] = {"": 0.3, "_even": 0.1, "_quiet": 1.0}
-"""How long a gap of 1 costs as much as moving everything, by the scores' suffix."""
+"""Duration of a gap of 1 that costs as much as moving everything, by suffix of the score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,10 @@ def _score(title: str, unit: str, what: str) -> Any:
 class Scores:
     """The scores of one run after its warm-up; for all of them less is better.
 
-    Moves and their costs are counted from the beginning: a bundle moved in the warm-up
-    is not moved after it. Demand is the load on a broker, background included, as a
-    fraction of its capacity: the truth, which no strategy sees. "Largest" is over all
-    brokers that are present and all resources: CPU, memory, network in, network out.
+    Moves and their costs count from the beginning: a bundle that is moved during the warm-up need
+    not be moved after it. Demand is the true load on a broker, including background, as a fraction
+    of its capacity; no strategy sees it. "Largest" is over all present brokers and all resources:
+    CPU, memory, network in, network out.
     """
 
     max_over_mean: float = _score(
@@ -155,7 +155,7 @@ class Scores:
 
 
 SCORE_DOCS: Final = tuple(ScoreDoc(name=one.name, **one.metadata) for one in fields(Scores))
-"""All scores, in the order in which they are shown."""
+"""The descriptions of all scores, in the order in which they are shown."""
 
 SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
 
@@ -174,7 +174,7 @@ def values_of(scores: Scores) -> dict[str, float | None]:
 
 
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
-    """Return the scores of the load's evenness."""
+    """Return the scores of balance."""
     cpu = RESOURCES.index("cpu")
     by_moves_percent = curves.thrash_by_moves_percent(cpu)
     thrash_percent = curves.thrash_percent(cpu) if by_moves_percent is None else by_moves_percent
@@ -205,7 +205,7 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
 
 
 def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, Any]:
-    """Return the scores of the costs of balancing."""
+    """Return the scores of the cost of balancing."""
     shed = [move for move in moves if move.why is Why.SHED]
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
     traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
@@ -232,9 +232,9 @@ def _over_by(move: MoveRecord, at_s: float) -> bool:
 
 
 def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gap with the price of the moves, by the names of the scores.
+    """Return the gaps with the price of moves, by the names of the scores.
 
-    A gap is paid for as long as it lasts, a move once, by its traffic and as a move.
+    A gap costs by its duration; a move costs once, by its traffic and by number.
     """
     bundles = int(run.timeline.bundles.sum(axis=1).max())
     moved = found["moved_ratio"] + (found["moves"] / bundles if bundles else 0.0)
@@ -246,7 +246,7 @@ def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def returned(moves: Iterable[MoveRecord], since_s: float) -> int:
-    """Return how many moves for load, from ``since_s`` on, took a bundle back within `RETURN_S`."""
+    """Return the number of moves for load from ``since_s`` on that are returns (`RETURN_S`)."""
     left_s: dict[BundleId, dict[BrokerId, float]] = defaultdict(dict)
     count = 0
     for move in sorted(moves, key=lambda one: one.at_s):

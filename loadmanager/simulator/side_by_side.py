@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadmanager.charts import Chart, Json, numbers, shown
-from loadmanager.simulator.comparing import Compared
 from loadmanager.simulator.picture import BOUND_HUE, HUES, Picture
 from loadmanager.simulator.score_tables import FIRST, never, written
 from loadmanager.simulator.scores import SCORE_DOCS, ScoreDoc
+from loadmanager.simulator.simulation_jobs import Compared
 
 _DASHES: Final = ("solid", "dash", "dot")
 
 
 def highest_loads(pictures: Mapping[str, Picture]) -> Chart:
-    """Return the highest load over time, a line for each strategy, and the lower bound."""
+    """Return the chart of the highest load over time by strategy, and of the lower bound."""
     axis = next(iter(pictures.values())).axis
     data: list[Mapping[str, Json]] = [
         {
@@ -47,7 +47,7 @@ def highest_loads(pictures: Mapping[str, Picture]) -> Chart:
 
 
 def _bounds(pictures: Mapping[str, Picture]) -> list[Mapping[str, Json]]:
-    """Return the lower bound; it is nearly the same for all, so the first one's is shown."""
+    """Return the lower bound of the first strategy; it is nearly the same for all."""
     picture = next(iter(pictures.values()))
     return [
         {
@@ -63,7 +63,7 @@ def _bounds(pictures: Mapping[str, Picture]) -> list[Mapping[str, Json]]:
 
 
 def _ends(pictures: Mapping[str, Picture]) -> str:
-    """Return which strategies end with the lowest and the highest load."""
+    """Return a text about the strategies with the lowest and the highest load at the end."""
     ends = {name: picture.highest[-1] for name, picture in pictures.items() if picture.highest}
     known = {name: end for name, end in ends.items() if end is not None}
     if not known:
@@ -75,10 +75,9 @@ def _ends(pictures: Mapping[str, Picture]) -> str:
 
 
 def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
-    """Return medians of one score, strategies by scenarios; a menu chooses the score.
+    """Return the chart of medians of one score by strategy and scenario, with a menu of scores.
 
-    ``results`` are by scenario and strategy. Colours compare within a scenario: where its
-    best is and where its worst.
+    ``results`` are by scenario and strategy. Colours compare the strategies in one scenario.
     """
     strategies = list(dict.fromkeys(name for found in results.values() for name in found))
     docs = [doc for doc in SCORE_DOCS if doc.name in FIRST]
@@ -113,7 +112,7 @@ def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
 
 
 def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapping[str, Json]:
-    """Return the menu that chooses a score."""
+    """Return the menu of scores."""
     buttons: list[Json] = [
         {
             "label": f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(),
@@ -128,7 +127,7 @@ def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapp
 def _medians(
     results: Mapping[str, Mapping[str, Compared]], strategies: Sequence[str], score: str
 ) -> list[list[float]]:
-    """Return the medians of a score by strategy and scenario, NaN where it did not run."""
+    """Return the medians of a score by strategy and scenario, NaN without a run."""
     return [
         [
             never(found[name].median(score)) if name in found else math.nan
@@ -139,7 +138,7 @@ def _medians(
 
 
 def _look(medians: Sequence[Sequence[float]]) -> dict[str, Json]:
-    """Return the colours of medians, 0 for the best of each column and 1 for the worst."""
+    """Return colours and texts of medians: 0 for the best of each column, 1 for the worst."""
     columns = [_placed(column) for column in zip(*medians, strict=True)]
     return {
         "z": [numbers(row) for row in zip(*columns, strict=True)],
@@ -148,7 +147,7 @@ def _look(medians: Sequence[Sequence[float]]) -> dict[str, Json]:
 
 
 def _placed(column: Sequence[float]) -> list[float]:
-    """Return each value's position from the least, 0, to the most, 1; "never" is 1."""
+    """Return the position of each value between the least (0) and the most (1); "never" is 1."""
     finite = [value for value in column if math.isfinite(value)]
     least, most = (min(finite), max(finite)) if finite else (0.0, 0.0)
     width = most - least or 1.0

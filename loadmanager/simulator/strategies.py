@@ -1,23 +1,25 @@
-"""Pairs of strategies to compare, and the planner that each of them makes of a scenario."""
+"""Pairs of strategies to compare, and the planner of each in a scenario."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from loadmanager.config import ConfigError, offline
-from loadmanager.config.planning import planner_of
-from loadmanager.config.strategies import (
-    fields_of,
-    go_together,
-    not_together,
-    strategy_named,
+from loadmanager.config.pairs import (
+    SHEDDER_NAMES,
+    has_setting,
+    no_pair_like,
+    parse_pair,
+    parts_of,
+    placements_of,
+    short_name,
 )
-from loadmanager.core.filters import Filters
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import fields_of
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.planner import Planner
-from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
 from loadmanager.core.snapshot import in_force
@@ -28,36 +30,18 @@ Mode = Literal["safe", "parity"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
-def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
-    """Return our name of each strategy, in the order of the table."""
-    first: dict[type, str] = {}
-    for name, kind in known.items():
-        first.setdefault(kind, name)
-    return tuple(first.values())
-
-
-SHEDDER_NAMES: Final = _short_names(SHEDDERS)
-PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
-
-
-def placements_of(shedder: str) -> tuple[str, ...]:
-    """Return the placements that go with a shedder, by our short names."""
-    kind = SHEDDERS[shedder]
-    return tuple(name for name in PLACEMENT_NAMES if go_together(kind, PLACEMENTS[name]))
-
-
 PAIR_NAMES: Final = tuple(
     f"{shedder}+{placement}" for shedder in SHEDDER_NAMES for placement in placements_of(shedder)
 )
-"""Every pair that can be configured, by our short names: the configuration allows all of them."""
+"""All pairs that can be configured, by our short names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A shedder and a placement by our short names, how far they are trusted, and settings.
+    """A shedder and a placement by our short names, the mode of the planner, and settings.
 
-    ``settings`` are texts ``key=value`` with the meaning they have for ``loadmanager
-    decide``: a key goes to every part that has it, unless the part is named before it.
+    ``settings`` are texts ``key=value`` as for ``loadmanager decide``: a key applies to every part
+    that has it, unless the part is named before it.
     """
 
     shedder: str
@@ -72,7 +56,7 @@ class Strategy:
 
     @property
     def remark(self) -> str:
-        """A note on a pair whose halves were not made for each other, or empty."""
+        """A note on a pair that is not designed to work together, or empty."""
         planned = SHEDDERS[self.shedder] is AvgShedder
         follows = PLACEMENTS[self.placement] is PlannedPlacement
         if follows and not planned:
@@ -84,38 +68,25 @@ class Strategy:
         """Return the pair ``shedder+placement``, by our names or Pulsar's class names.
 
         Raises:
-            ConfigError: not a pair, or one of the two does not exist.
+            ConfigError: not a pair, one of the two does not exist, or they do not go together.
         """
-        shedder, plus, placement = text.strip().partition("+")
-        if not plus:
-            example = "threshold+least_long_term_message_rate"
-            raise ConfigError([f"strategy {text!r}; expected shedder+placement, such as {example}"])
-        where = f"strategy {text!r}:"
-        found = cls(
-            _short(SHEDDERS, shedder, f"{where} shedder {shedder!r}"),
-            _short(PLACEMENTS, placement, f"{where} placement {placement!r}"),
-            mode,
-            settings,
-        )
-        if found.placement not in placements_of(found.shedder):
-            raise ConfigError([f"{where} expected {not_together(SHEDDERS[found.shedder])}"])
-        return found
+        return cls(*parse_pair(text, f"strategy {text!r}"), mode, settings)
 
 
 def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
-    """Return all pairs that can be configured, each shedder with its placements in turn."""
+    """Return all pairs that can be configured, ordered by shedder."""
     return tuple(Strategy.parse(name, mode, settings) for name in PAIR_NAMES)
 
 
 def parse_strategies(
     text: str, modes: Sequence[Mode] = ("safe",), settings: tuple[str, ...] = ()
 ) -> tuple[Strategy, ...]:
-    """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``threshold+*`` stands for many.
+    """Return the pairs of ``a+b,c+d``, each in all ``modes``; ``*`` is a wildcard.
 
-    A setting goes to the pairs that have it, so that many can be compared at once.
+    A setting applies to the pairs that have it, so that different pairs can be compared.
 
     Raises:
-        ConfigError: with all unknown names, and settings that none of the pairs has.
+        ConfigError: with all unknown names, and all settings that no pair has.
     """
     pairs: dict[str, Strategy] = {}
     faults: list[str] = []
@@ -130,19 +101,19 @@ def parse_strategies(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a pair's name matches ``pattern``, in which ``*`` is anything."""
+    """Return whether the name of a pair matches ``pattern`` with the wildcard ``*``."""
     return fnmatchcase(name, pattern)
 
 
 def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
-    """Return the planner that decides in ``scenario`` with ``strategy``.
+    """Return the planner for ``scenario`` with ``strategy``.
 
-    Everything else is as the scenario's sections say; settings that it gives for a
-    strategy count for that strategy alone, another begins with its own defaults.
+    Other settings are those of the scenario. Its settings of a strategy only apply to that
+    strategy; another one starts with its defaults.
 
     Raises:
-        ConfigError: a setting of the scenario or of the strategy does not exist, or has a
-            value it cannot have.
+        ConfigError: a setting of the scenario or the strategy does not exist, or has an invalid
+            value.
     """
     shedding, placement = scenario.shedding, scenario.placement
     if SHEDDERS[strategy.shedder] is not SHEDDERS[shedding.strategy]:
@@ -160,13 +131,13 @@ def planner_for(scenario: Scenario, strategy: Strategy) -> Planner:
 
 
 def _matching(text: str) -> tuple[Strategy, ...]:
-    """Return the pairs that match; each half is a name or a pattern, a lone ``*`` both."""
+    """Return the matching pairs; each half is a name or a pattern, a single ``*`` means both."""
     if "*" not in text:
         return (Strategy.parse(text),)
     shedder, _, placement = text.partition("+") if "+" in text else (text, "", "*")
     where = f"strategy {text!r}:"
     pattern = "+".join(
-        half if "*" in half else _short(known, half, f"{where} {what} {half!r}")
+        half if "*" in half else short_name(known, half, f"{where} {what} {half!r}")
         for known, half, what in (
             (SHEDDERS, shedder, "shedder"),
             (PLACEMENTS, placement, "placement"),
@@ -174,16 +145,8 @@ def _matching(text: str) -> tuple[Strategy, ...]:
     )
     found = tuple(pair for pair in every_pair() if matches(pattern, pair.name))
     if not found:
-        shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
-        raise ConfigError(
-            [f"{where} no pair is like that; shedders are {shedders}, and placements {placements}"]
-        )
+        raise no_pair_like(f"strategy {text!r}")
     return found
-
-
-def _short(known: Mapping[str, type], name: str, where: str) -> str:
-    kind: type = strategy_named(known, name, where)
-    return next(short for short, its_kind in known.items() if its_kind is kind)
 
 
 def _with_settings(
@@ -203,23 +166,10 @@ def _with_settings(
     )
 
 
-def _parts(pair: Strategy) -> Mapping[str, type]:
-    return {
-        "shedder": SHEDDERS[pair.shedder],
-        "placement": PLACEMENTS[pair.placement],
-        "planner": PlannerSettings,
-        "filters": Filters,
-    }
-
-
 def _has(pair: Strategy, text: str) -> bool:
-    """Return whether some part of the pair has the setting of ``key=value``."""
+    """Return whether a part of the pair has the setting of ``key=value``."""
     name, given, _ = text.partition("=")
-    part, key = offline.part_and_key(name)
-    parts = _parts(pair)
-    named = [parts[part]] if part in parts else []
-    kinds = named if "." in name else list(parts.values())
-    return bool(given) and any(key in fields_of(kind) for kind in kinds)
+    return bool(given) and has_setting(pair.shedder, pair.placement, name)
 
 
 def _is_mode(text: str) -> bool:
@@ -232,7 +182,7 @@ def _unknown(text: str, pairs: Sequence[Strategy]) -> str:
         return f"--set {text}; expected key=value"
     if _is_mode(text):
         return f"--set {text}; expected --mode, which says what is compared"
-    kinds = {kind for pair in pairs for kind in _parts(pair).values()}
+    kinds = {kind for pair in pairs for kind in parts_of(pair.shedder, pair.placement).values()}
     known = {key for kind in kinds for key in fields_of(kind)}
     close = difflib.get_close_matches(name.rpartition(".")[2], sorted(known), 3)
     ours = sorted({key for kind in kinds for key in values_of(kind())} - {"mode"})

@@ -1,76 +1,63 @@
-"""The strategy guide: the strategies, their measured ratings, and which to choose."""
+"""The strategy guide: strategies, advice, and measured ratings (strategy_guide.md)."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import resources
 
+from loadmanager.config.pairs import SHEDDER_NAMES, placements_of
 from loadmanager.config.strategy_guide import strategy_guide
-from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
-from loadmanager.simulator.pip_364 import MODEL, SEEDS, THEIR_RATINGS, Cell, Figures, measured
+from loadmanager.simulator.pip_364 import MODEL, SEEDS, Cell, Figures, measured
 from loadmanager.simulator.ratings import PROBLEMS, Problem, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL
-from loadmanager.simulator.strategies import MODES, SHEDDER_NAMES, Mode, every_pair, placements_of
-
-_HOW: Final = f"""\
-PIP-364, which brought AvgShedder, names five problems of balancing strategies and rates three pairs
-of a shedder and a placement at them, by argument and some tests. Here each problem is a scenario
-that `loadmanager simulate` runs, and every pair that can be configured is rated by what happens
-in it: by the median over the seeds of the figures below, each pair by its worst figure.
-
-`parity` is how Pulsar decides; `safe`, the default, is how the same strategies do here. Settings
-are the defaults. The simulator's former model, that of 0.1, was measured with
-{SEEDS[FORMER_MODEL]} seeds; a move costs nothing there but its pause
-([simulator.md](simulator.md)). The last tables are by the model that `loadmanager simulate` has
-now (seeds: {SEEDS[MODEL]}). `loadmanager rate-strategies` measures these again, and with
-`--model 1` the others. What both say is solid; where they differ, a cheap move made the
-difference, or so few seeds are too few. The figures of `joint+joint` by the
-former model are older than its present form (commit 63548b9);
-[its own page](joint-strategy.md#what-it-comes-to) has more of them."""
-
-_ADVICE: Final = """\
-What follows is for safe mode, the default, and from what happened in the scenarios that come with
-the simulator: `loadmanager simulate SCENARIO` shows it, and each is held to it by a test.
-`parity` mode is for comparing with Pulsar."""
-
-_TABLES: Final[Mapping[Mode, str]] = {
-    "parity": 'As Pulsar decides: `mode = "parity"`.',
-    "safe": 'As the planner lets them: `mode = "safe"`, the default.',
-}
+from loadmanager.simulator.strategies import MODES, Mode, every_pair
+from loadmanager.simulator.strategy_advice import AVOID, CHOOSE, COMMENTS, PIP_364_RATINGS, Advice
 
 
 def strategies_document() -> str:
-    """Return docs/strategies.md: the guide with what was measured, as Markdown."""
-    chapters = [
-        "## Which to choose",
-        "",
-        *_choosing(measured(FORMER_MODEL)),
-        "## The five problems of PIP-364, measured",
-        "",
-        *_measured(measured(), measured(FORMER_MODEL)),
-    ]
-    return strategy_guide("\n".join(chapters) + "\n")
+    """Return docs/strategies.md: the guide with measured ratings, as Markdown."""
+    figures, former = measured(), measured(FORMER_MODEL)
+    page = (resources.files(__package__) / "strategy_guide.md").read_text(encoding="utf-8")
+    return strategy_guide(
+        page.format(
+            seeds=SEEDS[MODEL],
+            former_seeds=SEEDS[FORMER_MODEL],
+            choose=_advice("choose", CHOOSE),
+            avoid=_advice("rather not", AVOID),
+            good="\n".join(_good_pairs(former)),
+            thresholds=_thresholds(),
+            compared=_compared(former),
+            differences="\n".join(_differences(former)),
+            former_parity=_all_pairs(former, "parity"),
+            former_safe=_all_pairs(former, "safe"),
+            not_measured=_not_measured(figures),
+            parity=_all_pairs(figures, "parity"),
+            safe=_all_pairs(figures, "safe"),
+        )
+    )
 
 
 def differing(figures: Figures) -> Iterator[Cell]:
-    """Yield the cells in which the rating measured in parity mode differs from PIP-364's."""
-    for pair, theirs in THEIR_RATINGS.items():
+    """Yield the cells whose measured rating in parity mode differs from that of PIP-364."""
+    for pair, theirs in PIP_364_RATINGS.items():
         for scenario, rating in theirs.items():
             cell = Cell(scenario, "parity", pair)
             if figures.rating(cell) is not rating:
                 yield cell
 
 
-def _choosing(figures: Figures) -> Iterator[str]:
-    yield _ADVICE
-    yield ""
-    yield "| situation | choose | why | scenario |"
-    yield from _advice(CHOOSE)
-    yield ""
-    yield "| situation | rather not | why | scenario |"
-    yield from _advice(LEAVE)
-    yield ""
-    yield "At the five problems below, these pairs are good in safe mode:"
-    yield ""
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = (f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (columns, *rows))
+    header = next(lines)
+    return "\n".join([header, f"|{'---|' * len(columns)}", *lines])
+
+
+def _advice(column: str, given: Iterable[Advice]) -> str:
+    rows = [(one.situation, f"`{one.pair}`", one.why, f"`{one.scenario}`") for one in given]
+    return _table(("situation", column, "why", "scenario"), rows)
+
+
+def _good_pairs(figures: Figures) -> Iterator[str]:
     for problem in PROBLEMS:
         good = [
             pair.name
@@ -78,17 +65,10 @@ def _choosing(figures: Figures) -> Iterator[str]:
             if figures.rating(Cell(problem.scenario, "safe", pair.name)) is Rating.GOOD
         ]
         yield f"- {problem.name}: {', '.join(f'`{one}`' for one in _shortened(good)) or 'none'}"
-    yield ""
-
-
-def _advice(given: Sequence[Advice]) -> Iterator[str]:
-    yield "|---|---|---|---|"
-    for one in given:
-        yield f"| {one.situation} | `{one.pair}` | {one.why} | `{one.scenario}` |"
 
 
 def _shortened(pairs: Sequence[str]) -> list[str]:
-    """Return pairs with ``+*`` for all placements of a shedder, and ``*+`` for all shedders."""
+    """Return pairs with ``shedder+*`` in place of all placements of a shedder."""
     found = []
     for shedder in SHEDDER_NAMES:
         mine = [pair for pair in pairs if pair.startswith(f"{shedder}+")]
@@ -97,73 +77,57 @@ def _shortened(pairs: Sequence[str]) -> list[str]:
     return found
 
 
-def _measured(figures: Figures, former: Figures) -> Iterator[str]:
-    yield _HOW
-    yield ""
-    yield from _thresholds()
-    yield "### What PIP-364 says, and what was measured by model 1"
-    yield ""
-    yield from _beside_theirs(former)
-    yield "Where they differ:"
-    yield ""
-    for cell in differing(former):
-        yield f"- **{cell.pair}, {problem_of(cell.scenario).name}**: {_comment(cell, former)}"
-    yield ""
-    yield "### All pairs, by model 1"
-    yield from _tables(former)
-    yield ""
-    yield "### All pairs, by model 2"
+def _thresholds() -> str:
+    rows = [
+        (
+            problem.name,
+            f"`{problem.scenario}`",
+            measure.says,
+            measure.unit,
+            *(
+                "any" if math.isinf(most) else f"{most:g}"
+                for most in (measure.good_to, measure.normal_to)
+            ),
+        )
+        for problem in PROBLEMS
+        for measure in problem.measures
+    ]
+    return _table(("problem", "scenario", "figure", "unit", "good up to", "normal up to"), rows)
+
+
+def _compared(figures: Figures) -> str:
+    """Return the table of the ratings in PIP-364 and the measured ones."""
+    rows: list[Sequence[str]] = []
+    for pair, theirs in PIP_364_RATINGS.items():
+        rows.append((f"`{pair}`", "PIP-364", *(theirs[one.scenario] for one in PROBLEMS)))
+        rows += [("", f"`{mode}`", *_ratings(figures, mode, pair)) for mode in reversed(MODES)]
+    return _table(("pair", "", *(one.name for one in PROBLEMS)), rows)
+
+
+def _differences(figures: Figures) -> Iterator[str]:
+    for cell in differing(figures):
+        theirs, ours = PIP_364_RATINGS[cell.pair][cell.scenario], figures.rating(cell)
+        found = {key: _rounded(median) for key, median in figures.medians(cell).items()}
+        comment = COMMENTS[cell.pair, cell.scenario].format(**found)
+        problem = problem_of(cell.scenario).name
+        yield f"- **{cell.pair}, {problem}**: {theirs} there, {ours} here. {comment}"
+
+
+def _not_measured(figures: Figures) -> str:
     missing = [problem.name for problem in PROBLEMS if problem not in figures.problems]
-    if missing:
-        yield ""
-        yield f"Not measured by it yet: {', '.join(missing)}."
-    yield from _tables(figures)
+    return f"Not measured by it yet: {', '.join(missing)}.\n\n" if missing else ""
 
 
-def _tables(figures: Figures) -> Iterator[str]:
-    for mode in reversed(MODES):
-        yield ""
-        yield _TABLES[mode]
-        yield ""
-        yield from _all_pairs(figures, mode)
+def _all_pairs(figures: Figures, mode: Mode) -> str:
+    columns = ("pair", *(problem.name for problem in figures.problems))
+    pairs = [pair.name for pair in every_pair() if pair.name in figures.pairs]
+    return _table(columns, [(f"`{pair}`", *_ratings(figures, mode, pair)) for pair in pairs])
 
 
-def _thresholds() -> Iterator[str]:
-    yield "| problem | scenario | figure | unit | good up to | normal up to |"
-    yield "|---|---|---|---|---|---|"
-    for problem in PROBLEMS:
-        for measure in problem.measures:
-            limits = f"{_number(measure.good_to)} | {_number(measure.normal_to)}"
-            yield (
-                f"| {problem.name} | `{problem.scenario}` | {measure.says} | {measure.unit} "
-                f"| {limits} |"
-            )
-    yield ""
-
-
-def _beside_theirs(figures: Figures) -> Iterator[str]:
-    yield f"| pair | | {' | '.join(problem.name for problem in PROBLEMS)} |"
-    yield f"|---|---|{'---|' * len(PROBLEMS)}"
-    for pair, theirs in THEIR_RATINGS.items():
-        said = " | ".join(theirs[problem.scenario] for problem in PROBLEMS)
-        yield f"| `{pair}` | PIP-364 | {said} |"
-        for mode in reversed(MODES):
-            yield f"| | `{mode}` | {_row(figures, mode, pair)} |"
-    yield ""
-
-
-def _all_pairs(figures: Figures, mode: Mode) -> Iterator[str]:
-    problems = figures.problems
-    yield f"| pair | {' | '.join(problem.name for problem in problems)} |"
-    yield f"|---|{'---|' * len(problems)}"
-    for pair in (one for one in every_pair() if one.name in figures.pairs):
-        yield f"| `{pair.name}` | {_row(figures, mode, pair.name)} |"
-
-
-def _row(figures: Figures, mode: Mode, pair: str) -> str:
-    return " | ".join(
+def _ratings(figures: Figures, mode: Mode, pair: str) -> list[str]:
+    return [
         _shown(problem, figures, Cell(problem.scenario, mode, pair)) for problem in figures.problems
-    )
+    ]
 
 
 def _shown(problem: Problem, figures: Figures, cell: Cell) -> str:
@@ -175,14 +139,3 @@ def _shown(problem: Problem, figures: Figures, cell: Cell) -> str:
 
 def _rounded(figure: float) -> str:
     return "never" if math.isinf(figure) else f"{figure:.3g}"
-
-
-def _comment(cell: Cell, figures: Figures) -> str:
-    theirs = THEIR_RATINGS[cell.pair][cell.scenario]
-    ours = figures.rating(cell)
-    found = {key: _rounded(median) for key, median in figures.medians(cell).items()}
-    return f"{theirs} there, {ours} here. {COMMENTS[cell.pair, cell.scenario].format(**found)}"
-
-
-def _number(value: float) -> str:
-    return "any" if math.isinf(value) else f"{value:g}"

@@ -1,4 +1,4 @@
-"""The loads of a run, downsampled for a picture without losing a peak."""
+"""Loads of a run, downsampled for a picture without losing peaks."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from loadmanager.simulator.run import Timeline
 
 POINTS: Final = 240
-"""The most points of time in a picture; each stands for one interval."""
+"""The most points of a series; each stands for one interval."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -19,7 +19,7 @@ class Thinned:
     A broker's load is its demand on its scarcest resource, as a fraction of capacity; NaN
     while it is absent. ``resource`` (N, B) is that resource, as an index of
     `run.RESOURCES`. ``bound`` is the highest lower bound of an interval. ``time_s`` is
-    when each interval begins, ``every`` how many recorded moments it has.
+    the beginning of each interval, ``every`` the number of its recorded moments.
     """
 
     time_s: NDArray[np.float64]
@@ -34,9 +34,9 @@ class Thinned:
         return np.asarray(np.fmax.reduce(self.load, axis=1), dtype=np.float64)
 
     def percentile(self, fraction: float) -> NDArray[np.float64]:
-        """Return the load that ``fraction`` of the brokers there do not exceed, by interval.
+        """Return the load that ``fraction`` of the present brokers do not exceed, by interval.
 
-        It is a broker's own load, not one between two; NaN without any broker.
+        It is the load of one broker, without interpolation; NaN without brokers.
         """
         ordered = np.sort(self.load, axis=1)  # NaN comes last
         there = np.isfinite(ordered).sum(axis=1)
@@ -64,7 +64,7 @@ def thinned(timeline: Timeline, points: int = POINTS) -> Thinned:
 
 
 def _intervals(values: NDArray[np.floating], every: int) -> NDArray[np.float64]:
-    """Return ``values`` (T, B) as (N, every, B); the last interval is filled up with NaN."""
+    """Return ``values`` (T, B) as (N, every, B); the last interval is padded with NaN."""
     missing = -len(values) % every
     filled = np.pad(
         np.asarray(values, dtype=np.float64), ((0, missing), (0, 0)), constant_values=np.nan

@@ -1,4 +1,4 @@
-"""Time in pictures: in the unit that fits the run, with events as vertical lines."""
+"""The time axis of pictures: unit by the duration of the run, events as vertical lines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from loadmanager.charts import Json, numbers, shown
 _IN_MINUTES_UP_TO_S: Final = 3 * 3600.0
 
 EVENTS: Final = 60
-"""The most moments with events that get a line; all of them show on hover."""
+"""The most times of events with a line; all events are shown on hover."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time of a run, drawn in ``unit``, each ``unit_s`` long."""
+    """The time axis of a run in ``unit`` of ``unit_s`` seconds."""
 
     unit: str
     unit_s: float
@@ -46,7 +46,7 @@ class TimeAxis:
     def line(
         self, time_s: NDArray[np.float64], values: NDArray[np.float64], name: str
     ) -> Mapping[str, Json]:
-        """Return a trace of ``values`` over time; a gap where there is none."""
+        """Return a trace of ``values`` over time, with gaps for NaN."""
         return {
             "type": "scatter",
             "mode": "lines",
@@ -56,7 +56,7 @@ class TimeAxis:
         }
 
     def shaded(self, from_s: float, until_s: float) -> Mapping[str, Json]:
-        """Return a shade behind a span of time, the warm-up."""
+        """Return a shaded rectangle behind a range of time, such as the warm-up."""
         return {
             "type": "rect", "layer": "below", "yref": "paper", "y0": 0, "y1": 1,
             "x0": from_s / self.unit_s, "x1": until_s / self.unit_s,
@@ -66,7 +66,7 @@ class TimeAxis:
     def events(
         self, happened: Sequence[tuple[float, str]], height: float
     ) -> tuple[list[Mapping[str, Json]], list[Mapping[str, Json]]]:
-        """Return marks at ``height`` that show the events on hover, and vertical lines."""
+        """Return marks of events at ``height``, with texts on hover, and vertical lines."""
         texts: dict[float, list[str]] = {}
         for at_s, text in happened:
             texts.setdefault(at_s, []).append(shown(text))

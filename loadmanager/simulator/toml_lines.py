@@ -1,4 +1,4 @@
-"""The line of each value of a TOML text, which `tomllib` does not report."""
+"""The line of each value in a TOML document, which `tomllib` does not report."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TomlPath = tuple[str | int, ...]
-"""Keys and positions in lists, from the top down to a value."""
+"""Keys and positions in lists from the root to a value."""
 
 _BARE_KEY: Final = re.compile(r"[-\w]+", re.ASCII)
 _BLANK: Final = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
@@ -25,26 +25,26 @@ _TEXTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TomlLines:
-    """The lines of all values of one text, the first being 1."""
+    """The lines of all values of one document, counted from 1."""
 
     by_path: Mapping[TomlPath, int]
 
     def line(self, path: TomlPath) -> int:
-        """Return where a value stands, or if it does not, the closest table around it."""
+        """Return the line of a value, or of the innermost existing table around it."""
         while path not in self.by_path:
             path = path[:-1]
         return self.by_path[path]
 
 
 def toml_lines(text: str) -> TomlLines:
-    """Return the lines of a text that `tomllib.loads` accepts; of another they mean nothing."""
+    """Return the lines of a valid document; for an invalid one the result is meaningless."""
     scan = _Scan(text.replace("\r\n", "\n"))
     scan.document()
     return TomlLines(scan.lines)
 
 
 class _Scan:
-    """Scans a valid text once. Where a table is named twice, its own header counts."""
+    """Scans a valid document once. A table has the line of its own header, if there is one."""
 
     def __init__(self, text: str) -> None:
         self.lines: dict[TomlPath, int] = {(): 1}
@@ -52,7 +52,7 @@ class _Scan:
         self._at = 0
         self._ends = [found.start() for found in re.finditer("\n", text)]
         self._tables: dict[TomlPath, int] = {}
-        """How many tables each array of tables has so far."""
+        """The number of tables so far in each array of tables."""
 
     def document(self) -> None:
         table: TomlPath = ()
@@ -86,7 +86,7 @@ class _Scan:
         return path
 
     def _known(self, keys: TomlPath, line: int) -> TomlPath:
-        """Return the path of tables that a header passes: of an array, its last table."""
+        """Return the path of the outer tables of a header; for an array its last table."""
         path: TomlPath = ()
         for key in keys:
             path = (*path, key)
@@ -104,7 +104,7 @@ class _Scan:
         self._value(table + keys)
 
     def _keys(self) -> TomlPath:
-        """Take a key and return its parts, which dots separate."""
+        """Consume a dotted key and return its parts."""
         self._skip(_BLANK)
         keys: TomlPath = (self._key(),)
         while self._skip(_DOT):
@@ -136,7 +136,7 @@ class _Scan:
             count += 1
 
     def _closed(self, bracket: str) -> bool:
-        """Take the bracket, or the comma before what comes next; return whether it was the end."""
+        """Consume a comma or the closing bracket; return whether it was the bracket."""
         self._skip(_BLANK)
         if self._take(","):
             self._skip(_BLANK)

@@ -1,7 +1,7 @@
 """The topics of a scenario: their names, their bundles, and their base rates.
 
-Topics have real names, hashed as a broker hashes them, into real bundle ranges: how
-many topics a bundle gets, and which, is as uneven here as in a cluster.
+Topics have names that are hashed like in a broker into bundle ranges, so the distribution of topics
+over bundles is as uneven as in a cluster.
 """
 
 from bisect import bisect_right
@@ -23,11 +23,10 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Share:
-    """What one load gives each bundle of its namespace, before any pattern.
+    """The part of one load in each bundle of its namespace, before patterns.
 
-    ``rows`` are the bundles' rows; of its ``topics`` each has so many. A message in makes
-    ``profile``: one message in, and so many messages out, bytes in and bytes out, in the
-    order of `core.averages`.
+    ``rows`` are the rows of the bundles, ``topics`` the number of topics in each. ``profile`` are
+    the rates per message in: messages in (1), messages out, bytes in and bytes out.
     """
 
     load: Load
@@ -61,10 +60,10 @@ class Topics:
         traced_bundles: int,
         rng: np.random.Generator,
     ) -> "Topics":
-        """Return the topics of some loads and of a trace; ``rng`` draws which are large.
+        """Return the topics of loads and of a trace; ``rng`` draws their sizes.
 
-        Namespaces that only the trace has get ``traced_bundles`` each. A topic of the
-        trace counts as one producer and one consumer.
+        Namespaces that are only in the trace have ``traced_bundles`` each. A topic of the trace
+        has one producer and one consumer.
         """
         counts: dict[Namespace, int] = {}
         for load in loads:
@@ -94,14 +93,14 @@ class Topics:
 
 
 def topic_positions(namespace: Namespace, first: int, count: int) -> Counts:
-    """Return where ``persistent://{namespace}/topic-{first}`` and so on lie on the circle."""
+    """Return the hashes of the topics ``persistent://{namespace}/topic-{first}`` and so on."""
     prefix = f"persistent://{namespace}/topic-"
     numbers = range(first, first + count)
     return np.fromiter((crc32(f"{prefix}{n}") for n in numbers), dtype=np.int64, count=count)
 
 
 def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return ``count`` shares of the whole, which add up to 1; which is large is drawn."""
+    """Return ``count`` shares that add up to 1, in random order."""
     match skew:
         case Even():
             drawn = np.ones(count)
@@ -147,7 +146,7 @@ def _shares(
 
 
 def _share(load: Load, cut: Boundaries, rows: slice, first: int, rng: np.random.Generator) -> Share:
-    """Return what ``load`` gives the bundles; its topics are numbered from ``first`` on."""
+    """Return the parts of ``load`` in bundles; its topics are numbered from ``first`` on."""
     bundles = len(cut.bundles)
     if load.over == "topics":
         row = _bundle_rows(cut, topic_positions(load.namespace, first, load.topics))

@@ -1,4 +1,4 @@
-"""Recorded traffic in CSV, plain or compressed, a part at a time."""
+"""Reads recorded traffic in CSV, plain or compressed, in parts."""
 
 import csv
 import gzip
@@ -21,10 +21,10 @@ _MAX_LINE_CHARACTERS: Final = 1 << 16
 
 
 def csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
-    """Yield the rows of a CSV file, by parts, with the table of topic names.
+    """Yield the rows of a CSV file in parts, with the codes of topics.
 
     Raises:
-        ScenarioError: it cannot be read at all, or has too many faults to go on.
+        ScenarioError: the file has too many faults.
     """
     is_packed = path.suffix == ".gz"
     try:
@@ -37,7 +37,7 @@ def csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, T
 
 
 def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator[str]:
-    """Yield the lines of a file, up to one that is not UTF-8."""
+    """Yield the lines of a file, up to the first that is not UTF-8."""
     number = 1
     for block in _blocks(opened):
         good, fault = _decoded(block)
@@ -53,7 +53,7 @@ def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator
 
 
 def _decoded(block: bytes) -> tuple[str, str]:
-    """Return the text of a block, or of its lines before one that is not UTF-8, and the fault."""
+    """Return the text of a block up to the first line that is not UTF-8, and the fault."""
     try:
         return block.decode("utf-8"), ""
     except UnicodeDecodeError as error:
@@ -63,7 +63,7 @@ def _decoded(block: bytes) -> tuple[str, str]:
 
 
 def _blocks(opened: "IO[bytes] | gzip.GzipFile") -> Iterator[bytes]:
-    """Yield a file in blocks that end with a line, unless a line is too long."""
+    """Yield a file in blocks of whole lines, unless a line is too long."""
     while block := opened.read(_BLOCK_BYTES):
         yield block + opened.readline(2 * _MAX_LINE_CHARACTERS)
 
@@ -87,7 +87,7 @@ def _csv_parts(
 
 
 def _lines(part: Sequence[Sequence[str]], before: int, last: int) -> Sequence[int]:
-    """Return the lines on which rows end; a row with a line break in quotes has several."""
+    """Return the last line of each row; a row with a quoted line break has several lines."""
     if last - before == len(part):
         return range(before + 1, last + 1)
     spans = (1 + sum(cell.count("\n") for cell in row) for row in part)
@@ -97,7 +97,7 @@ def _lines(part: Sequence[Sequence[str]], before: int, last: int) -> Sequence[in
 def _whole(
     part: Sequence[Sequence[str]], lines: Sequence[int], width: int, faults: TraceFaults
 ) -> tuple[Sequence[Sequence[str]], Sequence[int]]:
-    """Return the rows that have a value in each column; lines that are blank are no rows."""
+    """Return the rows with a value in each column; blank lines are ignored."""
     if {len(row) for row in part} == {width}:
         return part, lines
     for line, row in zip(lines, part, strict=True):

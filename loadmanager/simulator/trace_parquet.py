@@ -1,4 +1,4 @@
-"""Recorded traffic in Parquet, a part at a time."""
+"""Reads recorded traffic in Parquet, in parts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +15,10 @@ _PART_ROWS: Final = 65_536
 
 
 def parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, TraceRows]]:
-    """Yield the rows of a Parquet file, by parts, with the table of topic names.
+    """Yield the rows of a Parquet file in parts, with the codes of topics.
 
     Raises:
-        ScenarioError: it cannot be read at all, has too many faults to go on, or the
-            library that reads it is not installed.
+        ScenarioError: the file has too many faults, or pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # noqa: PLC0415 - an extra that other scenarios do without
@@ -32,7 +31,7 @@ def parquet_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumn
             yield from _parquet_parts(opened, faults)
     except OSError as error:
         faults.add(None, f"{error.strerror or error}; expected a readable Parquet file")
-    # The library raises many different errors for a broken file.
+    # pyarrow raises many different errors for a damaged file.
     except (pa.ArrowException, ValueError, OverflowError, MemoryError) as error:
         faults.add(None, f"{str(error).splitlines()[0]}; expected a Parquet file")
 
@@ -63,7 +62,7 @@ def _check_types(schema: Any, faults: TraceFaults) -> None:
 
 
 def _numbers(column: Any) -> FloatArray:
-    """Return numbers of any type; what is missing is NaN."""
+    """Return numbers of any type as floats; null is NaN."""
     found: FloatArray = _plain(column).cast("float64", safe=False).to_numpy(zero_copy_only=False)
     return found
 

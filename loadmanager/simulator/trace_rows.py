@@ -1,4 +1,4 @@
-"""Rows of recorded traffic as columns of numbers, for every file format."""
+"""Rows of recorded traffic as arrays, for all file formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ RATES: Final = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_through
 """The columns of traffic, in the order of `core.averages`."""
 
 MESSAGE_BYTES: Final = 1024.0
-"""The assumed message size where a file has rates alone, or throughputs alone."""
+"""The assumed message size if a file only has rates or only throughputs."""
 
 MAX_ROWS: Final = 50_000_000
 """The most rows of a file: about 4 GiB of memory while it is read."""
@@ -32,7 +32,7 @@ _MAX_FAULTS: Final = 20
 _LIMITS: Final = {TIME: 1e11} | dict.fromkeys(RATES, RATE.most)
 
 _RATE_IN, _RATE_OUT, _BYTES_IN, _BYTES_OUT = RATES
-# For each column of a trace: what it is made of, the first that the file has.
+# The source of each column of a trace: the first of these that the file has, and its factor.
 _SOURCES: Final[Mapping[str, Sequence[tuple[str, float]]]] = {
     _RATE_IN: (
         (_RATE_IN, 1.0),
@@ -63,7 +63,7 @@ _SOURCES: Final[Mapping[str, Sequence[tuple[str, float]]]] = {
 
 @dataclass(slots=True)
 class TraceFaults:
-    """The faults of a file so far; its rows are lines of text, or numbered from 1."""
+    """The faults of a file so far; rows are lines of text, or numbered from 1."""
 
     path: Path
     rows_are_lines: bool
@@ -73,7 +73,7 @@ class TraceFaults:
         """Add a fault of a row, or of the whole file.
 
         Raises:
-            ScenarioError: there are too many faults to read on.
+            ScenarioError: there are too many faults to continue.
         """
         self.found.append((row or 0, f"{self._place(row)}: {fault}"))
         if len(self.found) >= _MAX_FAULTS:
@@ -81,10 +81,10 @@ class TraceFaults:
             raise ScenarioError([*self._in_order(), more])
 
     def check(self) -> None:
-        """Raise the faults.
+        """Raise the faults, if there are any.
 
         Raises:
-            ScenarioError: there is any.
+            ScenarioError: there is a fault.
         """
         if self.found:
             raise ScenarioError(self._in_order())
@@ -100,7 +100,7 @@ class TraceFaults:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TraceRows:
-    """R rows of a file. ``numbers`` says which; ``topics`` are codes; ``rates`` are (R, 4)."""
+    """R rows of a file: their ``numbers``, codes of ``topics``, and ``rates`` (R, 4)."""
 
     numbers: NDArray[np.int64]
     times_s: FloatArray
@@ -109,13 +109,13 @@ class TraceRows:
 
 
 class TraceColumns:
-    """Turns the texts and numbers of a file's columns into rows, and reports their faults."""
+    """Converts the columns of a file to rows, and records faults."""
 
     def __init__(self, columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
-        """Check the names of the columns, which stand in ``line``.
+        """Check the names of the columns, which are in ``line``.
 
         Raises:
-            ScenarioError: one is unknown, twice there, or missing.
+            ScenarioError: a column is unknown, duplicate, or missing.
         """
         self.topics: dict[str, int] = {}
         """The code of each topic, by its full name."""
@@ -130,7 +130,7 @@ class TraceColumns:
         ]
 
     def codes(self, names: Sequence[str], numbers: Sequence[int]) -> NDArray[np.int64]:
-        """Return the codes of topics; ``numbers`` say in which rows they stand."""
+        """Return the codes of topics; ``numbers`` are the rows for messages."""
         for at, name in enumerate(names if not self._codes.keys() >= set(names) else ()):
             if name not in self._codes:
                 self._codes[name] = self._new_code(name, numbers[at])
@@ -143,7 +143,7 @@ class TraceColumns:
         topics: NDArray[np.int64],
         values: Mapping[str, FloatArray],
     ) -> TraceRows:
-        """Return rows whose values are numbers, and report values that are not."""
+        """Return rows, and record invalid values."""
         self._rows += len(numbers)
         if self._rows > MAX_ROWS:
             gib = self._rows * _ROW_BYTES / 2**30
@@ -156,7 +156,7 @@ class TraceColumns:
         return TraceRows(numbers, values[TIME], topics, rates)
 
     def _possible(self, name: str, column: FloatArray, numbers: NDArray[np.int64]) -> FloatArray:
-        """Return a column with 0 in place of invalid values, and report them."""
+        """Return a column with 0 in place of invalid values, which are recorded."""
         limit = _LIMITS[name]
         bad = ~((column >= 0) & (column <= limit))
         for at in np.flatnonzero(bad).tolist():

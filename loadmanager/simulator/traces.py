@@ -1,4 +1,4 @@
-"""Recorded rates of topics, from a file, to be replayed."""
+"""Traces: recorded rates of topics, read from a file."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ _NAMED: Final = 3
 class Trace:
     """The recorded rates of N topics at T times.
 
-    ``times_s`` ascend from 0: the first time in the file is the scenario's beginning.
-    From each time on the rates hold until the next one, the last ones until the end.
-    ``topics`` are full names. ``rates`` (T, N, 4) are messages and bytes per second in the
-    order of `core.averages`. The arrays are read-only: many runs share them.
+    ``times_s`` ascend from 0: the first time in the file is the beginning of the scenario. Rates
+    are valid until the next time, the last ones until the end. ``topics`` are full names. ``rates``
+    (T, N, 4) are messages and bytes per second in the order of `core.averages`. The arrays are
+    read-only, because many runs share them.
     """
 
     times_s: FloatArray
@@ -40,11 +40,11 @@ class Trace:
 def read_trace(path: Path) -> Trace:
     """Return the trace of a CSV or Parquet file; `docs/scenario-format.md` has the rules.
 
-    The last one is kept until its file changes: strategies are compared on the same trace.
+    The last trace is cached until its file changes: strategies are compared on the same trace.
 
     Raises:
-        ScenarioError: it cannot be read or has faults: those of single rows; and, if there
-            are none, duplicate or missing rows.
+        ScenarioError: it cannot be read or has faults: invalid rows or, if there are none,
+            duplicate or missing rows.
     """
     try:
         stat = path.stat()
@@ -72,7 +72,7 @@ def _read(path: Path, _version: tuple[int, int, int]) -> Trace:
 def _gathered(
     parts: Iterator[tuple[TraceColumns, TraceRows]], faults: TraceFaults
 ) -> tuple[TraceRows, tuple[str, ...]]:
-    """Return all rows as one, and report times that go back."""
+    """Return all rows together, and record times that decrease."""
     found: list[TraceRows] = []
     topics: dict[str, int] = {}
     latest_s = -np.inf
@@ -109,7 +109,7 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
     """
     is_new = np.diff(rows.times_s, prepend=-np.inf) > 0
     times_s = rows.times_s[is_new]
-    # Topics by topics of one time after the other, as the rows are in most files.
+    # Cells are numbered by time and topic, the order of rows in most files.
     cells = (np.cumsum(is_new) - 1) * len(topics) + rows.topics
     order = np.argsort(cells, kind="stable")
     in_order = cells[order]
@@ -119,7 +119,7 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
         what = f"{topics[rows.topics[order[at]]]} at {rows.times_s[order[at]]:g} s"
         faults.add(int(second), f"{what} again; expected it once, as in row {first}")
     if len(cells) - len(again) < len(times_s) * len(topics):
-        _tell_gaps(np.unique(in_order), rows, topics, faults)
+        _report_gaps(np.unique(in_order), rows, topics, faults)
     faults.check()
     times_s = times_s - times_s[0]
     rates = rows.rates[order].reshape(len(times_s), len(topics), 4)
@@ -127,10 +127,10 @@ def _trace(rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults) -> Tra
     return Trace(times_s=times_s, topics=topics, rates=rates)
 
 
-def _tell_gaps(
+def _report_gaps(
     cells: NDArray[np.int64], rows: TraceRows, topics: tuple[str, ...], faults: TraceFaults
 ) -> None:
-    """Report each time at which topics have no row: one without traffic needs rows of 0."""
+    """Record each time at which topics have no row; a topic without traffic needs rows of 0."""
     times = np.unique(rows.times_s)
     ends = np.searchsorted(cells, np.arange(len(times) + 1) * len(topics))
     for at in np.flatnonzero(np.diff(ends) < len(topics)).tolist():

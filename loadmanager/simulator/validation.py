@@ -1,7 +1,7 @@
-"""Validation of a scenario's single values, and the scenario without the faulty ones.
+"""Validation of single values of a scenario, and the scenario without faulty values.
 
-Only valid values are checked together. So faulty ones are set aside,
-with the table around them where they are required, and the rest is checked without them.
+Contradictions are only checked between valid values. Faulty values are left out, with the table
+around them if they are required, and the rest is checked without them.
 """
 
 import difflib
@@ -30,11 +30,11 @@ _SCENARIO = Table(Scenario)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidPart:
-    """The scenario of the valid values, None if they do not make one.
+    """The scenario of the valid values; None if they are not sufficient.
 
-    ``faults`` are by the path of the faulty value; ``doubtful`` are the paths of all
-    values that may differ from what was intended.
-    ``kept`` are, for each list, the positions that its elements had in the file.
+    ``faults`` are by the path of the faulty value; ``doubtful`` are the paths of values that may
+    differ from the intended ones. ``kept`` are the positions of the elements of each list in the
+    file.
     """
 
     scenario: Scenario | None
@@ -43,7 +43,7 @@ class ValidPart:
     kept: Mapping[TomlPath, Sequence[int]]
 
     def as_written(self, at: TomlPath) -> TomlPath:
-        """Return where a value of the scenario stands in the file."""
+        """Return the path in the file of a value of the scenario."""
         path: TomlPath = ()
         for step in at:
             positions = self.kept.get(path, ())
@@ -52,13 +52,13 @@ class ValidPart:
 
 
 def valid_part(text: ScenarioText) -> ValidPart:
-    """Return the scenario of a file, or of its valid values, and the faults of the others."""
+    """Return the scenario of the valid values of a file, and the faults of the others."""
     scenario, errors = _validated(text.content)
     faults = _deepest([_fault(text, error) for error in errors])
     kept: dict[TomlPath, Sequence[int]] = {}
     if faults:
         rest = _without(text.content, (), {fault.aside for fault in faults}, kept)
-        # Only messages use it, so it cannot make the rest invalid.
+        # The title is only used in messages.
         scenario, _ = _validated({"title": "untitled", **rest})
     return ValidPart(
         scenario=scenario,
@@ -71,7 +71,7 @@ def valid_part(text: ScenarioText) -> ValidPart:
 
 
 def name_of(at: TomlPath) -> str:
-    """Return the name of a key wherever it stands: ``events.at_s`` for that of each event."""
+    """Return the name of a key without positions: ``events.at_s`` for that of each event."""
     return ".".join(step for step in at if isinstance(step, str))
 
 
@@ -99,7 +99,7 @@ def _without(
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A faulty value. ``aside`` is what is left out with it, ``means`` the key it stands for."""
+    """A faulty value. ``aside`` is the part that is left out, ``means`` the intended key."""
 
     at: TomlPath
     aside: TomlPath
@@ -108,10 +108,10 @@ class _Fault:
 
 
 def _deepest(faults: Sequence[_Fault]) -> Sequence[_Fault]:
-    """Return one fault of each value, none for a table that is faulty only by its contents.
+    """Return one fault per value, and none for tables whose content is faulty.
 
-    A value that is none of several types has a fault for each of them; and a list whose
-    elements are all faulty is one without elements, too.
+    pydantic reports a fault for each type of a union; and a list whose elements are all faulty also
+    is too short.
     """
     around = {fault.at[:end] for fault in faults for end in range(len(fault.at))}
     first: dict[TomlPath, _Fault] = {}
@@ -134,10 +134,10 @@ def _fault(text: ScenarioText, error: ErrorDetails) -> _Fault:
 
 
 def _path(loc: tuple[int | str, ...]) -> tuple[TomlPath, list[Shape]]:
-    """Return the path in the file of a fault that pydantic found, and the shapes on it.
+    """Return the path in the file of an error of pydantic, and the shapes along it.
 
-    Pydantic also names the kind of a table that is one of several, and the type of a
-    plain value.
+    The location in pydantic also contains the kind of a table of a union, and the type of a plain
+    value.
     """
     at: TomlPath = ()
     shapes: list[Shape] = [_SCENARIO]
@@ -156,7 +156,7 @@ def _path(loc: tuple[int | str, ...]) -> tuple[TomlPath, list[Shape]]:
 
 
 def _expected(at: TomlPath, shapes: Sequence[Shape]) -> str:
-    """Return the values accepted at a path, by the shape around it."""
+    """Return a text about the accepted values at a path."""
     around, last = shapes[len(at) - 1], at[-1]
     if isinstance(around, Kinds):
         return "one of " + ", ".join(f'"{kind}"' for kind in around.models)
@@ -168,7 +168,7 @@ def _expected(at: TomlPath, shapes: Sequence[Shape]) -> str:
 
 
 def _optional_part(at: TomlPath, shapes: Sequence[Shape]) -> TomlPath:
-    """Return the smallest optional part of a scenario around a value."""
+    """Return the path of the smallest optional part around a value."""
     for end in range(len(at), 1, -1):
         around, last = shapes[end - 1], at[end - 1]
         if isinstance(around, Several) and not isinstance(around.of, Plain):
@@ -179,7 +179,7 @@ def _optional_part(at: TomlPath, shapes: Sequence[Shape]) -> TomlPath:
 
 
 def _closest(key: str, around: Shape) -> tuple[str, str]:
-    """Return a hint and, if it is likely, the key meant by an unknown one."""
+    """Return a hint for an unknown key, and the key that was probably intended."""
     known = keys_of(around.model) if isinstance(around, Table) else {}
     if close := difflib.get_close_matches(key, known, 1, 0.6):
         return f"did you mean {close[0]}?", close[0]

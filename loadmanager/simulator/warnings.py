@@ -1,4 +1,4 @@
-"""The summary of a scenario, and warnings on values that are valid but may be mistakes."""
+"""The summary of a scenario, and warnings on valid values that may be mistakes."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from loadmanager.simulator.traces import Trace, read_trace
 
 
 def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
-    """Yield a summary of a valid scenario, and a line for each warning on it.
+    """Yield the summary of a valid scenario, and a line for each warning.
 
     Args:
         path: the scenario.
@@ -35,7 +35,7 @@ def checked_file(path: Path, *, trace: Path | None = None) -> Iterator[str]:
 
 
 def _absent_from_trace(path: Path, scenario: Scenario, trace: Trace) -> list[str]:
-    """Report events that shift a namespace which is not in the trace."""
+    """Return faults of events that shift a namespace that is not in the trace."""
     namespaces = sorted({parse_full_topic(topic).namespace for topic in trace.topics})
     expected = f"expected a namespace of the trace: {', '.join(namespaces)}"
     text = read_text(path)
@@ -76,7 +76,7 @@ def _more_than(scenario: Scenario) -> str:
 
 
 def _ends_early(trace: Trace, duration_s: float) -> bool:
-    """Return whether the last rates hold for longer than those before did."""
+    """Return whether the last rates are used longer than the previous ones."""
     if len(trace.times_s) == 1:
         return False
     before_s, last_s = trace.times_s[-2:].tolist()

@@ -1,4 +1,4 @@
-"""The demand at each moment: base rates times patterns, and recorded rates."""
+"""The demand at each moment: base rates times patterns, plus recorded rates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a trace: its number, and the rates of all bundles."""
+    """One row of a trace: its number, and the rates of bundles."""
 
     number: int
     rates: FloatArray
@@ -32,10 +32,10 @@ class Workload:
 
     Args:
         topics: the bundles and their base rates.
-        trace: recorded rates that are added, each row until the next one; None for none.
-        rng: for the patterns; each pattern of each load gets a generator of its own.
-        interpolated: whether traced rates are interpolated between rows.
-        trace_patterns: patterns on top of the trace.
+        trace: recorded rates that are added; None for none.
+        rng: for the patterns; each pattern of each load has its own generator.
+        interpolated: whether rates of the trace are interpolated between rows.
+        trace_patterns: patterns that multiply the rates of the trace.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Workload:
         self._shift[self._topics.namespaces[namespace]] *= factor
 
     def at(self, now_s: float) -> FloatArray:
-        """Return the demanded rates (K, 4); ``now_s`` never goes back."""
+        """Return the demanded rates (K, 4); ``now_s`` never decreases."""
         rates = self._replayed(now_s) * _factor(self._trace_processes, now_s)
         for stream in self._streams:
             share = stream.share
@@ -72,13 +72,13 @@ class Workload:
         return np.zeros((len(self._topics.bundles), 4))
 
     def _replayed(self, now_s: float) -> FloatArray:
-        """Return the rates of the trace at ``now_s``: nothing before its first row."""
+        """Return the rates of the trace at ``now_s``, which are 0 before its first row."""
         if self._trace is None:
             return self._rows[0].rates
         times_s = self._trace.times_s
         number = int(np.searchsorted(times_s, now_s, side="right")) - 1
         if number != self._rows[0].number:
-            # The row read last as the next one usually holds now.
+            # The current row usually was the next one before.
             known = {row.number: row for row in self._rows}
             self._rows = (
                 known.get(number) or self._row(number),
@@ -91,7 +91,7 @@ class Workload:
         return np.asarray(now.rates + passed * (after.rates - now.rates))
 
     def _row(self, number: int) -> "_Row":
-        """Return a row of the trace by bundles; nothing where it has none."""
+        """Return a row of the trace by bundles; 0 for bundles without traced topics."""
         rates = self._nothing()
         if self._trace is not None and 0 <= number < len(self._trace.times_s):
             for column in range(4):
@@ -104,7 +104,7 @@ class Workload:
 
 
 def _factor(processes: Iterable[Process], now_s: float) -> FloatArray:
-    """Return the product of some patterns, a column to multiply rates by."""
+    """Return the product of patterns as a column vector."""
     factor: Factor = 1.0
     for each in processes:
         factor = factor * each.factor(now_s)

@@ -1,4 +1,4 @@
-"""The modelled truth: the brokers' capacity and costs, and the clients' demand."""
+"""The modelled world: capacity and costs of brokers, and the demand of clients."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +33,9 @@ from loadmanager.simulator.world_events import WorldEvents
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moment:
-    """The truth of one step, which no part of the cluster sees.
+    """The true state in one step, which no part of the cluster sees.
 
-    ``wanted`` (K, 4) are the demanded rates; ``use`` is the brokers' resulting use.
+    ``wanted`` (K, 4) are the demanded rates, ``use`` is the resulting demand and usage of brokers.
     """
 
     wanted: FloatArray
@@ -49,7 +49,7 @@ class World:
     Args:
         scenario: what is simulated.
         trace: recorded rates to replay, None for none.
-        rng: draws topics' sizes, patterns and random places.
+        rng: draws sizes of topics, patterns and random owners.
 
     Raises:
         ScenarioError: an event shifts a namespace that is not in the trace.
@@ -103,30 +103,30 @@ class World:
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
-        """All brokers, present or not, in the order of the rows."""
+        """All brokers, present or not, in order of rows."""
         return self.fleet.brokers
 
     @property
     def bundles(self) -> tuple[BundleId, ...]:
-        """All bundles, in the order of the rows."""
+        """All bundles in order of rows."""
         return self.topics.bundles
 
     @property
     def in_flight(self) -> Mapping[BundleId, BrokerId]:
-        """The bundles that were ordered and are not with their target yet."""
+        """The bundles in hand-over, with their targets."""
         return self.hand_overs.under_way
 
     @property
     def unowned(self) -> list[BundleId]:
-        """The bundles with waiting clients that no broker has or is ordered to own."""
+        """The bundles with waiting clients that have neither owner nor order."""
         return self.hand_overs.unowned()
 
     def order(
         self, moves: Iterable[Move], now_s: float, why: Why, at_a_time: int | None = None
     ) -> None:
-        """Order moves; those of unowned bundles count as placed, whatever ``why`` says.
+        """Order moves; those of unowned bundles count as placed, regardless of ``why``.
 
-        With ``at_a_time`` only so many leave a broker at once, and others after them.
+        With ``at_a_time``, only that many bundles leave a broker at once, and others after them.
         """
         rows, before = self.hand_overs.rows, Counter[int]()
         for move in moves:
@@ -152,7 +152,7 @@ class World:
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
         if self._hidden is not None:
-            self._hidden.go_on(now_s, self.hand_overs)
+            self._hidden.advance(now_s, self.hand_overs)
             self._unmoved_owner = self._unmoved.owner(self.hand_overs)
         owner = self.hand_overs.serving
         use, served = self._serve(owner)
@@ -163,17 +163,17 @@ class World:
         )
 
     def bound(self) -> float:
-        """Return a lower bound of the largest demand for any assignment; NaN for none."""
+        """Return a lower bound of the largest demand for any assignment; NaN without brokers."""
         bound = self._assignable.bound(self._confined)
         growth = self.fleet.cpu_growth
         if not growth:
             return bound
-        # More than its share of the work costs more than its share of the CPU.
+        # CPU grows faster than work, so the bound of work grows by the same function.
         cpu = self._assignable.of_resource(0).bound(self._confined)
         return max(bound, float(grown_cpu(np.array(cpu), growth)))
 
     def excess(self, demand: FloatArray) -> float | None:
-        """Return how far brokers are above their level, None in model 1; see `Timeline`."""
+        """Return the excess of brokers over their level (see `Timeline`); None in model 1."""
         alive = self.members.alive
         if self._hidden is None or not alive.any():
             return None if self._hidden is None else float("nan")
@@ -183,7 +183,7 @@ class World:
         return excess_over_level(demand[alive], own[alive], float(levels.max()))
 
     def unmoved_cpu(self) -> FloatArray | None:
-        """Return (B,) the demand of CPU without any move for load, None in model 1."""
+        """Return (B,) the demand for CPU without moves for load; None in model 1."""
         if self._hidden is None:
             return None
         owner, count = self._unmoved_owner, len(self.brokers)
@@ -213,9 +213,9 @@ class World:
         return background
 
     def _serve(self, owner: Indices) -> tuple[Use, FloatArray]:
-        """Return the brokers' use, and how much of each bundle's traffic is served.
+        """Return the usage of brokers, and the served traffic of each bundle.
 
-        The latter is a multiple of the present demand: above 1 while clients catch up.
+        The latter is a multiple of the current demand: above 1 while clients catch up.
         """
         hidden, count = self._hidden, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
@@ -229,7 +229,7 @@ class World:
         if catch_up.any():
             waiting = self._variable(owner, self._wanted * catch_up[:, np.newaxis], factor)
         use = self.fleet.use(fixed, variable, waiting)
-        # One more for bundles that no broker serves: row -1.
+        # The last value is for unserved bundles (row -1).
         caught_up = catch_up * np.append(use.caught_up_fraction, 0.0)[owner]
         hidden.served(np.append(use.served_fraction, np.nan)[owner], caught_up)
         return use, np.append(use.served_fraction, 0.0)[owner] + caught_up
@@ -256,7 +256,7 @@ class World:
 
 
 def sums(owner: Indices, columns: Sequence[FloatArray] | FloatArray, brokers: int) -> FloatArray:
-    """Return (brokers, columns): the sum over each broker's bundles; row -1 owns nothing."""
+    """Return (brokers, columns): sums over the bundles of each broker; -1 is no owner."""
     shifted = owner + 1
     found = [np.bincount(shifted, each, minlength=brokers + 1)[1:] for each in columns]
     return np.stack(found, axis=1)
@@ -287,9 +287,9 @@ def _joined(classes: Sequence[BrokerClass]) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _first_holders(scenario: Scenario, world: World, rng: np.random.Generator) -> Indices:
-    """Return the owner of each bundle at the beginning, by the namespace's first load.
+    """Return the initial owner of each bundle, by the first load of its namespace.
 
-    Without brokers there, all that isolation allows are used.
+    Without ``placed_on``, all joined brokers that isolation allows are used.
     """
 
     def allowed(namespace: Namespace) -> Mask:

@@ -1,4 +1,4 @@
-"""The events of a scenario at their times, and what follows from them."""
+"""The events of a scenario at their times, and their consequences."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ Action = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Silenced:
-    """Agents of these brokers publish nothing until then."""
+    """Agents of these brokers publish nothing until ``until_s``."""
 
     rows: tuple[int, ...]
     until_s: float
@@ -35,7 +35,7 @@ class Silenced:
 
 @dataclass(frozen=True, slots=True)
 class _Draining:
-    """The actions for a broker that is empty, or gone for another reason."""
+    """The actions when a draining broker is empty, or gone for another reason."""
 
     when_empty: Action
     when_lost: Action
@@ -45,8 +45,8 @@ class _Draining:
 class WorldEvents:
     """Runs events in order of time; at the same time in the order of the scenario.
 
-    ``texts`` are the events with their times. ``silences`` are for the agents, and
-    are removed once passed on.
+    ``texts`` are the events with their times. ``silences`` are for the agents; the caller clears
+    them.
     """
 
     fleet: Fleet
@@ -66,7 +66,7 @@ class WorldEvents:
             self._at(event.at_s, self._action(event))
 
     def advance(self, now_s: float) -> None:
-        """Run all that is due until ``now_s``, and hand-overs in between."""
+        """Run all events that are due until ``now_s``, and the hand-overs in between."""
         while self._due and self._due[0][0] <= now_s:
             at_s, _, action = heappop(self._due)
             self.hand_overs.advance(at_s)
@@ -111,7 +111,7 @@ class WorldEvents:
         members = self.members
         if members.alive[row]:
             return
-        if members.registered[row]:  # Its last life has a session still.
+        if members.registered[row]:  # Its former session still exists.
             self._at(float(members.session_ends_s[row]), lambda then_s: self._join(row, then_s))
             return
         members.begin(row, at_s)
@@ -154,7 +154,7 @@ class WorldEvents:
         self._add_text(at_s, row, "drains")
 
     def _restart(self, event: Restart, rows: list[int], at_s: float) -> None:
-        """Restart the first of ``rows``; the others follow when it is back."""
+        """Restart the first of ``rows``; the others follow when it has joined again."""
         if not rows:
             return
         row, others = rows[0], rows[1:]

@@ -12,15 +12,15 @@ from attach_process import attached as attach_process
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar, lies_in
 from history_disks import finished, lines_in
+from replay_events import events_of
 from replayed import replayed
 
 from loadmanager.cli import main
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.snapshot import view_of_snapshot
-from loadmanager.pipeline.what_if.events import events_of
-from loadmanager.pipeline.what_if.grid import combinations
-from loadmanager.pipeline.what_if.reality import RECORDED
+from loadmanager.pipeline.replay.combinations import combinations
+from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 
 
 def attached(pulsar: FakePulsar, folder: Path, *more: str) -> list[Mapping[str, Any]]:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from cost_simulation import classes, scenario, simulated, true_costs
 from figures import emit
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES
-from loadmanager.pipeline.costing.learning import learn
-from loadmanager.pipeline.costing.rows import InMemory
+from loadmanager.pipeline.cost_model.learning import learn
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 

@@ -12,8 +12,8 @@ from simulated_jobs import SCENARIO, small_jobs
 
 from loadmanager.cli.simulate_runs import _Progress
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.comparing import Job, SimulationDied, run_job
 from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.simulation_jobs import Job, SimulationDied, run_job
 from loadmanager.simulator.strategies import PAIR_NAMES
 
 SHOWN = ("gap", "moved", "moves")

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from loadmanager.config import Config, ConfigError, load_config
 from loadmanager.core.history.files import MOST_ROLL_MIB
-from loadmanager.pipeline.history_files import LARGEST_BYTES
+from loadmanager.pipeline.ingest.history_files import LARGEST_BYTES
 
 
 def config(**history: Any) -> Config:

@@ -13,13 +13,14 @@ from loadmanager.config.balancing import (
     SheddingSettings,
 )
 from loadmanager.config.offline import Wanted, planner_for
+from loadmanager.config.pairs import placements_of
 from loadmanager.config.planning import MANY, default_planner, planner_of
 from loadmanager.config.strategies import own_placement
 from loadmanager.core.placement import JointPlacement, PlannedPlacement
 from loadmanager.core.planner import Planner
 from loadmanager.core.shedding import AvgShedder, JointShedder
 from loadmanager.core.snapshot import in_force
-from loadmanager.simulator.strategies import Strategy, parse_strategies, placements_of
+from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 ID = {"LOADMANAGER_BROKER__ID": "b:8080"}
 

@@ -13,23 +13,23 @@ from whole_demo import Demo
 
 from loadmanager.pipeline.jobs import JOBS
 from loadmanager.pipeline.reporting import (
-    achieved,
     balance,
     capacity,
-    cutting,
+    cost_quality,
     hottest,
     intake,
+    move_results,
     namespaces,
-    pricing,
     replayed,
     speeds,
+    split_candidates,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(900)]
 
 PARTS = (
-    *(balance, achieved, hottest, cutting, namespaces),
-    *(capacity, speeds, pricing, replayed, intake),
+    *(balance, move_results, hottest, split_candidates, namespaces),
+    *(capacity, speeds, cost_quality, replayed, intake),
 )
 
 DRAWN = (hottest, namespaces)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
 from loadmanager.core.rates import Rates
-from loadmanager.pipeline.rolling.average_replay import Listings, State, agreement, replayed
+from loadmanager.pipeline.rollup.average_replay import Listings, State, agreement, replayed
 
 RATE = st.floats(0.0, 1e9)
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from loadmanager.pipeline.costing.censoring import hazard, pull
+from loadmanager.pipeline.cost_model.censoring import hazard, pull
 
 
 @pytest.mark.parametrize("at", [-30.0, -6.0, -1.0, -1e-9, 0.0, 1e-9, 0.5, 2.0, 6.0])

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from cost_months import Month, made, with_moves
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES
-from loadmanager.pipeline.costing.learning import learn
-from loadmanager.pipeline.costing.rows import InMemory
+from loadmanager.pipeline.cost_model.learning import learn
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 

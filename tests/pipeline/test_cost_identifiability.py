@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cost_months import Month, made, with_moves
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES, decode_costs, encode_costs
-from loadmanager.pipeline.costing import documenting
-from loadmanager.pipeline.costing.identifiability import Verdict, condition, entangled, verdict
-from loadmanager.pipeline.costing.intervals import interval
-from loadmanager.pipeline.costing.learning import Learned, learn
-from loadmanager.pipeline.costing.rows import InMemory
-from loadmanager.pipeline.costing.units import Unit, Units, block_minutes
+from loadmanager.pipeline.cost_model import results
+from loadmanager.pipeline.cost_model.identifiability import Verdict, condition, entangled, verdict
+from loadmanager.pipeline.cost_model.intervals import interval
+from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 
 DAY = 1440
 
@@ -127,7 +127,7 @@ def units() -> Units:
 
 
 def test_the_document_is_one_that_leaders_read(learned: Learned, units: Units) -> None:
-    made_of = documenting.document("cluster", units, learned, made_at_ms=77)
+    made_of = results.document("cluster", units, learned, made_at_ms=77)
     read = decode_costs("model", encode_costs(made_of))
     assert read == made_of
     assert (read.since_ms, read.until_ms) == (0, 11 * DAY * 60_000)
@@ -141,12 +141,12 @@ def test_the_document_is_one_that_leaders_read(learned: Learned, units: Units) -
 def test_a_cluster_that_nothing_is_known_of_has_a_document_without_classes(
     learned: Learned, units: Units
 ) -> None:
-    found = documenting.document("elsewhere", units, learned, made_at_ms=1)
+    found = results.document("elsewhere", units, learned, made_at_ms=1)
     assert (found.classes, found.backgrounds, found.until_ms) == ({}, {}, 0)
 
 
 def test_the_summary_says_what_is_known_and_what_is_not(learned: Learned, units: Units) -> None:
-    lines = list(documenting.summary(units, learned))
+    lines = list(results.summary(units, learned))
     changes = learned.statistics.changes[0]
     assert (
         lines[0] == f"class (none) of cluster: 2 brokers, 528 minutes, {changes} changes by moves"
@@ -163,12 +163,12 @@ def test_the_summary_says_what_is_known_and_what_is_not(learned: Learned, units:
 def test_tables_have_a_row_for_each_term_and_each_class_and_resource(
     learned: Learned, units: Units
 ) -> None:
-    terms = list(documenting.term_rows(units, learned))
+    terms = list(results.term_rows(units, learned))
     assert len(terms) == sum(len(one.terms) for one in learned.findings.values())
-    quality = {row["resource"]: row for row in documenting.quality_rows(units, learned)}
+    quality = {row["resource"]: row for row in results.quality_rows(units, learned)}
     assert quality["direct_memory"]["refused"] == "was never measured"
     assert quality["direct_memory"]["mape"] is None
     assert quality["cpu"]["refused"] is None
     assert quality["cpu"]["moves"] == learned.statistics.changes[0] > 10
-    backgrounds = list(documenting.background_rows(units, learned))
+    backgrounds = list(results.background_rows(units, learned))
     assert len(backgrounds) == 2 * 4

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.regression import NonNegative
+from loadmanager.pipeline.cost_model.regression import NonNegative
 
 
 def problem(seed: int, terms: int) -> tuple[FloatArray, FloatArray]:

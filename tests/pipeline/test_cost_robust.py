@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadmanager.pipeline.costing.robust import (
+from loadmanager.pipeline.cost_model.robust import (
     BINS,
     MOST_PULL,
     NORMAL_MEDIAN,

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from cost_simulation import Grid, classes, scenario, simulated, true_costs
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import CPU
-from loadmanager.pipeline.costing.learning import Learned, learn
-from loadmanager.pipeline.costing.rows import InMemory
+from loadmanager.pipeline.cost_model.learning import Learned, learn
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(900)]
 

@@ -1,6 +1,6 @@
 """How the history of all brokers is divided."""
 
-from loadmanager.pipeline.costing.units import Unit, Units
+from loadmanager.pipeline.cost_model.units import Unit, Units
 
 DAY = 1440
 START = 29_000_000

@@ -10,7 +10,7 @@ from loadmanager.core.history import Stream
 from loadmanager.core.history.files import hour_of
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import StoredFile
-from loadmanager.pipeline.history_files import (
+from loadmanager.pipeline.ingest.history_files import (
     LARGEST_BYTES,
     Bounds,
     Found,

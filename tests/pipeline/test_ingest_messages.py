@@ -3,7 +3,7 @@
 import pytest
 
 from loadmanager.pipeline.failures import PipelineError
-from loadmanager.pipeline.ingest_messages import Taken, messages_of_lines
+from loadmanager.pipeline.ingest.messages import Taken, messages_of_lines
 
 
 def test_batches_add_up() -> None:

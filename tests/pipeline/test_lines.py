@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history import KINDS, read_line
-from loadmanager.pipeline.lines import READ, SHOWN_CHARACTERS, read_files
+from loadmanager.pipeline.ingest.lines import READ, SHOWN_CHARACTERS, read_files
 
 FILE = "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000001.jsonl.gz"
 

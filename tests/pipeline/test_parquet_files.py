@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from history_lines import NOON_MS, SPOILT, UNUSUAL, cut, line, packed, report
 
-from loadmanager.pipeline import parquet_files
-from loadmanager.pipeline.lines import BUNDLES, FILES, LINES, read_files
-from loadmanager.pipeline.parquet_files import SEPARATOR, parquet_files_of
+from loadmanager.pipeline.ingest import parquet_files
+from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, read_files
+from loadmanager.pipeline.ingest.parquet_files import SEPARATOR, parquet_files_of
 from loadmanager.pipeline.tables import BUNDLE_LOAD
 
 DAY_MS = 86_400_000

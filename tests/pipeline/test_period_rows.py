@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from loadmanager.core.bounds import DAY_MS, HOUR_MS
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.period_rows import DAY, Periods, periods_of
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.period_rows import DAY, Periods, periods_of
 
 Row = dict[str, Any]
 MINUTE_MS = 60_000
@@ -23,8 +23,8 @@ def minute(key: int, number: int, rate: float | None, *, seconds: float = 60.0) 
     return times | day | rates | highest
 
 
-def made(minutes: list[Row], *, batch_rows: int = 10_000, told_max: bool = True) -> list[Row]:
-    columns = list(minutes[0]) if told_max else ["seconds"]
+def made(minutes: list[Row], *, batch_rows: int = 10_000, with_max: bool = True) -> list[Row]:
+    columns = list(minutes[0]) if with_max else ["seconds"]
     periods: Periods = periods_of(RATES, columns)
     wanted = ["key_1", "key_2", "minute_ms", DAY, *periods.read]
     table = pa.Table.from_pylist(minutes).select(wanted)
@@ -69,7 +69,7 @@ def test_what_was_not_measured_counts_for_nothing() -> None:
 
 
 def test_the_highest_is_of_minutes_where_they_have_none_of_reports() -> None:
-    (hour,) = only(made([minute(1, 0, 3.0), minute(1, 1, 7.0)], told_max=False), HOUR_MS)
+    (hour,) = only(made([minute(1, 0, 3.0), minute(1, 1, 7.0)], with_max=False), HOUR_MS)
     assert hour["msgs_out_per_s_max"] == 7.0
 
 

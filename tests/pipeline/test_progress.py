@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from loadmanager.pipeline import progress
-from loadmanager.pipeline.progress import Stand, progress_on, stand_of
+from loadmanager.pipeline.progress import StageStatus, progress_on, status_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,15 +52,15 @@ def session(stages: Stages) -> "SparkSession":
 
 def test_stages_that_run_at_once_are_told_together() -> None:
     stages = Stages({9: stage(200, 2, 50, 1), 8: stage(8, 1, 7), 10: None})
-    stand = stand_of(stages)
-    assert stand == Stand(stages=(8, 9), tasks=208, running=3, done=57, failed=1)
+    status = status_of(stages)
+    assert status == StageStatus(stages=(8, 9), tasks=208, running=3, done=57, failed=1)
     told = "2 stages from 8 on: 57 of 208 tasks, 3 running, 1 failed and tried again"
-    assert str(stand) == told
+    assert str(status) == told
 
 
 def test_one_stage_and_none_are_told_as_such() -> None:
-    assert str(stand_of(Stages({7: stage(4, 1, 3)}))) == "stage 7: 3 of 4 tasks, 1 running"
-    assert str(stand_of(Stages({}))) == "between two stages"
+    assert str(status_of(Stages({7: stage(4, 1, 3)}))) == "stage 7: 3 of 4 tasks, 1 running"
+    assert str(status_of(Stages({}))) == "between two stages"
 
 
 def test_where_there_is_no_terminal_lines_come_while_the_job_runs_and_none_after(

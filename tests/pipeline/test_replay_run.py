@@ -14,12 +14,12 @@ from simulated_worlds import EXACT, FREE, QUIET, scenario
 
 from loadmanager.core.cost import LearnedCost, TrafficShare
 from loadmanager.core.scores import CPU, MEMORY
-from loadmanager.pipeline.what_if.events import Event
-from loadmanager.pipeline.what_if.frames import Frame
-from loadmanager.pipeline.what_if.grid import combinations
-from loadmanager.pipeline.what_if.planners import Planners
-from loadmanager.pipeline.what_if.prices import LearnedPrices, TrafficPrices
-from loadmanager.pipeline.what_if.replay_run import Rules
+from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, TrafficCosts
+from loadmanager.pipeline.replay.combinations import combinations
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.frames import Frame
+from loadmanager.pipeline.replay.planners import Planners
+from loadmanager.pipeline.replay.replay_run import Rules
 
 OTHER = "avg+least_long_term_message_rate"
 STILL = "overload+least_long_term_message_rate"
@@ -246,7 +246,7 @@ def test_learned_costs_say_what_a_bundle_uses_elsewhere() -> None:
 def test_without_learned_costs_bundles_share_out_their_brokers_usage() -> None:
     frame = frames(events(simulated(STILL, TWO_KINDS)))[3]
     assert isinstance(frame, Frame)
-    costs = TrafficPrices().at(frame)
+    costs = TrafficCosts(frame)
     for row in range(len(frame.brokers.names)):
         used = costs.leaving(frame.owned.of(row)).sum(axis=0)
         assert used[CPU] == pytest.approx(frame.brokers.usage[row, CPU])

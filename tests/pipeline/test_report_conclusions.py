@@ -8,12 +8,12 @@ import pytest
 import small_report
 
 from loadmanager.core.splitting import SplitRules
-from loadmanager.pipeline.report import too_short
 from loadmanager.pipeline.reporting import capacity, optimality
-from loadmanager.pipeline.reporting.cutting import to_merge, to_split
+from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain, scaled, span
+from loadmanager.pipeline.reporting.job import too_short
 from loadmanager.pipeline.reporting.namespaces import judged
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, next_steps
-from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain, scaled, span
+from loadmanager.pipeline.reporting.split_candidates import to_merge, to_split
 
 RULES = SplitRules()
 

@@ -5,8 +5,8 @@ import small_report
 from small_report import HOUR_MS, MONDAY_MS, bundle
 
 from loadmanager.charts import page
-from loadmanager.pipeline.report import report_page
-from loadmanager.pipeline.reporting import achieved, balance
+from loadmanager.pipeline.reporting import balance, move_results
+from loadmanager.pipeline.reporting.job import report_page
 
 DRAWN = np.random.default_rng(1)
 PLAIN_BYTES = len(page("empty"))
@@ -42,13 +42,13 @@ def test_the_largest_map_and_the_most_moves_that_are_drawn_are_small() -> None:
             "cause": "overloaded", "verdict": "helped",
             "spread_expected": float(DRAWN.random()), "spread_after": float(DRAWN.random()),
         }
-        for at in range(achieved.SAMPLE)
+        for at in range(move_results.SAMPLE)
     ]  # fmt: skip
     parts = [
         balance.show(
             balance.Balance(measure="score", step_ms=1, points=points, days=days, map=loads)
         ),
-        achieved.show(achieved.Achieved(facts={}, summary=[SUMMARY], sample=sample)),
+        move_results.show(move_results.MoveResults(facts={}, summary=[SUMMARY], sample=sample)),
     ]
     assert len(report_page({"large": parts})) < PLAIN_BYTES + 300_000
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from loadmanager.pipeline import unpacking
-from loadmanager.pipeline.unpacking import Line, lines_of
+from loadmanager.pipeline.ingest import unpacking
+from loadmanager.pipeline.ingest.unpacking import Line, lines_of
 
 
 def members(*contents: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadmanager.pipeline.moving.windows import fitting_window_s
+from loadmanager.pipeline.move_effects.windows import fitting_window_s
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from loadmanager.core.report import Published, ReportRules
 from loadmanager.core.scores import RESOURCES
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.measured import Measured
+from loadmanager.simulator.report_rules import Reading, due
 from loadmanager.simulator.reported import Gone, Reported
 from loadmanager.simulator.scenario import NoiseSettings
-from loadmanager.simulator.standing import Reading, due
 
 BROKERS = (BrokerId("a:8080"), BrokerId("b:8080"))
 # The rows are not in the order of the names.

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
-from loadmanager.simulator.comparing import Compared, Spread
 from loadmanager.simulator.expecting import Judged, Outcome, judged
 from loadmanager.simulator.scenario import Expectation
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.simulation_jobs import Compared, Spread
 from loadmanager.simulator.strategies import Mode, Strategy
 
 PAIR = "threshold+round_robin"

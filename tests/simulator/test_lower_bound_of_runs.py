@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulated_jobs import small_jobs
 
-from loadmanager.simulator.comparing import run_job
+from loadmanager.simulator.simulation_jobs import run_job
 
 
 @pytest.mark.parametrize("pair", ["avg+avg", "threshold+round_robin"])

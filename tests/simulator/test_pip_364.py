@@ -11,9 +11,9 @@ from pictured_runs import a_run
 from simulated_jobs import small_jobs
 
 from loadmanager.cli import main
+from loadmanager.config.pairs import placements_of
 from loadmanager.simulator import ratings
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.choosing import CHOOSE, COMMENTS, LEAVE, Advice
 from loadmanager.simulator.pip_364 import (
     SEEDS,
     Cell,
@@ -28,7 +28,8 @@ from loadmanager.simulator.pip_364 import (
 from loadmanager.simulator.ratings import PROBLEMS, Rating, problem_of
 from loadmanager.simulator.scenario import FORMER_MODEL, Expectation
 from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.strategies import matches, placements_of
+from loadmanager.simulator.strategies import matches
+from loadmanager.simulator.strategy_advice import AVOID, CHOOSE, COMMENTS, Advice
 from loadmanager.simulator.strategy_page import differing, strategies_document
 
 FILE = Path(__file__).parents[2] / "docs" / "strategies.md"
@@ -74,7 +75,7 @@ def test_what_is_advised_is_expected_to_do_well_in_its_scenario(advice: Advice) 
     assert [one for one in expected_of(advice) if not one.known_failure]
 
 
-@pytest.mark.parametrize("advice", LEAVE, ids=lambda one: f"{one.pair} {one.scenario}")
+@pytest.mark.parametrize("advice", AVOID, ids=lambda one: f"{one.pair} {one.scenario}")
 def test_what_is_advised_against_is_expected_to_fail_in_its_scenario(advice: Advice) -> None:
     assert [one for one in expected_of(advice) if one.known_failure]
 

@@ -5,9 +5,9 @@ import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
-from loadmanager.simulator.comparing import RANKING, ranked
 from loadmanager.simulator.score_tables import FIRST, written
 from loadmanager.simulator.scores import SCORE_DOCS
+from loadmanager.simulator.simulation_jobs import RANKING, ranked
 
 PLOTLY_BYTES = 5_500_000
 """More than plotly.js has."""

@@ -6,26 +6,21 @@ import pytest
 from all_placements import with_all_placements
 
 from loadmanager.config import SheddingSettings
+from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.config.strategies import own_placement
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.comparing import (
+from loadmanager.simulator.expecting import Judged, judged
+from loadmanager.simulator.scenario import Expectation, Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.simulation_jobs import (
     Compared,
     compared,
     jobs_of,
     results_of,
     score_job,
 )
-from loadmanager.simulator.expecting import Judged, judged
-from loadmanager.simulator.scenario import Expectation, Scenario
-from loadmanager.simulator.scenario_files import load_scenario
-from loadmanager.simulator.strategies import (
-    PLACEMENT_NAMES,
-    SHEDDER_NAMES,
-    Strategy,
-    every_pair,
-    matches,
-)
+from loadmanager.simulator.strategies import Strategy, every_pair, matches
 
 OF_PIP_364 = {
     "heterogeneous-environment",

@@ -6,9 +6,9 @@ import plotly.graph_objects as go
 import pytest
 import small_comparison
 
-from loadmanager.simulator.comparing import Compared, Spread
 from loadmanager.simulator.picture import Picture
 from loadmanager.simulator.side_by_side import highest_loads, overview
+from loadmanager.simulator.simulation_jobs import Compared, Spread
 
 
 def with_median(one: Compared, score: str, median: float | None) -> Compared:

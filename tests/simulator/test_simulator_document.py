@@ -6,9 +6,9 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from loadmanager.cli import main
-from loadmanager.simulator.comparing import Job, score_job
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_NAMES
+from loadmanager.simulator.simulation_jobs import Job, score_job
 from loadmanager.simulator.strategies import Strategy, parse_strategies
 
 TEXT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()

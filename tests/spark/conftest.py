@@ -8,7 +8,7 @@ import pytest
 from live_history import write_live_history
 from small_history import write_history
 
-from loadmanager.pipeline import ingest
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.runtime import SparkUnavailable
 from loadmanager.pipeline.session import SessionSettings, spark_session

@@ -20,8 +20,8 @@ from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
-from loadmanager.pipeline.moving.predictions import LEARNED, SHARE, with_predictions
-from loadmanager.pipeline.moving.windows import TRAFFIC, USED, loads, weights_in_force
+from loadmanager.pipeline.move_effects.predictions import LEARNED, SHARE, with_predictions
+from loadmanager.pipeline.move_effects.windows import TRAFFIC, USED, loads, weights_in_force
 from loadmanager.pipeline.reporting.predicted import broker_hours
 from loadmanager.pipeline.reporting.sources import Tables
 

@@ -11,8 +11,11 @@ from history_disks import finished, lines_in
 from loadmanager.cli import main
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.pipeline import ingest, moves, report, rollup
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.move_effects import job as moves
+from loadmanager.pipeline.reporting import job as report
+from loadmanager.pipeline.rollup import job as rollup
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

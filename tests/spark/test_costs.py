@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from cost_months import Made, Month, changes, made
 from given_store import GivenStore
+from rows_in_memory import InMemory
 
 from loadmanager.core.cost.document import RATES, decode_costs
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline import costs
-from loadmanager.pipeline.costing.learning import learn
-from loadmanager.pipeline.costing.rows import InMemory, Rows
-from loadmanager.pipeline.costing.spark_changes import changes as spark_changes
-from loadmanager.pipeline.costing.spark_rows import minutes, plausible
+from loadmanager.pipeline.cost_model import job as costs
+from loadmanager.pipeline.cost_model.learning import learn
+from loadmanager.pipeline.cost_model.rows import Rows
+from loadmanager.pipeline.cost_model.spark_changes import changes as spark_changes
+from loadmanager.pipeline.cost_model.spark_rows import minutes, plausible
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import COST_MODEL, Work
 from loadmanager.pipeline.store import Store

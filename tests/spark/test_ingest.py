@@ -11,8 +11,8 @@ from history_lines import ORIGIN, SPOILT, UNUSUAL, cut, line, packed, put, repor
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history import Stream, read_line
-from loadmanager.pipeline import ingest
 from loadmanager.pipeline.failures import PipelineError
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.store import Store

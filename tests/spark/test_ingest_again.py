@@ -10,10 +10,10 @@ from history_lines import NOON_MS, cut, line, packed, put, report
 
 from loadmanager.core.history import Origin, Stream
 from loadmanager.core.ids import BrokerId
-from loadmanager.pipeline import ingest
 from loadmanager.pipeline.failures import PipelineError
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.running import alone, run_job
+from loadmanager.pipeline.running import job_lock, run_job
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -188,6 +188,6 @@ def test_two_runs_at_once_do_not_write_to_the_same_tables(
     store = Store(spark, str(tmp_path / "out"))
     work = Work(spark=spark, store=store, history=str(tmp_path / "history"))
     told = "another ingest is writing to it"
-    with alone(store.out, "ingest"), pytest.raises(PipelineError, match=told):
+    with job_lock(store.out, "ingest"), pytest.raises(PipelineError, match=told):
         run_job("ingest", work)
     assert run_job("ingest", work)[-1].startswith("lines: 1 read = 1 kept")

@@ -19,16 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
 from loadmanager.pipeline.confidence import NORMAL_95
-from loadmanager.pipeline.moving.effects import Recorded, effects, summary
-from loadmanager.pipeline.moving.move_tables import (
+from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
+from loadmanager.pipeline.move_effects.hand_overs import ping_pong, with_hand_overs, with_returns
+from loadmanager.pipeline.move_effects.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
     PING_PONG,
 )
-from loadmanager.pipeline.moving.orders import ping_pong, with_hand_overs, with_returns
-from loadmanager.pipeline.moving.predictions import errors
-from loadmanager.pipeline.moving.windows import Windows, loads, means, weights_in_force
+from loadmanager.pipeline.move_effects.predictions import errors
+from loadmanager.pipeline.move_effects.windows import Windows, loads, means, weights_in_force
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,10 +8,10 @@ from history_sinks import KeptHistory
 from moved_cluster import BROKER_LOAD, BUNDLE_LOAD, HAND_OVERS, MOVES, ROUNDS, frame, when
 
 from loadmanager.core.ids import BundleId
-from loadmanager.pipeline.moving.effects import Recorded, effects, summary
-from loadmanager.pipeline.moving.orders import ping_pong
-from loadmanager.pipeline.moving.predictions import errors
-from loadmanager.pipeline.moving.windows import Windows, loads, weights_in_force
+from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
+from loadmanager.pipeline.move_effects.hand_overs import ping_pong
+from loadmanager.pipeline.move_effects.predictions import errors
+from loadmanager.pipeline.move_effects.windows import Windows, loads, weights_in_force
 from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording

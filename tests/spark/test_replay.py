@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +13,20 @@ import replayed
 from history_disks import finished, lines_in
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from replay_events import events_of
 
 from loadmanager.core.history import KINDS, Stream
-from loadmanager.pipeline import replay
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.replay import job as replay
+from loadmanager.pipeline.replay.combinations import SPREAD_ANEW, combinations, spread_anew
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.segments import Tables, events, index
+from loadmanager.pipeline.replay.spark_tasks import TaskSplit, task_split
+from loadmanager.pipeline.replay.thresholds import SETTLE_S
 from loadmanager.pipeline.store import Store
-from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.grid import SPREAD_ANEW, combinations, spread_anew
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.replay_run import Rules
-from loadmanager.pipeline.what_if.segments import Tables, events, index
-from loadmanager.pipeline.what_if.spreading import Spread, spread
-from loadmanager.pipeline.what_if.thresholds import SETTLE_S
 
 if TYPE_CHECKING:
     from history_sinks import Archive
@@ -85,14 +87,14 @@ def pure(history: Path, done: Done) -> Iterator[Row]:
     rounds = (one for one in every if KINDS[one["kind"]].stream is Stream.ROUNDS)
     told = sorted(rounds, key=lambda one: int(one["seq"]))
     rules = Rules(hand_over_s=done.facts["hand_over_s"], settle_s=SETTLE_S)
-    play = Play(combinations=spread_anew(combinations(PAIRS, SETTINGS)), rules=rules)
+    play = SegmentReplay(combinations=spread_anew(combinations(PAIRS, SETTINGS)), rules=rules)
     starts = [one["seq"] for one in told if one["kind"] == "bundles" and one["round"] % 60 == 1]
     for segment in sorted({row["segment"] for row in done.rounds}):
         hour = int(segment.rsplit(" ", 1)[1])
         first, after = [*starts, len(told) + 1][hour : hour + 2]
         kept = [one for one in told if first <= one["seq"] < after]
         for line in play.lines(segment, events_of(reports, kept)):
-            yield {"segment": segment, **line.values()}
+            yield {"segment": segment, **asdict(line)}
 
 
 def test_tasks_give_what_the_same_rounds_give_without_spark(
@@ -211,12 +213,12 @@ def test_what_real_sidecars_told_comes_to_tasks_as_they_told_it(
     assert len({row["segment"] for row in found}) == 1
     kinds = {"report", "tick", "bundles", "round", "move", "task", "cut"}
     assert {row["kind"] for row in found} == kinds
-    play = Play(combinations=combinations(PAIRS, []))
+    play = SegmentReplay(combinations=combinations(PAIRS, []))
     got = list(play.lines("live", map(event, found)))
     want = list(play.lines("live", replayed.events(archive)))
     assert len(got) == len(want)
     for one, other in zip(got, want, strict=True):
-        same(one.values(), other.values())
+        same(asdict(one), asdict(other))
     verdicts = [line.reproduced for line in got if line.reproduced is not None]
     assert verdicts
     assert all(verdicts)
@@ -270,7 +272,7 @@ def test_without_history_the_job_to_run_first_is_named(
 def test_there_are_enough_tasks_for_all_cores_and_no_more(
     segments: int, combined: int, cores: int, parts: int
 ) -> None:
-    assert spread(segments, combined, cores) == Spread(segments=segments, parts=parts)
+    assert task_split(segments, combined, cores) == TaskSplit(segments=segments, parts=parts)
 
 
 def test_notes_are_json(done: Done) -> None:

@@ -14,31 +14,32 @@ from playwright.sync_api import expect
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
-from loadmanager.pipeline import report
 from loadmanager.pipeline.contract import Table
-from loadmanager.pipeline.costing.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
+from loadmanager.pipeline.cost_model.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.moving.move_tables import (
+from loadmanager.pipeline.move_effects.move_tables import (
     MOVE_EFFECTS,
     MOVE_PREDICTIONS,
     MOVE_SUMMARY,
     PING_PONG,
 )
+from loadmanager.pipeline.replay.replay_tables import REPLAY_SCORES, REPLAY_TRUST
 from loadmanager.pipeline.reporting import (
-    achieved,
     balance,
     capacity,
+    cost_quality,
     hottest,
+    move_results,
     optimality,
-    pricing,
     replayed,
     speeds,
 )
+from loadmanager.pipeline.reporting import job as report
 from loadmanager.pipeline.reporting.bundle_sizes import sizes
 from loadmanager.pipeline.reporting.parts import Finding, Weight
 from loadmanager.pipeline.reporting.sources import Tables, bounds_ms, sound
-from loadmanager.pipeline.rolling.rollup_tables import (
+from loadmanager.pipeline.rollup.rollup_tables import (
     BROKER_HOURS,
     BROKER_MINUTES,
     BUNDLE_RANKING,
@@ -46,14 +47,13 @@ from loadmanager.pipeline.rolling.rollup_tables import (
 )
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
-from loadmanager.pipeline.what_if.replay_tables import REPLAY_SCORES, REPLAY_TRUST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-PARTS = (balance, achieved, hottest, capacity, speeds, pricing, replayed)
+PARTS = (balance, move_results, hottest, capacity, speeds, cost_quality, replayed)
 
 CLUSTER = "small"
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -374,14 +374,14 @@ def test_the_slow_broker_is_found(found: Found) -> None:
 
 
 def test_predictions_are_held_against_what_was_measured(found: Found) -> None:
-    told = found[pricing]
+    told = found[cost_quality]
     assert len(told.hours) == 60
     right = [row for row in told.hours if row["broker"] != "old-2:8080"]
     assert [row["predicted"] for row in right] == pytest.approx([row["used"] for row in right])
 
 
 def test_rankings_moves_and_scores_are_read(found: Found) -> None:
-    hot, moved, tried = found[hottest], found[achieved], found[replayed]
+    hot, moved, tried = found[hottest], found[move_results], found[replayed]
     assert [row["rank"] for row in hot.hottest] == list(range(1, hottest.SHOWN + 1))
     assert [row["hour"] for row in hot.week] == list(range(HOURS))
     assert len(moved.sample) == 6

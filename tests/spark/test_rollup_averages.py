@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES
-from loadmanager.pipeline.rolling.leader_averages import (
+from loadmanager.pipeline.rollup.leader_averages import (
     LeaderHistory,
     average_checks,
     latest_averages,
 )
-from loadmanager.pipeline.rolling.rollup_tables import AVERAGE_CHECKS, AVERAGES
-from loadmanager.pipeline.rolling.scope import Scope
+from loadmanager.pipeline.rollup.rollup_tables import AVERAGE_CHECKS, AVERAGES
+from loadmanager.pipeline.rollup.scope import Scope
 from loadmanager.pipeline.store import Store
 
 if TYPE_CHECKING:

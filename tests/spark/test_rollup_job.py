@@ -12,21 +12,21 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.seed import read_seed
-from loadmanager.pipeline import rollup
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.rolling.frames import Frames
-from loadmanager.pipeline.rolling.minutes import bundle_minutes, bundle_slices
-from loadmanager.pipeline.rolling.rollup_tables import (
+from loadmanager.pipeline.rollup import job as rollup
+from loadmanager.pipeline.rollup.frames import Frames
+from loadmanager.pipeline.rollup.minutes import bundle_minutes, bundle_slices
+from loadmanager.pipeline.rollup.rollup_tables import (
     BROKER_MINUTES,
     BUNDLE_DAYS,
     BUNDLE_MINUTES,
     NAMESPACE_MINUTES,
     ROLLUP,
 )
-from loadmanager.pipeline.rolling.scope import Scope, facts_of, scope_of
+from loadmanager.pipeline.rollup.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.store import Store
-from loadmanager.pipeline.tables import DOUBLED, INGESTED
+from loadmanager.pipeline.tables import DUPLICATES, INGESTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,8 +137,12 @@ def test_days_of_which_other_reports_count_now_are_computed_anew(
     day_ms = round(DAY_S * 1000)
     begin = ("c", "b", "w", "old", "new", NOON_MS)
     for batch, until_ms in ((2, NOON_MS + day_ms), (3, NOON_MS + 2 * day_ms)):
-        store.put(DOUBLED, batch, spark.createDataFrame([(*begin, until_ms)], DOUBLED.schema))
-        store.commit(batch, {"tables": [DOUBLED.name], "files": {}, "lines": {}})
+        store.put(
+            DUPLICATES,
+            batch,
+            spark.createDataFrame([(*begin, until_ms)], DUPLICATES.schema),
+        )
+        store.commit(batch, {"tables": [DUPLICATES.name], "files": {}, "lines": {}})
     work = Work(spark=spark, store=store)
 
     def days_after(batch: int) -> frozenset[date] | None:

@@ -6,7 +6,7 @@ import pytest
 from load_rows import FIRST, NOON_MS, SECOND, report, reports, sample, samples
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.pipeline.rolling.minutes import (
+from loadmanager.pipeline.rollup.minutes import (
     broker_minutes,
     broker_slices,
     bundle_minutes,
@@ -14,7 +14,7 @@ from loadmanager.pipeline.rolling.minutes import (
     class_minutes,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.rollup_tables import (
+from loadmanager.pipeline.rollup.rollup_tables import (
     BROKER_MINUTES,
     BUNDLE_MINUTES,
     NAMESPACE_MINUTES,

@@ -12,18 +12,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from loadmanager.core.ids import BundleId
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed
-from loadmanager.pipeline.rolling.frames import days, hours, longer
-from loadmanager.pipeline.rolling.imbalance import cluster_minutes
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.minutes import (
+from loadmanager.pipeline.rollup.frames import days, hours, longer
+from loadmanager.pipeline.rollup.imbalance import cluster_minutes
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.minutes import (
     broker_minutes,
     broker_slices,
     bundle_minutes,
     bundle_slices,
     namespace_minutes,
 )
-from loadmanager.pipeline.rolling.profiles import bundle_profiles, bundle_ranking
-from loadmanager.pipeline.rolling.rollup_tables import (
+from loadmanager.pipeline.rollup.profiles import bundle_profiles, bundle_ranking
+from loadmanager.pipeline.rollup.rollup_tables import (
     AVERAGES,
     BUNDLE_DAYS,
     BUNDLE_HOURS,
@@ -32,7 +32,7 @@ from loadmanager.pipeline.rolling.rollup_tables import (
     CLUSTER_MINUTES,
     NAMESPACE_HOURS,
 )
-from loadmanager.pipeline.rolling.seeding import bundle_seeds, seeds_of
+from loadmanager.pipeline.rollup.seed_file import bundle_seeds, seeds_of
 from loadmanager.pipeline.tables import ROUNDS
 
 if TYPE_CHECKING:

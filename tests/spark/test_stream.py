@@ -15,10 +15,9 @@ from loadmanager.adapters.history import recorded
 from loadmanager.core.history import Origin, Record, Stream
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.ids import BrokerId
-from loadmanager.pipeline import stream
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.rolling.minutes import (
+from loadmanager.pipeline.rollup.minutes import (
     broker_minutes,
     broker_slices,
     bundle_minutes,
@@ -26,6 +25,7 @@ from loadmanager.pipeline.rolling.minutes import (
     namespace_minutes,
 )
 from loadmanager.pipeline.store import Store
+from loadmanager.pipeline.streaming import job as stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loadmanager.pipeline.parquet_files import PARQUET_FILES, SEPARATOR, write_parquet_files
+from loadmanager.pipeline.ingest.parquet_files import PARQUET_FILES, SEPARATOR, write_parquet_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

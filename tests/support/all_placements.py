@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from loadmanager.simulator.comparing import Compared, Job, compared, results_of
 from loadmanager.simulator.pip_364 import runs_of_placements
 from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.simulation_jobs import Compared, Job, compared, results_of
 
 
 def scores_of_placements(job: Job) -> dict[str, Scores]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.rows import Flags, Ints, Rows
+from loadmanager.pipeline.cost_model.rows import Flags, Ints, Rows
 
 MINUTES_PER_DAY = 1440
 

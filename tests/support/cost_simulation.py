@@ -14,7 +14,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.planner import Plan
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.costing.rows import Rows
+from loadmanager.pipeline.cost_model.rows import Rows
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord

@@ -19,7 +19,7 @@ from given_store import GivenStore
 
 from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
-from loadmanager.pipeline import costs
+from loadmanager.pipeline.cost_model import job as costs
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.tables import INGESTED

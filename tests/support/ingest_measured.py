@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmanager.pipeline import ingest
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import Store

@@ -6,7 +6,7 @@ begins an hour into a simulation, when its strategy has long balanced what it ca
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any, Final
 
@@ -14,15 +14,15 @@ import large_simulation
 import small_history
 from replayed import Line, columns, events, replayed, simulated
 
-from loadmanager.pipeline.what_if.advice import Advice, Verdict, advised
-from loadmanager.pipeline.what_if.events import Event
-from loadmanager.pipeline.what_if.grid import combinations, spread_anew
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.replay_run import Rules
-from loadmanager.pipeline.what_if.results import Found
-from loadmanager.pipeline.what_if.scores import Scores, scores_of, stretches_of
-from loadmanager.pipeline.what_if.thresholds import SEGMENT_H, SETTLE_S
-from loadmanager.pipeline.what_if.trust import evidence_of
+from loadmanager.pipeline.replay.advice import Advice, Verdict, advised
+from loadmanager.pipeline.replay.combinations import combinations, spread_anew
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.replay_run import Rules
+from loadmanager.pipeline.replay.results import Found
+from loadmanager.pipeline.replay.scores import Scores, scores_of, stretches_of
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
+from loadmanager.pipeline.replay.thresholds import SEGMENT_H, SETTLE_S
+from loadmanager.pipeline.replay.trust import evidence_of
 from loadmanager.simulator.scenario import Scenario
 
 STILL: Final = "overload+least_resource_usage_with_weight"
@@ -125,11 +125,13 @@ def tried(
 
 def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
     """Return the replay's advice on a history."""
-    play = Play(combinations=spread_anew(combinations(pairs, [])), rules=Rules(settle_s=SETTLE_S))
+    replay = SegmentReplay(
+        combinations=spread_anew(combinations(pairs, [])), rules=Rules(settle_s=SETTLE_S)
+    )
     rows: dict[int, list[Line]] = defaultdict(list)
     for number, segment in enumerate(segments(found, SEGMENT_H * 3600)):
-        for line in play.lines(f"segment {number}", segment):
-            rows[line.combination].append(line.values())
+        for line in replay.lines(f"segment {number}", segment):
+            rows[line.combination].append(asdict(line))
     lines = {number: columns(each) for number, each in rows.items()}
     result = Found(
         scores={number: scores_of(each) for number, each in lines.items()},
@@ -139,7 +141,7 @@ def advice(found: Sequence[Event], pairs: Sequence[str]) -> Advice:
             for number, each in lines.items()
         },
     )
-    return advised(result, play)
+    return advised(result, replay)
 
 
 def formerly(found: Sequence[Event], pairs: Sequence[str]) -> str:

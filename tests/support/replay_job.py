@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from loadmanager.pipeline import ingest, replay
+from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.replay import job as replay
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import Store
 from loadmanager.simulator.recording import MONDAY_MS

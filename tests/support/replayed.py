@@ -3,21 +3,23 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from history_sinks import Archive, KeptHistory
+from replay_events import events_of
 from simulated_worlds import FREE, QUIET, scenario
 from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history import KINDS, Stream
-from loadmanager.pipeline.what_if.events import Event, events_of
-from loadmanager.pipeline.what_if.frames import Frame, Frames, Refused
-from loadmanager.pipeline.what_if.grid import Combination, combinations
-from loadmanager.pipeline.what_if.play import Play
-from loadmanager.pipeline.what_if.scores import Column, Scores, scores_of
+from loadmanager.pipeline.replay.combinations import Combination, combinations
+from loadmanager.pipeline.replay.events import Event
+from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
+from loadmanager.pipeline.replay.scores import Column, Scores, scores_of
+from loadmanager.pipeline.replay.segment_replay import SegmentReplay
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording
 from loadmanager.simulator.scenario import Scenario
@@ -163,8 +165,8 @@ def columns(rows: Sequence[Line]) -> dict[str, Column]:
 def replayed(found: Iterable[Event], tried: Sequence[Combination], **how: Any) -> dict[int, Lines]:
     """Return the lines of each combination by its number, as columns; -1 are the recorded."""
     rows: dict[int, list[Line]] = defaultdict(list)
-    for line in Play(combinations=tried, **how).lines("segment", found):
-        rows[line.combination].append(line.values())
+    for line in SegmentReplay(combinations=tried, **how).lines("segment", found):
+        rows[line.combination].append(asdict(line))
     return {number: columns(each) for number, each in rows.items()}
 
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 from pyspark import StorageLevel
 
-from loadmanager.pipeline.rolling.frames import days, hours, longer
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.minutes import (
+from loadmanager.pipeline.rollup.frames import days, hours, longer
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
     bundle_minutes,
     bundle_names,
     bundle_slices,
 )
-from loadmanager.pipeline.rolling.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
+from loadmanager.pipeline.rollup.rollup_tables import BUNDLE_DAYS, BUNDLE_HOURS, BUNDLE_MINUTES
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import write_rows
 

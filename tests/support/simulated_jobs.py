@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadmanager.simulator.comparing import Job, jobs_of
 from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.simulation_jobs import Job, jobs_of
 from loadmanager.simulator.strategies import Strategy
 
 SCENARIO = """\

@@ -7,23 +7,23 @@ from typing import Any, Final
 import numpy as np
 
 from loadmanager.core.splitting import SplitRules
-from loadmanager.pipeline.report import report_page
+from loadmanager.pipeline.replay.advice import Advice, Verdict
+from loadmanager.pipeline.replay.trust import Level
 from loadmanager.pipeline.reporting import (
-    achieved,
     balance,
     capacity,
-    cutting,
+    cost_quality,
     hottest,
     intake,
+    move_results,
     namespaces,
     optimality,
-    pricing,
     replayed,
     speeds,
+    split_candidates,
 )
+from loadmanager.pipeline.reporting.job import report_page
 from loadmanager.pipeline.reporting.parts import Part, lacking
-from loadmanager.pipeline.what_if.advice import Advice, Verdict
-from loadmanager.pipeline.what_if.trust import Level
 
 EVIL: Final = "shop/<script>alert(1)</script>"
 """A name that history could hold; it is to be shown, and nothing else."""
@@ -167,7 +167,7 @@ def achieved_part() -> Part:
         }
         for model, bias in (("cost_model", 1.0), ("traffic_share", -2.0))
     ]  # fmt: skip
-    found = achieved.Achieved(
+    found = move_results.MoveResults(
         facts={"window_s": 300.0, "back_within_s": 3600.0},
         summary=[summary("overloaded", 60, 30, 12), summary("swap", 12, 9, 0)],
         sample=sample,
@@ -179,7 +179,7 @@ def achieved_part() -> Part:
         predictions=predictions,
         changes=changes,
     )
-    return achieved.show(found)
+    return move_results.show(found)
 
 
 def hottest_part() -> Part:
@@ -221,10 +221,10 @@ def sized(name: str, share: float, **more: Any) -> dict[str, Any]:
 def shape_parts() -> list[Part]:
     """Return bundles to split and to merge, and a namespace with too few."""
     rules = SplitRules()
-    splits = cutting.to_split(
+    splits = split_candidates.to_split(
         [sized(bundle(1, EVIL), 0.2), sized(bundle(2), 0.01, msgs_in_per_s=40_000.0)], 6, rules
     )
-    merges = cutting.to_merge(
+    merges = split_candidates.to_merge(
         [sized(bundle(at), 0.0001) for at in range(10, 14)], 2, rules, {"shop/orders": 20}
     )
     told = {
@@ -234,8 +234,8 @@ def shape_parts() -> list[Part]:
     large = [told, {**told, "namespace": EVIL, "bundles": 64, "largest_share": 0.02}]
     poor = [row for row in (namespaces.judged(one, 6) for one in large) if row["why"]]
     return [
-        cutting.show(
-            cutting.Cuts(
+        split_candidates.show(
+            split_candidates.Cuts(
                 rules=rules,
                 bundles=148,
                 brokers=6,
@@ -298,7 +298,7 @@ def pricing_part() -> Part:
         }
         for at in range(120)
     ]  # fmt: skip
-    return pricing.show(pricing.Pricing(terms=terms, quality=quality, hours=hours))
+    return cost_quality.show(cost_quality.CostQuality(terms=terms, quality=quality, hours=hours))
 
 
 def replayed_part() -> Part:

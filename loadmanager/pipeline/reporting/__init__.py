@@ -1,5 +1,5 @@
-"""The parts of the pipeline's report: what each reads, what it shows, and what it concludes.
+"""The job ``report``: the parts of the report, each with its data, charts and conclusions.
 
-A part has a function that reads a few rows of tables, whose number does not grow with the
-history, and one that shows them; what is shown needs no Spark.
+A part has a function that reads a bounded number of rows of tables, and one that renders them
+without Spark.
 """

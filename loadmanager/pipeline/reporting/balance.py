@@ -1,4 +1,4 @@
-"""Balance over time: how loaded the cluster and its brokers were, and how unevenly."""
+"""Balance over time: the loads of the cluster and its brokers, and their imbalance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.core.bounds import HOUR_MS, MINUTE_MS
-from loadmanager.pipeline.reporting.looks import SCALE, bars, layout, line
+from loadmanager.pipeline.reporting.formats import many, on_axis, percent, plain, scaled, span
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import (
     Row,
@@ -19,15 +19,15 @@ from loadmanager.pipeline.reporting.sources import (
     sound,
     step_ms,
 )
-from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, scaled, span
+from loadmanager.pipeline.reporting.theme import SCALE, bars, layout, line
 
 TITLE: Final = "Balance over time"
 POINTS: Final = 400
 BROKERS: Final = 60
-"""The most brokers of a map: those that differ most from the mean."""
+"""The most brokers in the heat map: those that differ most from the mean."""
 
 EVEN: Final = 1.15
-"""Max/mean of a balanced cluster, as the simulator has it."""
+"""Max/mean of a balanced cluster, the same as in the simulator."""
 
 UNEVEN: Final = 1.4
 
@@ -36,8 +36,8 @@ UNEVEN: Final = 1.4
 class Balance:
     """Intervals of ``step_ms`` with the cluster's load, days, and some brokers' load by hour.
 
-    ``measure`` says what loads are: the leader's scores, or usage where no leader recorded any.
-    ``moves`` are the bundles that moved in an interval, by its beginning.
+    ``measure`` is the measure of load: the leader's scores, or usage if no leader recorded scores.
+    ``moves`` are the numbers of moved bundles by the beginning of the interval.
     """
 
     measure: str
@@ -50,7 +50,7 @@ class Balance:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadMap:
-    """The load of each of ``brokers`` in each of ``hours_ms``; None is unknown."""
+    """The load of each of ``brokers`` in each of ``hours_ms``; None if unknown."""
 
     hours_ms: Sequence[int]
     brokers: Sequence[str]
@@ -59,7 +59,7 @@ class LoadMap:
 
 
 def read(tables: Tables) -> Balance | None:
-    """Return what is to be seen; None if there are no minutes."""
+    """Return the input of this part; None without minutes."""
     minutes = sound(tables.table("cluster_minutes"))
     bounds = bounds_ms(minutes, "minute")
     if bounds is None:
@@ -151,7 +151,7 @@ def show(found: Balance) -> Part:
 
 
 def _finding(found: Balance) -> Finding:
-    """Return how even the last day was."""
+    """Return the conclusion on the last day."""
     last = found.days[-1]
     ratio = last["max_over_mean"]
     text = (
@@ -188,7 +188,7 @@ def _over_time(found: Balance) -> Chart:
 
 
 def _axes(*, moves: bool) -> dict[str, object]:
-    """Return the axes: one below the other, with the time under both."""
+    """Return the axes: two charts, one below the other, with one time axis."""
     load = {"title": {"text": "load, % of capacity"}, "tickformat": ".0%", "rangemode": "tozero"}
     if not moves:
         return {"yaxis": load}

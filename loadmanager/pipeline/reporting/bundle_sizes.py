@@ -1,4 +1,4 @@
-"""How large bundles are lately: what splitting, merging and counting them is decided on."""
+"""Recent sizes of bundles, on which splitting and merging are decided."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,22 +9,22 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.core.splitting import SplitRules
-from loadmanager.pipeline.moving.windows import TRAFFIC
+from loadmanager.pipeline.move_effects.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
-from loadmanager.pipeline.rolling.weights import stands_s
+from loadmanager.pipeline.rollup.weights import covered_s
 
 LATELY_H: Final = 1
-"""Clients and topics are those of the reports of this many last hours."""
+"""Sizes are those of reports of this many last hours."""
 
 CANDIDATES: Final = 200
-"""So many of the largest bundles, by each limit, are looked at closely."""
+"""The number of the largest bundles by each limit that are examined."""
 
 _COUNTS: Final = ("topics", "producers", "consumers")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What bundles had on the mean of the last day, and all of a cluster together.
+    """Sizes of bundles as means of the last hour, and their sums over a cluster.
 
     ``bundles`` has ``bundle, namespace, broker, msgs_in_per_s ... , topics, producers,
     consumers, share`` (of the cluster's traffic, the larger of messages and bytes); ``kept``
@@ -42,13 +42,13 @@ class Sizes:
 def sizes(tables: Tables) -> Sizes | None:
     """Return the sizes of bundles that were reported in the last hours; None without any.
 
-    What two brokers report of one bundle, the last report of it counts.
+    If two brokers report a bundle, the last report counts.
     """
     lately = _lately(tables)
     if lately is None:
         return None
     latest = F.max_by(F.struct("broker", *_COUNTS), "reported_at_ms").alias("latest")
-    seconds = stands_s()
+    seconds = covered_s()
     means = [
         F.coalesce(F.try_divide(F.sum(F.col(name) * seconds), F.sum(seconds)), F.lit(0.0)).alias(
             name
@@ -81,10 +81,10 @@ def sizes(tables: Tables) -> Sizes | None:
 
 
 def _lately(tables: Tables) -> DataFrame | None:
-    """Return the rows of bundles of the last hours of history; None if there are none at all.
+    """Return the rows of bundles of the last hours of history; None without any.
 
-    The last time is the one of the newest broker but one: one clock that is ahead would leave
-    nothing but its own report.
+    The end is determined by the second newest broker: a single clock that is ahead would exclude
+    all other brokers.
     """
     load = sound(tables.table("broker_load"))
     newest = load.groupBy("broker").agg(F.max("at").alias("at"), F.max("date").alias("date"))
@@ -136,10 +136,10 @@ _SMALLEST: Final = 20_000
 
 
 def stats_of(row: Row) -> BundleStats:
-    """Return a row as a report would have it."""
+    """Return a row as statistics of a report."""
     return BundleStats(**{name: row[name] for name in (*TRAFFIC, *_COUNTS)})
 
 
 def rates_of(row: Row) -> Rates:
-    """Return its traffic."""
+    """Return the rates of a row."""
     return Rates(*(row[name] for name in TRAFFIC))

@@ -1,4 +1,4 @@
-"""Days until capacity is short: the trend of the mean load under day and week."""
+"""Days until capacity is short: the trend of the mean load, adjusted for day and week."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ from loadmanager.pipeline.reporting.capacity_trend import (
     Trend,
     trend,
 )
-from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout, line
+from loadmanager.pipeline.reporting.formats import named, on_axis, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Tables, rows, sound
-from loadmanager.pipeline.reporting.wording import named, on_axis, percent, plain
+from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout, line
 
 TITLE: Final = "Days until capacity is short"
 _MONDAY_H: Final = 96
-"""1970 began on a Thursday: its first Monday was four days later."""
+"""Hours from 1970 to its first Monday: it began on a Thursday."""
 
 _JUDGED: Final = tuple(name for name in RESOURCES if name != "memory")
 _HOURS: Final = 24 * 7 * 26
@@ -36,7 +36,7 @@ _SOON_DAYS: Final = 30.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Capacity:
-    """Mean load of all brokers by hour, of the resource that is scarcest."""
+    """Hourly mean load of all brokers, of the scarcest resource."""
 
     resource: str
     hours_ms: NDArray[np.int64]
@@ -45,7 +45,7 @@ class Capacity:
 
 
 def read(tables: Tables) -> Capacity | None:
-    """Return what the forecast is made from; None if there are no hours."""
+    """Return the input of the forecast; None without hours."""
     hours = sound(tables.table("broker_hours"))
     known = [F.avg(f"{name}_fraction_mean").alias(name) for name in _JUDGED]
     by_hour = hours.groupBy(F.unix_millis("hour").alias("at_ms")).agg(
@@ -109,7 +109,7 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
 
 
 def _foreseen(name: str, days: float, fitted: Trend) -> Finding:
-    """Return what a trend over some days says."""
+    """Return the conclusion from a trend over some days."""
     if fitted.days_left == 0:
         uses = f"at its peak the cluster uses {percent(fitted.peak)} of its {name}"
         text = f"Capacity is short now: {uses}."

@@ -1,4 +1,4 @@
-"""When capacity gets short: a trend under the rhythm of day and week, and how sure it is."""
+"""The time when capacity gets short: a linear trend with daily or weekly seasonality."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,16 +11,16 @@ from loadmanager.pipeline.confidence import student_95
 Floats = NDArray[np.float64]
 
 SHORT: Final = 0.85
-"""A cluster whose mean load is above this at its peak has no room for an uneven one."""
+"""Above this mean load at the peak there is no room for imbalance."""
 
 LEAST_DAYS: Final = 3.0
-"""Less history has no trend that stands out from its noise."""
+"""With less history no trend is significant."""
 
 WEEK_DAYS: Final = 14.0
-"""From so much history on, a weekday is compared with the same weekday."""
+"""From this much history on the season is a week instead of a day."""
 
 HORIZON_DAYS: Final = 365.0
-"""Nothing is said of what is further away."""
+"""No forecast extends beyond this."""
 
 _DAY_H: Final = 24
 _WEEK_H: Final = 168
@@ -29,12 +29,12 @@ _PEAK: Final = 0.95
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trend:
-    """A line under a rhythm: ``level + slope * days + season[hour]``.
+    """A linear trend with a season: ``slope * days + season[hour]``.
 
-    ``slope_per_day`` and its 90 % interval are in parts of capacity. ``peak`` is the load
-    that 95 % of the last rhythm's hours do not exceed, by the line at ``last_day``.
-    ``days_left`` is until that reaches `SHORT`: by the slope, and by the ends of its
-    interval; None is not within `HORIZON_DAYS`. ``fitted`` are the values of the line.
+    ``slope_per_day`` and its 90 % interval are fractions of capacity. ``peak`` is the 95th
+    percentile of the fitted load over the hours of the season on the last day. ``days_left`` is
+    the time until it reaches `SHORT`, by the slope; ``soonest_days`` and ``latest_days`` are those
+    by the ends of its interval; None if not within `HORIZON_DAYS`. ``fitted`` are fitted loads.
     """
 
     period_h: int
@@ -51,9 +51,8 @@ class Trend:
 def trend(hours: NDArray[np.int64], loads: Floats) -> Trend | None:
     """Return the trend of hourly ``loads``; None if there is too little history.
 
-    ``hours`` are whole hours since any Monday 0:00, ascending; hours may be missing.
-    The interval comes of how the means of days stray from the line: hours of one day
-    stray together, and would make believe of certainty.
+    ``hours`` are whole hours since any Monday 0:00, ascending; hours may be missing. The interval
+    is computed from the residuals of daily means: hours of one day are correlated.
     """
     known_days = (hours[-1] - hours[0] + 1) / _DAY_H if len(hours) else 0.0
     if known_days < LEAST_DAYS:
@@ -82,10 +81,10 @@ def trend(hours: NDArray[np.int64], loads: Floats) -> Trend | None:
 def _fit(
     days: Floats, phase: NDArray[np.int64], loads: Floats, period_h: int
 ) -> tuple[float, Floats]:
-    """Return the slope by day, and the load of each hour of the period on the last day.
+    """Return the slope per day, and the load of each hour of the period on the last day.
 
-    A least squares fit of a line and one level for each hour: within each hour of the
-    period both are taken off their means, and what is left is a line through zero.
+    A least squares fit of a slope and a level for each hour of the period: days and loads are
+    centred within each hour, which leaves a line through the origin.
     """
     counts = np.bincount(phase, minlength=period_h).astype(np.float64)
     safe = np.where(counts > 0, counts, 1.0)

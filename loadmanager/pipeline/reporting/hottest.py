@@ -1,4 +1,4 @@
-"""The hottest and the most volatile bundles, and the rhythm of the week."""
+"""The hottest and the most volatile bundles, and traffic by hour of the week."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, numbers, shown, table
-from loadmanager.pipeline.reporting.looks import COLOURS, SCALE, layout
+from loadmanager.pipeline.reporting.formats import percent, plain, scaled
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.wording import percent, plain, scaled
+from loadmanager.pipeline.reporting.theme import COLOURS, SCALE, layout
 
 TITLE: Final = "Hottest and most volatile bundles"
 SHOWN: Final = 20
@@ -28,12 +28,12 @@ class Hottest:
 
 
 def read(tables: Tables) -> Hottest | None:
-    """Return what is to be seen; None if no bundle was ever seen."""
+    """Return the input of this part; None without bundles."""
     ranking = tables.table("bundle_ranking").where(F.col("rank") <= SHOWN)
     found = rows(ranking.orderBy("rank"))
     if not found:
         return None
-    # In UTC, Monday is day 2 of the week in Spark.
+    # In Spark, Monday is day 2 of the week.
     hour_of_week = (F.dayofweek("minute") + 5) % 7 * 24 + F.hour("minute")
     week = (
         tables.table("cluster_minutes")
@@ -55,7 +55,7 @@ def show(found: Hottest) -> Part:
         _spread(found.volatile).html(),
         figures("The most volatile bundles in figures", _table("Most volatile", found.volatile)),
     ]
-    if len(found.week) > 24:  # noqa: PLR2004 - a day has no week to show
+    if len(found.week) > 24:  # noqa: PLR2004 - more than a day
         body.append(_week(found.week).html())
     return Part(title=TITLE, body=body, findings=_findings(found))
 

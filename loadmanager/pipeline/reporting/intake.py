@@ -1,4 +1,4 @@
-"""What history was read, and what of it could not be: totals that add up."""
+"""Totals of ingested history, and of what could not be ingested."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Column, Html, table
+from loadmanager.pipeline.reporting.formats import many, moment, percent, span
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import Row, Tables, bounds_ms, one_row, rows, sound
-from loadmanager.pipeline.reporting.wording import many, moment, percent, span
 
 TITLE: Final = "What was read"
 LISTED: Final = 20
@@ -18,7 +18,7 @@ _MANY: Final = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Intake:
-    """Totals of all batches, what was quarantined and why, what writers had to give up."""
+    """Totals of all batches, reasons of quarantined lines, and records that writers dropped."""
 
     batches: int
     totals: dict[str, int]
@@ -30,11 +30,11 @@ class Intake:
 
 
 def read(tables: Tables) -> Intake:
-    """Return what is to be seen."""
+    """Return the input of this part."""
     batches = tables.store.batches()
     names = ("read", "kept", "quarantined", "duplicate")
     totals = {n: sum(one.manifest["lines"].get(n, 0) for one in batches) for n in names}
-    # The reason may hold a figure of the line; words before it are what it is about.
+    # A reason may contain values of the line; the words before them identify it.
     about = F.regexp_extract("reason", r"^[^:;,0-9]*", 0)
     grouped = (
         tables.store.table("quarantine")

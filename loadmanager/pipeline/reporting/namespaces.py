@@ -9,22 +9,22 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.reporting.bundle_sizes import Sizes
-from loadmanager.pipeline.reporting.looks import COLOURS, layout
+from loadmanager.pipeline.reporting.formats import many, percent
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, rows
-from loadmanager.pipeline.reporting.wording import many, percent
+from loadmanager.pipeline.reporting.theme import COLOURS, layout
 
 TITLE: Final = "Namespaces with too few bundles"
 LISTED: Final = 50
 
 BUNDLES_PER_BROKER: Final = 2
-"""Bundles for each broker that a namespace as large as the cluster should have."""
+"""Bundles per broker that a namespace with the whole traffic should have."""
 
 FAIR: Final = 0.5
-"""A bundle should not have more than this of what a broker has on the mean."""
+"""The largest share of a broker's mean traffic that a bundle should have."""
 
 _MATTERS: Final = 0.1
-"""A namespace with less than this of a broker's traffic may have as few as it likes."""
+"""Namespaces with less than this share of a broker's traffic are not judged."""
 
 _FINE: Final = 10
 _MOST_BUNDLES: Final = 128
@@ -41,7 +41,7 @@ class Namespaces:
 
 
 def read(found: Sizes) -> Namespaces:
-    """Return what is to be seen."""
+    """Return the input of this part."""
     every = found.bundles.groupBy("namespace").agg(
         F.count("*").alias("bundles"),
         F.sum("share").alias("share"),
@@ -58,7 +58,7 @@ def read(found: Sizes) -> Namespaces:
 
 
 def judged(row: Row, brokers: int) -> Row:
-    """Return a namespace with ``why`` it has too few bundles, empty if not, and ``wanted``."""
+    """Return the row with ``why`` there are too few bundles (empty if not), and ``wanted``."""
     of_broker = row["largest_share"] * brokers
     reach = min(brokers, max(1, ceil(row["share"] * brokers)))
     least = BUNDLES_PER_BROKER * reach
@@ -71,7 +71,7 @@ def judged(row: Row, brokers: int) -> Row:
 
 
 def wanted(row: Row, brokers: int) -> int:
-    """Return how many bundles would do: a power of two, each a tenth of a broker or less."""
+    """Return a sufficient number of bundles: a power of two, each a tenth of a broker or less."""
     least = max(BUNDLES_PER_BROKER, row["bundles"], ceil(row["share"] * brokers * _FINE))
     return int(min(max(2 ** ceil(log2(least)), row["bundles"]), max(_MOST_BUNDLES, row["bundles"])))
 

@@ -1,4 +1,4 @@
-"""How far the cluster was from the best possible, and what other strategies would have had."""
+"""Distance of the cluster from the optimum, and that of strategies that decided beside."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, table, tag
 from loadmanager.core.bounds import MINUTE_MS
-from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout, line
+from loadmanager.pipeline.reporting.formats import many, on_axis, percent, plain, span
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import (
     Row,
@@ -21,21 +21,21 @@ from loadmanager.pipeline.reporting.sources import (
     sound,
     step_ms,
 )
-from loadmanager.pipeline.reporting.wording import many, on_axis, percent, plain, span
+from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout, line
 
 TITLE: Final = "Distance from the best possible"
 POINTS: Final = 300
 
 NEAR: Final = 0.15
-"""A mean gap up to this is fine."""
+"""The largest mean gap that counts as good."""
 
 FAR: Final = 0.4
 
 WORTH: Final = 0.05
-"""A strategy with a smaller mean regret would have made no difference that is seen."""
+"""A smaller mean regret is negligible."""
 
 NOISE: Final = 0.05
-"""Of the limit: where the bound is lower, the gap is mostly noise of the measurement."""
+"""Fraction of the limit: with a lower bound the gap is mostly measurement noise."""
 
 _WORDS: Final = (
     "A gap of 20 % means that the fullest broker used a fifth more than the least that was "
@@ -47,7 +47,7 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
-    """The cluster's gap in intervals of ``step_ms``, and what strategies beside would have had.
+    """The gap of the cluster in intervals of ``step_ms``, and that of strategies beside.
 
     ``total`` is over all rounds. ``shadows`` has a row for each strategy, ``regrets`` one for
     each strategy and interval; both are empty where none decided beside the active one.
@@ -61,7 +61,7 @@ class Distance:
 
 
 def read(tables: Tables) -> Distance | None:
-    """Return what is to be seen; None if no leader recorded how far the cluster was."""
+    """Return the input of this part; None if no leader recorded gaps."""
     days = bounds_ms(sound(tables.table("broker_load")), "at")
     if days is None:
         return None
@@ -95,7 +95,7 @@ def read(tables: Tables) -> Distance | None:
 
 
 def _within(frame: DataFrame, bounds: tuple[int, int]) -> DataFrame:
-    """Return the rows of the time of the reports: a clock that jumped shows no other."""
+    """Return the rows within the time of the reports, without those of wrong clocks."""
     return frame.where(F.unix_millis("at").between(*bounds))
 
 
@@ -124,7 +124,7 @@ def _findings(found: Distance) -> list[Finding]:
 
 
 def _of_gap(total: Row) -> Finding:
-    """Return how large the gap is, and how much of it policies are to blame for."""
+    """Return the conclusion on the gap, and on the part of it that policies cause."""
     words = (
         f"The fullest broker used {percent(total['largest'], 1)} on average, where "
         f"{percent(total['bound'], 1)} was possible: a mean gap of {percent(total['gap'])}"
@@ -141,7 +141,7 @@ def _of_gap(total: Row) -> Finding:
 
 
 def _of_shadows(shadows: Sequence[Row]) -> Finding:
-    """Return whether another strategy would have been closer, and at how many moves."""
+    """Return the conclusion whether another strategy would have been closer."""
     best = shadows[0]
     if best["regret"] <= WORTH:
         text = f"by more than {percent(WORTH)}"

@@ -1,4 +1,4 @@
-"""What every part of the report has: a title, something to show, and conclusions in words."""
+"""The parts of a report: title, content, and conclusions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from loadmanager.charts import Html, folded, joined, section, tag
 
 
 class Weight(IntEnum):
-    """How much a conclusion matters, for what to do next."""
+    """The importance of a conclusion."""
 
     ACT = 3
     LOOK = 2
@@ -28,14 +28,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A section of the report, as it is to be written."""
+    """A section of the report."""
 
     title: str
     body: Sequence[Html]
     findings: Sequence[Finding] = ()
 
     def html(self, anchor: str) -> Html:
-        """Return it as a section, its conclusions first."""
+        """Return the part as a section, conclusions first."""
         return section(self.title, said(self.findings), *self.body, anchor=anchor)
 
 
@@ -44,12 +44,12 @@ _LABELS: Final = {Weight.ACT: "Act:", Weight.LOOK: "Look:", Weight.FINE: "Fine:"
 
 
 def said(findings: Iterable[Finding]) -> Html:
-    """Return conclusions as paragraphs, none for none."""
+    """Return conclusions as paragraphs."""
     return joined(tag("p", *_labelled(one)) for one in findings)
 
 
 def _labelled(finding: Finding) -> tuple[str, ...]:
-    """Return a conclusion behind a word that says how much it matters: no colour alone does."""
+    """Return a conclusion after a word for its importance, which is not shown by colour alone."""
     label = _LABELS.get(finding.weight)
     if label is None:
         return (finding.text,)
@@ -57,19 +57,19 @@ def _labelled(finding: Finding) -> tuple[str, ...]:
 
 
 def lacking(title: str, job: str, out: str, what: str = "") -> Part:
-    """Return a part whose job did not run, or had no rows: it names the command that makes it."""
+    """Return a part for missing tables, with the command that makes them."""
     command = f"loadmanager pipeline {job} --out {quote(out)}"
     words = [what or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
     return Part(title=title, body=[tag("p", *words)])
 
 
 def figures(title: str, *body: Html) -> Html:
-    """Return the figures of a chart, opened by a click: what is seen can be read, too."""
+    """Return the figures of a chart in a folded element."""
     return folded(title, *body)
 
 
 def next_steps(findings: Iterable[Finding], most: int = 6) -> Html:
-    """Return what matters most, as a list; what is fine is listed only if there is room."""
+    """Return the ``most`` most important conclusions as a list."""
     order = sorted(findings, key=lambda one: -one.weight)
     chosen = [one for one in order if one.weight > Weight.LACKING][:most]
     if not chosen:

@@ -1,4 +1,4 @@
-"""What brokers were to use by the learned costs, beside what they used, by the hour."""
+"""Hourly usage of brokers, predicted by the learned costs and measured."""
 
 from functools import reduce
 from typing import Final
@@ -10,19 +10,19 @@ from loadmanager.core.cost.document import RATES
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
 
 _FULL: Final = 0.9
-"""A minute with more than this is a lower bound of what was asked for."""
+"""The usage of fuller minutes is only a lower bound of the demand."""
 
 _LEAST_SECONDS: Final = 600.0
 
 
 def terms_of(tables: Tables) -> list[Row]:
-    """Return all terms: classes times resources times rates, a few dozen."""
+    """Return all terms of the cost model, a few dozen."""
     order = ("broker_class", "resource", "rate")
     return rows(tables.table("cost_terms").orderBy(*order))
 
 
 def broker_hours(tables: Tables, terms: list[Row], resource: str = "cpu") -> DataFrame:
-    """Return what each broker used of a resource in each hour, and what it was to use.
+    """Return the measured and predicted usage of a resource by broker and hour.
 
     Out: ``broker, broker_class, at_ms, used, by_traffic, background``: means over the
     minutes that are not full, in the unit of the resource. ``by_traffic`` leaves the
@@ -58,7 +58,7 @@ def broker_hours(tables: Tables, terms: list[Row], resource: str = "cpu") -> Dat
 
 
 def _by_traffic(terms: list[Row], resource: str) -> Column:
-    """Return the sum of all terms by the class of a minute's broker."""
+    """Return the sum of all terms for the class of the broker of a minute."""
     mine = [row for row in terms if row["resource"] == resource and row["rate"] in RATES]
     by_class: dict[str, list[Row]] = {}
     for row in mine:

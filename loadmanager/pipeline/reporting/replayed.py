@@ -8,18 +8,17 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table, tag
-from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
+from loadmanager.pipeline.replay.advice import Advice, Verdict
+from loadmanager.pipeline.replay.combinations import default_pair
+from loadmanager.pipeline.replay.trust import Level
+from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
-from loadmanager.pipeline.reporting.wording import UNKNOWN, many, percent, plain
-from loadmanager.pipeline.what_if.advice import Advice, Verdict
-from loadmanager.pipeline.what_if.grid import default_pair
-from loadmanager.pipeline.what_if.trust import Level
+from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 
 TITLE: Final = "What other strategies would have done"
 BEST: Final = 5
 _DRAWN: Final = 40
-_RECORDED: Final = -1
 _WEIGHTS: Final = {
     Verdict.TRY: Weight.ACT,
     Verdict.STAY: Weight.FINE,
@@ -29,10 +28,9 @@ _WEIGHTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """Combinations by rank, the recorded one among them, and what the replay advises.
+    """Combinations by rank, including the recorded rounds, and the advice of the replay.
 
-    ``bound`` is the smallest that the largest load could have been, on average; None if no
-    leader recorded it.
+    ``bound`` is the mean lower bound of the largest load; None if no leader recorded it.
     """
 
     scores: Sequence[Row]
@@ -43,7 +41,7 @@ class Replayed:
 
 
 def read(tables: Tables) -> Replayed | None:
-    """Return what is to be seen; None if the replay was made by a version without advice."""
+    """Return the input of this part; None if the replay was made by a version without advice."""
     advice = (tables.store.facts("replay") or {}).get("advice")
     if advice is None:
         return None
@@ -141,7 +139,7 @@ def _chart(found: Replayed) -> Chart:
 
 
 def _listed(found: Replayed) -> list[Row]:
-    """Return the rows that are shown: the best, the default, the configured and the recorded."""
+    """Return the listed rows: the best, the default, the configured and the recorded."""
     tried = [row for row in found.scores if row["shedder"]]
     default = [row for row in tried if (row["shedder"], row["placement"]) == default_pair()]
     chosen = [*tried[:BEST], *default[:1]]

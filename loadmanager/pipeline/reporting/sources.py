@@ -1,4 +1,4 @@
-"""What parts of the report read from: the tables of one cluster, of the asked-for time."""
+"""The input of the report: the tables of one cluster in the requested time range."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ Row = dict[str, Any]
 INGEST: Final = "ingest"
 
 _TIMES: Final = ("minute", "hour", "at")
-"""What the time of a row is called; rows of whole days have a date alone."""
+"""The possible names of the time column; tables by day only have a date."""
 
 _GAP: Final = timedelta(days=2)
-"""Days of one broker alone that are so near to others go on with them."""
+"""The largest gap between days that are believed together."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Tables:
         return self.store.facts(job) is not None
 
     def table(self, name: str) -> DataFrame:
-        """Return the rows of a table that are of the cluster, and of the time if it has days.
+        """Return the rows of a table of the cluster, in the time range if the table has days.
 
         Raises:
             PipelineError: the job that makes it never ran.
@@ -52,12 +52,12 @@ class Tables:
 
     @cached_property
     def facts(self) -> Row:
-        """What the job ``moves`` noted of its last run."""
+        """The facts of the last run of the job ``moves``."""
         return dict(self.store.facts("moves") or {})
 
 
 def rows(frame: DataFrame) -> list[Row]:
-    """Return all rows, of which there are few; rows in rows as dictionaries, too."""
+    """Return all rows as dictionaries, also nested rows; only for few rows."""
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
@@ -67,17 +67,17 @@ def one_row(frame: DataFrame) -> Row:
 
 
 def bounds_ms(frame: DataFrame, time: str) -> tuple[int, int] | None:
-    """Return the first and the last time in a column, None if there is no row."""
+    """Return the first and the last time in a column; None without rows."""
     at_ms = F.unix_millis(time)
     found = one_row(frame.agg(F.min(at_ms).alias("first"), F.max(at_ms).alias("last")))
     return None if found["first"] is None else (found["first"], found["last"])
 
 
 def sound(frame: DataFrame) -> DataFrame:
-    """Return the rows without those of days that only one broker's jumped clock shows.
+    """Return the rows without days that are due to the wrong clock of one broker.
 
     In: ``date``, and ``brokers`` (how many) or ``broker``. One report of the year 2099 would
-    make one interval of a chart of all that happened.
+    compress everything else into one interval of a chart.
     """
     several = (
         F.max("brokers") > 1 if "brokers" in frame.columns else F.min("broker") < F.max("broker")
@@ -88,11 +88,10 @@ def sound(frame: DataFrame) -> DataFrame:
 
 
 def believed_days(several: Mapping[date, bool]) -> tuple[date, date] | None:
-    """Return the first and the last day to believe in; None if none is to be doubted.
+    """Return the first and the last believed day; None if all are believed.
 
-    ``several`` says of each day whether more than one broker reported on it. Those days are
-    believed, and what goes on from them without a gap; with never more than one broker
-    there is no other clock to doubt its clock by.
+    ``several`` is whether more than one broker reported on a day. Such days are believed, and days
+    that continue them without a gap. With a single broker there is no other clock to compare.
     """
     certain = [day for day, sure in several.items() if sure]
     if not certain:
@@ -106,12 +105,12 @@ def believed_days(several: Mapping[date, bool]) -> tuple[date, date] | None:
 
 
 def step_ms(first_ms: int, last_ms: int, finest_ms: int, points: int) -> int:
-    """Return the length of intervals, a multiple of ``finest_ms``, of which ``points`` suffice."""
+    """Return the length of intervals, a multiple of ``finest_ms``, for at most ``points``."""
     return finest_ms * max(1, -(-(last_ms - first_ms + finest_ms) // (finest_ms * points)))
 
 
 def interval(time: str, length_ms: int) -> Column:
-    """Return the beginning of the interval that a time lies in, in milliseconds."""
+    """Return the beginning of the interval of a time, in milliseconds."""
     return F.floor(F.unix_millis(time) / length_ms) * length_ms
 
 

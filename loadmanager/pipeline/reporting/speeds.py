@@ -1,18 +1,19 @@
-"""Brokers that are differently fast: more CPU than their class for the same traffic."""
+"""Brokers that need more or less CPU than their class for the same traffic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.confidence import NORMAL_95
-from loadmanager.pipeline.reporting.looks import COLOURS, GREY, layout
+from loadmanager.pipeline.reporting.formats import percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.wording import percent, plain
+from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 
 TITLE: Final = "Brokers that are differently fast"
 SHOWN: Final = 40
@@ -25,10 +26,11 @@ _MARGIN: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
-    """Each broker's CPU against its class' costs, or, without costs, for each message.
+    """The CPU of brokers relative to the costs of their class or, without costs, per message.
 
-    ``slope`` is 1 for a broker that needs for its traffic what its class does; 1.3 needs
-    30 % more. Without a cost model it is its CPU for each message over its class' median.
+    ``slope`` is 1 for a broker that needs as much CPU for its traffic as its class, 1.3 for one
+    that needs 30 % more. Without a cost model it is the CPU per message over the median of the
+    class.
     """
 
     learned: bool
@@ -37,7 +39,7 @@ class Speeds:
 
 
 def read(tables: Tables) -> Speeds | None:
-    """Return what is to be seen; None if there is nothing to compare."""
+    """Return the input of this part; None if there is nothing to compare."""
     terms = terms_of(tables) if tables.made("costs") else []
     learned = any(row["resource"] == "cpu" for row in terms)
     found = _by_costs(tables, terms) if learned else []
@@ -50,7 +52,7 @@ def read(tables: Tables) -> Speeds | None:
 
 
 def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
-    """Return how much of its class' costs each broker pays: the slope over its hours."""
+    """Return the slope of usage over predicted usage of each broker."""
     hours = broker_hours(tables, terms).where("by_traffic > 0")
     found = hours.groupBy("broker", "broker_class").agg(
         F.regr_slope("used", "by_traffic").alias("slope"),
@@ -83,14 +85,14 @@ def _by_messages(tables: Tables) -> list[Row]:
     )
     known = [row for row in found if row["each"]]
     medians = {
-        name: sorted(row["each"] for row in known if row["broker_class"] == name)
+        name: median(row["each"] for row in known if row["broker_class"] == name)
         for name in {row["broker_class"] for row in known}
     }
     return [
         {
             "broker": row["broker"],
             "broker_class": row["broker_class"],
-            "slope": row["each"] / _middle(medians[row["broker_class"]]),
+            "slope": row["each"] / medians[row["broker_class"]],
             "error": None,
             "idle": None,
             "background": None,
@@ -98,11 +100,6 @@ def _by_messages(tables: Tables) -> list[Row]:
         }
         for row in known
     ]
-
-
-def _middle(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def show(found: Speeds) -> Part:
@@ -168,7 +165,7 @@ def _chart(found: Speeds) -> Chart:
 
 
 def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
-    """Return the brokers of each class as points with their intervals."""
+    """Return the traces of the brokers of each class, with intervals."""
     classes = sorted({row["broker_class"] for row in upwards})
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(classes):
@@ -192,7 +189,7 @@ def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
 
 
 def _range(brokers: Sequence[Row]) -> list[float]:
-    """Return from where to where the axis goes: hairs are not to look like differences."""
+    """Return the range of the axis, wide enough that small differences look small."""
     ends = [row["slope"] + sign * (row["error"] or 0.0) for row in brokers for sign in (-1, 1)]
     return [min(1 - _LEAST_RANGE, *ends) - _MARGIN, max(1 + _LEAST_RANGE, *ends) + _MARGIN]
 

@@ -1,1 +1,1 @@
-"""Minutes and alerts while history is being written, each of them once."""
+"""The job ``stream``: minutes and alerts while history is being written, each exactly once."""

@@ -1,7 +1,7 @@
-"""Alerts of a stream of minutes: imbalance, saturation and silence, once each.
+"""Alerts on a stream of minutes: imbalance, saturation and silence, each raised once.
 
-Pure: the minutes of one batch and what is remembered of those before go in, alerts and what
-is to be remembered come out. The same batch again gives the same alerts again.
+Pure functions: input are the minutes of one batch and the state after the previous one, output are
+alerts and the new state. Repeating a batch gives the same alerts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,16 +17,16 @@ LATE: Final = "late"
 
 BEGAN: Final = "began"
 ENDED: Final = "ended"
-TOLD: Final = "told"
+SINGLE: Final = "told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """When an alert is raised.
 
-    ``max_over_mean``: the usage of the busiest broker over the mean of all. ``usage``: a
-    broker's usage, a fraction. ``minutes``: how many in a row have to be above either.
-    ``silent_minutes``: for so long there was no report of the whole cluster.
+    ``max_over_mean`` is the limit of the highest usage of a broker over the mean, ``usage`` that of
+    the usage of a broker (a fraction). ``minutes`` in a row have to be above a limit.
+    ``silent_minutes`` without any report of a cluster count as silence.
     """
 
     max_over_mean: float = 1.5
@@ -51,7 +51,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert: ``event`` is `BEGAN`, `ENDED`, or `TOLD` of what neither begins nor ends."""
+    """An alert: ``event`` is `BEGAN`, `ENDED`, or `SINGLE` for single events."""
 
     at_ms: int
     cluster: str
@@ -63,7 +63,7 @@ class Alert:
     value: float | None
 
     def text(self) -> str:
-        """Return a line for people."""
+        """Return the alert as a line of text."""
         who = f"{self.cluster} {self.subject}".strip()
         if self.kind == LATE:
             parts = f"{self.minutes} parts of minutes, {self.value:.0f} s"
@@ -74,7 +74,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Minutes in a row above a limit."""
+    """Consecutive minutes above a limit; ``told`` is whether an alert was raised."""
 
     cluster: str
     kind: str
@@ -92,18 +92,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What is remembered between batches: runs that go on, and each cluster's last minute."""
+    """The state between batches: ongoing runs, and the last minute of each cluster."""
 
     runs: tuple[Run, ...] = ()
     last_ms: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the state as JSON."""
         return {"runs": [asdict(run) for run in self.runs], "last_ms": dict(self.last_ms)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `to_json` gave."""
+        """Return the state that `to_json` returned."""
         return cls(
             runs=tuple(Run(**run) for run in content["runs"]), last_ms=dict(content["last_ms"])
         )
@@ -112,11 +112,10 @@ class Watch:
 def watched(
     watch: Watch, minutes: Iterable[Minute], present: Iterable[tuple[str, int]], limits: Limits
 ) -> tuple[Watch, list[Alert]]:
-    """Return what is to be remembered, and the alerts of one batch in the order of time.
+    """Return the new state, and the alerts of one batch in order of time.
 
-    ``minutes`` are those above a limit. ``present`` are the minutes of each cluster that have
-    any report, in the order of time: a run of a subject ends with the first of them that it is
-    not in.
+    ``minutes`` are those above a limit. ``present`` are the minutes of each cluster with any
+    report, in order of time: a run ends at the first of them that it does not include.
     """
     alerts: list[Alert] = []
     last_ms = dict(watch.last_ms)
@@ -141,7 +140,7 @@ def _silence(cluster: str, last_ms: int | None, at_ms: int, limits: Limits) -> I
 
 
 def silence(cluster: str, since_ms: int, minutes: int, event: str) -> Alert:
-    """Return that there was no report of a cluster."""
+    """Return the alert that a cluster sent no report."""
     return Alert(
         at_ms=since_ms + minutes * MINUTE_MS,
         cluster=cluster,

@@ -1,15 +1,14 @@
-"""What a stream remembers from batch to batch, and where.
+"""The state of a stream between batches, and its files.
 
-    OUT/stream/checkpoint             Spark's: which files belong to which batch
-    OUT/stream/state/000007/sums      minutes that are not over after batch 7
-    OUT/stream/state/000007/seen      lines of them, by which copies are known
-    OUT/stream/state/000007/state.json   written last: without it the batch is done again
-    OUT/stream_minutes/batch=000007   the minutes that batch 7 reported
+    OUT/stream/checkpoint             of Spark: the files of each batch
+    OUT/stream/state/000007/sums      sums of minutes that are open after batch 7
+    OUT/stream/state/000007/seen      keys of their lines, to detect copies
+    OUT/stream/state/000007/state.json   written last: without it the batch is repeated
+    OUT/stream_minutes/batch=000007   the minutes that batch 7 completed
     OUT/stream_alerts/batch=000007
 
-A batch reads the state of the one before and writes its own parts over whatever an earlier
-try left. Spark gives a batch that was not finished the same files again. So each batch counts
-once, wherever it was broken off.
+A batch reads the state of the previous one and overwrites the remains of an earlier attempt. Spark
+repeats an unfinished batch with the same files. So each batch counts exactly once.
 """
 
 import json
@@ -37,16 +36,16 @@ SEEN: Final = StructType(
         StructField("at_ms", LongType()),
     ]
 )
-"""A report that was counted."""
+"""The key of a report that was counted."""
 
 _KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a stream is: minutes before ``closed_ms`` are over.
+    """The progress of a stream: minutes before ``closed_ms`` are complete.
 
-    ``newest_ms`` has the newest report of each broker of late.
+    ``newest_ms`` has the time of the newest report of each broker.
     """
 
     closed_ms: int = 0
@@ -60,16 +59,16 @@ class Progress:
 
     @property
     def last_ms(self) -> int:
-        """When the newest report of all was, 0 if there was none."""
+        """The time of the newest report of all brokers; 0 if there was none."""
         return max(self.newest_ms.values(), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the progress as JSON."""
         return asdict(self) | {"watch": self.watch.to_json()}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `to_json` gave."""
+        """Return the progress that `to_json` returned."""
         return cls(
             closed_ms=content["closed_ms"],
             newest_ms=dict(content["newest_ms"]),
@@ -88,22 +87,22 @@ class Memory:
         self.checkpoint = f"{out}/stream/checkpoint"
 
     def begin(self) -> None:
-        """Remove an earlier stream's alerts if its checkpoint is gone: they are raised again."""
+        """Delete the results of an earlier stream if its checkpoint is missing."""
         if not self._files.exists(self.checkpoint):
             for name in ("stream", "stream_minutes", "stream_alerts"):
                 self._files.delete(f"{self._out}/{name}")
 
     def latest(self) -> Progress:
-        """Return how far the stream is."""
+        """Return the current progress."""
         return self.progress(sys.maxsize)
 
     def batch_folder(self, table: str, part: int | str) -> str:
-        """Return the folder of a batch's reports, or of those beside batches."""
+        """Return the folder of the rows of a batch, or of rows that belong to no batch."""
         name = f"{part:06d}" if isinstance(part, int) else part
         return f"{self._out}/{table}/batch={name}"
 
     def progress(self, batch: int) -> Progress:
-        """Return how far the stream was before ``batch``."""
+        """Return the progress before ``batch``."""
         former = self._former(batch)
         if former is None:
             return Progress()
@@ -115,14 +114,14 @@ class Memory:
             raise PipelineError(f"{text}; remove {self._out}/stream to start over") from None
 
     def frame(self, batch: int, name: str, like: StructType) -> DataFrame:
-        """Return ``sums`` or ``seen`` before ``batch``; ``like`` is what they look like."""
+        """Return ``sums`` or ``seen`` before ``batch``; ``like`` is their schema."""
         former = self._former(batch)
         if former is None:
             return self._spark.createDataFrame([], like)
         return self._spark.read.schema(like).parquet(f"{self._states}/{former}/{name}")
 
     def keep(self, batch: int, progress: Progress, frames: Mapping[str, DataFrame]) -> None:
-        """Write the state after ``batch``: from then on the batch is over."""
+        """Write the state after ``batch``, which completes the batch."""
         where = f"{self._states}/{batch:06d}"
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(f"{where}/{name}")

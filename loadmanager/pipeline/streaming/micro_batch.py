@@ -1,4 +1,4 @@
-"""One batch of the stream: files that are whole, to minutes that are over and alerts."""
+"""One batch of the stream: from finished files to complete minutes and alerts."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,12 +13,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import DAY_MS, MINUTE_MS
 from loadmanager.pipeline.failures import PipelineError
-from loadmanager.pipeline.lines import BUNDLES, LINES, READ, read_files
+from loadmanager.pipeline.ingest.lines import BUNDLES, LINES, READ, read_files
 from loadmanager.pipeline.streaming.alerts import (
     IMBALANCE,
     LATE,
     SATURATED,
-    TOLD,
+    SINGLE,
     Alert,
     Limits,
     Minute,
@@ -40,9 +40,9 @@ _KEY: Final = ["writer", "instance", "seq"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Takes up batches, in their order; ``watermark_s`` is how late a report may be.
+    """Processes batches in order; ``watermark_s`` is how late a report may be.
 
-    ``at_work`` is held while a batch is taken up; once ``over`` is set, none is.
+    ``at_work`` is held while a batch is processed; once ``over`` is set, no further one is.
     """
 
     spark: "SparkSession"
@@ -54,17 +54,17 @@ class Batches:
     over: Event = field(default_factory=Event)
 
     def take(self, files: DataFrame, batch: int) -> None:
-        """Count the lines of files (``path``, ``content``), and report what is over."""
+        """Count the lines of files (``path``, ``content``), and write the complete minutes."""
         read = files.mapInArrow(read_files, READ)
         with self.at_work:
             if self.over.is_set():
-                # Returning would have Spark take it for counted.
+                # If this returned, Spark would record the batch as processed.
                 raise PipelineError(f"stream: batch {batch} is left for the next time")
             read.persist()
             try:
                 self._take(read, batch)
             except (Py4JJavaError, PySparkException) as error:
-                # Spark looks through the text of what is raised here, and chokes on long ones.
+                # Spark parses the text of the exception, which is very slow for a long one.
                 why = str(error)[:_SHOWN_CHARACTERS]
                 raise PipelineError(f"stream: batch {batch}: {why}") from None
             finally:
@@ -80,31 +80,32 @@ class Batches:
         after = replace(after, closed_ms=self._closed_ms(after))
         came_late = parts.where(F.col("minute_ms") < before.closed_ms)
         new = sums(parts.where(F.col("minute_ms") >= before.closed_ms))
-        standing = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
+        open_sums = added(new, self.memory.frame(batch, "sums", new.schema)).persist()
         over = F.col("minute_ms") < after.closed_ms
         try:
             where = self.memory.batch_folder(STREAM_MINUTES.name, batch)
-            closed = STREAM_MINUTES.conform(minutes(standing.where(over)))
+            closed = STREAM_MINUTES.conform(minutes(open_sums.where(over)))
             closed.coalesce(1).write.mode("overwrite").parquet(where)
             rows_read = self.spark.read.schema(STREAM_MINUTES.schema).parquet(where)
             watch, alerts = self._alerts(before, rows_read)
             alerts += _late(came_late, after)
             self.write_alerts(alerts, batch)
-            # A copy of an older one is late, and so is not counted either.
+            # A copy of an older line is late and therefore not counted.
             kept = seen.unionByName(fresh.select(*SEEN.names)).where(
                 F.col("at_ms") >= after.closed_ms
             )
-            frames = {"sums": standing.where(~over).coalesce(1), "seen": kept.coalesce(1)}
+            frames = {"sums": open_sums.where(~over).coalesce(1), "seen": kept.coalesce(1)}
             self.memory.keep(batch, replace(after, watch=watch), frames)
             self._say(batch, read, fresh, rows_read, alerts)
         finally:
-            for frame in (fresh, parts, standing):
+            for frame in (fresh, parts, open_sums):
                 frame.unpersist()
 
     def _closed_ms(self, progress: Progress) -> int:
-        """Return which minutes are over: by the newest report but one broker's.
+        """Return the time before which minutes are complete.
 
-        So one broker whose clock is in the future ends no minute of the others.
+        It is determined by the second newest broker, so that one clock in the future does not
+        complete the minutes of the others.
         """
         newest = sorted(progress.newest_ms.values())
         if not newest:
@@ -134,7 +135,7 @@ class Batches:
         return watched(before.watch, flagged, present, self.limits)
 
     def write_alerts(self, alerts: list[Alert], batch: int | str) -> None:
-        """Write rows of ``stream_alerts``, over those of an earlier try."""
+        """Write rows of ``stream_alerts``, over those of an earlier attempt."""
         rows = [
             (
                 _moment(one.at_ms),
@@ -167,7 +168,7 @@ class Batches:
 
 
 def _reports(read: DataFrame) -> DataFrame:
-    """Return the sound reports of a batch, as rows of ``broker_load``, with file and line."""
+    """Return the valid reports of a batch, as rows of ``broker_load`` with file and line."""
     text = F.col("content.text")
     parsed = F.from_json(text, parsed_schema("report"), {"mode": "FAILFAST"})
     lines = read.where((F.col("part") == LINES) & (F.col("content.kind") == "report"))
@@ -175,20 +176,20 @@ def _reports(read: DataFrame) -> DataFrame:
 
 
 def _once(reports: DataFrame, seen: DataFrame) -> DataFrame:
-    """Return reports without copies of each other and of those that were counted before."""
+    """Return reports without copies of each other and of reports counted before."""
     first = Window.partitionBy(*_KEY).orderBy("file", "line")
     ranked = reports.withColumn("copy", F.row_number().over(first)).where(F.col("copy") == 1)
     return ranked.drop("copy").join(seen.select(*_KEY), _KEY, "left_anti")
 
 
 def _samples(read: DataFrame, fresh: DataFrame) -> DataFrame:
-    """Return the rows of bundles of the reports that count."""
+    """Return the rows of bundles of the counted reports."""
     rows = read.where(F.col("part") == BUNDLES)
     return rows.join(F.broadcast(fresh.select(*_LINE)), _LINE, "left_semi")
 
 
 def _newest(before: Progress, fresh: DataFrame) -> dict[str, int]:
-    """Return the newest report of each broker; one silent for a day is forgotten."""
+    """Return the time of the newest report of each broker, without those silent for a day."""
     rows = fresh.groupBy("cluster", "broker").agg(F.max("at_ms").alias("at_ms")).collect()
     newest = dict(before.newest_ms)
     for row in rows:
@@ -210,7 +211,7 @@ def _above(frame: DataFrame, level: str, kind: str, measure: str, limit: float) 
 
 
 def _late(parts: DataFrame, after: Progress) -> Iterator[Alert]:
-    """Yield what came for minutes that were over: it is counted nowhere but here."""
+    """Yield alerts on reports for minutes that were complete; they are counted only here."""
     brokers = (
         parts.where(F.col("level") == "broker")
         .groupBy("cluster", "name")
@@ -225,7 +226,7 @@ def _late(parts: DataFrame, after: Progress) -> Iterator[Alert]:
             at_ms=after.closed_ms,
             cluster=row["cluster"],
             kind=LATE,
-            event=TOLD,
+            event=SINGLE,
             subject=row["name"],
             since_ms=row["since_ms"],
             minutes=row["parts"],

@@ -1,19 +1,19 @@
-"""Minutes that more reports may come for: sums that grow until the minute is over.
+"""Sums of open minutes, to which reports are added until the minute is complete.
 
-A sum of reports is the same whatever batches they came in, so that a minute of the stream is
-that of a rollup of the same reports.
+Sums do not depend on the division into batches, so a minute of the stream equals that of a rollup
+of the same reports.
 """
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.rolling.imbalance import unevenness, usage
-from loadmanager.pipeline.rolling.measures import RATES
-from loadmanager.pipeline.rolling.minutes import broker_slices, bundle_slices
-from loadmanager.pipeline.rolling.weights import MINUTE_S
+from loadmanager.pipeline.expressions import union
+from loadmanager.pipeline.rollup.imbalance import unevenness, usage
+from loadmanager.pipeline.rollup.measures import RATES
+from loadmanager.pipeline.rollup.minutes import broker_slices, bundle_slices
+from loadmanager.pipeline.rollup.weights import MINUTE_S
 from loadmanager.pipeline.streaming.stream_tables import USAGES
 from loadmanager.pipeline.tables import namespace_of
 
@@ -21,7 +21,7 @@ KEYS: Final = ("level", "cluster", "name", "minute_ms")
 
 
 def slices(reports: DataFrame, samples: DataFrame) -> DataFrame:
-    """Return the minutes that rows of ``broker_load`` and of ``bundle_load`` stand for parts of."""
+    """Return rows of ``broker_load`` and ``bundle_load``, divided into the minutes they cover."""
     brokers = (
         broker_slices(reports)
         .withColumn("name", F.col("broker"))
@@ -46,7 +46,7 @@ def slices(reports: DataFrame, samples: DataFrame) -> DataFrame:
 
 
 def sums(parts: DataFrame) -> DataFrame:
-    """Return what `slices` come to for each of `KEYS`."""
+    """Return the sums of `slices` for each of `KEYS`."""
     seconds = F.col("seconds")
     return parts.groupBy(*KEYS).agg(
         F.count("*").alias("reports"),
@@ -59,7 +59,7 @@ def sums(parts: DataFrame) -> DataFrame:
 
 
 def added(one: DataFrame, other: DataFrame) -> DataFrame:
-    """Return two frames of `sums` together."""
+    """Return the sum of two frames of `sums`."""
     every = one.unionByName(other.select(*one.columns))
     names = [name for name in one.columns if name not in KEYS]
     return every.groupBy(*KEYS).agg(
@@ -68,7 +68,7 @@ def added(one: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def minutes(closed: DataFrame) -> DataFrame:
-    """Return the rows of ``stream_minutes`` that `sums` of minutes which are over make."""
+    """Return the rows of ``stream_minutes`` for `sums` of complete minutes."""
     minute = F.timestamp_millis("minute_ms")
     known = closed.select(
         *("level", "cluster", "name"),
@@ -84,15 +84,13 @@ def minutes(closed: DataFrame) -> DataFrame:
     brokers = known.where(F.col("level") == "broker")
     namespaces = known.where(F.col("level") == "bundle").withColumn("name", namespace_of("name"))
     clusters = brokers.withColumn("name", F.col("cluster"))
-    # Brokers that are being emptied are to be uneven.
+    # Draining brokers are not meant to be even.
     compared = F.when(F.col("draining_s").isNull(), F.col("usage_mean"))
     wholes = [
         _together(namespaces, "namespace"),
         _together(clusters.withColumn("usage", compared), "cluster", *_usage()),
     ]
-    return reduce(
-        lambda one, other: one.unionByName(other, allowMissingColumns=True), [known, *wholes]
-    )
+    return union([known, *wholes], missing_columns=True)
 
 
 def _usage() -> list[Column]:

@@ -1,6 +1,7 @@
 """The reference of scenario files, made from the declarations of their keys."""
 
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from textwrap import indent
 from typing import Final
 
@@ -12,92 +13,18 @@ from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
 from loadmanager.simulator.scores import SCORE_DOCS
 
-EXAMPLE: Final = """\
-title = "A broker joins"
-duration_s = 3600
-
-[[brokers]]
-name = "small"
-count = 3
-cores = 4
-
-[[brokers]]
-name = "new"
-count = 1
-joined = false
-
-[[load]]
-namespace = "public/default"
-bundles = 64
-topics = 500
-msgs_in_per_s = 90_000
-skew = { kind = "zipf" }
-patterns = [{ kind = "jitter" }]
-
-[[events]]
-kind = "join"
-at_s = 600
-brokers = ["new"]
-
-[[expect]]
-score = "moves"
-least = 1
-"""
-
-_HEAD: Final = f"""\
-# Scenario files
-
-Made by `loadmanager config show-scenario-format` from the keys' own declarations; do not edit it.
-
-A scenario is a TOML file, by itself or one of those that `loadmanager simulate --list` names.
-`loadmanager config check-scenario FILE` reports every mistake at once, as `loadmanager simulate`
-does: with file and line, the value there and what was expected.
-
-{indent(EXAMPLE, "    ")}
-Times are in seconds from the beginning. Rates count all topics of a load together.
-"""
-
-_TRACES: Final = """\
-## Traces
-
-A trace is a file of recorded topic rates: `trace = "rates.csv"` in a scenario, or
-`loadmanager simulate SCENARIO --trace rates.csv`, which replays it instead of the scenario's load.
-It ends in `.csv`, `.csv.gz` or `.parquet` (which needs `pip install 'loadmanager[simulator]'`), and
-has these columns, in any order, and no others:
-
-| column | what it is |
-|---|---|
-| `time_s` | when, in seconds; from any beginning, such as 1970 |
-| `topic` | `persistent://tenant/namespace/topic`; a bare name is in `public/default` |
-| `msg_rate_in`, `msg_rate_out` | messages per second, from producers and to consumers |
-| `msg_throughput_in`, `msg_throughput_out` | bytes per second, likewise |
-
-    time_s,topic,msg_rate_in
-    0,persistent://shop/orders/new,1200
-    0,persistent://shop/orders/paid,800
-    300,persistent://shop/orders/new,1350.5
-    300,persistent://shop/orders/paid,0
-
-- Rows are in the order of their times. At each time there is one row for each topic that the file
-  names anywhere: a topic without traffic has a row of zeros. A row that is missing is more often a
-  fault of the recording than a topic that was idle, and the two would look alike.
-- The first time in the file is the scenario's beginning. Rates hold until the next time, the last
-  ones until the end.
-- Of the four columns of traffic at least one is needed. Each other is the first of these that the
-  file has: the other figure of its own direction, with messages of 1024 bytes; the same figure of
-  the other direction (what comes in goes out once); the other figure of the other direction, with
-  messages of 1024 bytes.
-- A topic counts as one producer and one consumer. Its namespace has `trace_bundles` bundles of
-  equal ranges, and the topic is in the one that its hash says.
-- Figures are finite and not negative. A file has at most 50 million rows.
-"""
+_FOLDER: Final = resources.files(__package__)
+EXAMPLE: Final = (_FOLDER / "example.toml").read_text(encoding="utf-8")
+"""A small scenario, shown in the reference."""
 
 _CONFIGURED: Final = ("report", "leader", "shedding", "placement", "planner")
 
 
 def scenario_reference() -> str:
     """Return all keys of a scenario file, and the rules of traces, as Markdown."""
-    return "\n".join([_HEAD, *_sections(), _TRACES])
+    template = (_FOLDER / "format.md").read_text(encoding="utf-8")
+    shown = template.replace("{example}\n", indent(EXAMPLE, "    "))
+    return shown.replace("{sections}\n", "".join(f"{line}\n" for line in _sections()))
 
 
 def _sections() -> Iterator[str]:

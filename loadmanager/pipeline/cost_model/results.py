@@ -1,0 +1,244 @@
+"""Output of the estimation: the document that leaders load, rows of tables, and text."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from loadmanager.core.bounds import MINUTE_MS
+from loadmanager.core.cost.document import (
+    RATES,
+    ClassCosts,
+    CostDocument,
+    Quality,
+    Term,
+)
+from loadmanager.core.ids import BrokerId
+from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.cost_model.drift import Drift
+from loadmanager.pipeline.cost_model.identifiability import Verdict
+from loadmanager.pipeline.cost_model.learning import Finding, FoundTerm, Learned
+from loadmanager.pipeline.cost_model.units import Units
+
+UNITS: Final = {
+    "cpu": "% of a core",
+    "memory": "MiB",
+    "direct_memory": "MiB",
+    "bandwidth_in": "kbit/s",
+    "bandwidth_out": "kbit/s",
+}
+"""The unit of each resource in texts and on pages."""
+
+_PER: Final = {
+    "msgs_in_per_s": (1e3, "1,000 messages/s in"),
+    "msgs_out_per_s": (1e3, "1,000 messages/s out"),
+    "bytes_in_per_s": (1e6, "1 MB/s in"),
+    "bytes_out_per_s": (1e6, "1 MB/s out"),
+    "topics": (1e3, "1,000 topics"),
+    "connections": (1e3, "1,000 connections"),
+}
+"""The amount of each rate that texts refer to."""
+
+
+def document(cluster: str, units: Units, learned: Learned, *, made_at_ms: int) -> CostDocument:
+    """Return the document of one cluster; it lacks classes without terms."""
+    of_cluster = [one for one in units.every if one.cluster == cluster]
+    classes, quality = {}, {}
+    for number, (its_cluster, name) in enumerate(units.classes):
+        found = {
+            resource: learned.findings[number, row]
+            for row, resource in enumerate(RESOURCES)
+            if not learned.findings[number, row].refused
+        }
+        if its_cluster == cluster and found:
+            classes[name] = _class_costs(number, units, learned, found)
+            quality[name] = dict(_qualities(number, learned, found))
+    return CostDocument(
+        cluster=cluster,
+        made_at_ms=made_at_ms,
+        since_ms=min((one.first_minute for one in of_cluster), default=0) * MINUTE_MS,
+        until_ms=units.end_minute(cluster) * MINUTE_MS,
+        classes=classes,
+        backgrounds=_backgrounds(cluster, units, learned),
+        quality=quality,
+    )
+
+
+def _class_costs(
+    number: int, units: Units, learned: Learned, found: dict[str, Finding]
+) -> ClassCosts:
+    members = learned.statistics.units_of(number).tolist()
+    minutes = learned.statistics.minutes[members]
+    typical = minutes @ learned.statistics.rates[members] / max(int(minutes.sum()), 1)
+    return ClassCosts(
+        resources={
+            resource: {one.rate: one.term for one in finding.terms}
+            for resource, finding in found.items()
+        },
+        brokers=tuple(BrokerId(units.every[unit].broker) for unit in members),
+        minutes=int(minutes.sum()),
+        typical=dict(zip(RATES, typical.tolist(), strict=True)),
+    )
+
+
+def _qualities(
+    number: int, learned: Learned, found: dict[str, Finding]
+) -> Iterator[tuple[str, Quality]]:
+    trial = learned.trial
+    for resource, finding in found.items():
+        row = RESOURCES.index(resource)
+        if trial.minutes[number, row] > 0:
+            yield (
+                resource,
+                Quality(
+                    mape=float(trial.error[number, row]),
+                    coverage=float(trial.within[number, row]),
+                    held_out_minutes=int(trial.minutes[number, row]),
+                    baseline_mape=float(trial.rule_error[number, row]),
+                    moves=int(learned.statistics.changes[number]),
+                    move_mape=_number(trial.change_error[number, row]),
+                    typical_error=finding.typical_error,
+                ),
+            )
+
+
+def _backgrounds(cluster: str, units: Units, learned: Learned) -> dict[BrokerId, dict[str, Term]]:
+    """Return the usage without traffic; in two classes, that of the class with more minutes."""
+    found: dict[BrokerId, tuple[int, dict[str, Term]]] = {}
+    for unit, one in enumerate(units.every):
+        terms = {
+            resource: learned.backgrounds[unit, row]
+            for row, resource in enumerate(RESOURCES)
+            if (unit, row) in learned.backgrounds
+        }
+        broker = BrokerId(one.broker)
+        if one.cluster == cluster and terms and one.minutes > found.get(broker, (0, {}))[0]:
+            found[broker] = one.minutes, terms
+    return {broker: terms for broker, (_, terms) in found.items()}
+
+
+def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table ``cost_terms``."""
+    for (number, row), finding in learned.findings.items():
+        for one in finding.terms:
+            typical = float(learned.statistics.scale[number, RATES.index(one.rate)])
+            yield {
+                **_class(units, number),
+                "resource": RESOURCES[row],
+                "rate": one.rate,
+                **_interval(one.term),
+                "typical_usage": one.term.value * typical,
+                "verdict": str(one.verdict),
+                "partners": ",".join(one.partners),
+                "drift": None if one.drift is None else float(one.drift.fraction),
+                "drifted": one.drift is not None and bool(one.drift.sure),
+            }
+
+
+def quality_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table ``cost_quality``."""
+    statistics, trial = learned.statistics, learned.trial
+    for (number, row), finding in learned.findings.items():
+        at = number, row
+        yield {
+            **_class(units, number),
+            "resource": RESOURCES[row],
+            "refused": finding.refused,
+            "minutes": int(statistics.measured[at]),
+            "full_minutes": int(statistics.full[at]),
+            "blocks": finding.blocks,
+            "moves": int(statistics.changes[number]),
+            "held_out_minutes": int(trial.minutes[at]),
+            "mape": _number(trial.error[at]),
+            "baseline_mape": _number(trial.rule_error[at]),
+            "coverage": _number(trial.within[at]),
+            "held_out_moves": int(trial.changes[at]),
+            "move_mape": _number(trial.change_error[at]),
+            "baseline_move_mape": _number(trial.rule_change_error[at]),
+            "condition": _number(finding.condition),
+            "typical_error": finding.typical_error,
+            "drift": None if finding.drift is None else float(finding.drift.fraction),
+            "drifted": finding.drift is not None and bool(finding.drift.sure),
+        }
+
+
+def background_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table ``backgrounds``."""
+    for (unit, row), term in learned.backgrounds.items():
+        one = units.every[unit]
+        yield {
+            "cluster": one.cluster,
+            "broker_class": one.broker_class,
+            "broker": one.broker,
+            "resource": RESOURCES[row],
+            **_interval(term),
+            "minutes": one.minutes,
+        }
+
+
+def summary(units: Units, learned: Learned) -> Iterator[str]:
+    """Yield lines of text: the terms of each class, their quality, and what is missing."""
+    for number, (cluster, name) in enumerate(units.classes):
+        members = learned.statistics.units_of(number)
+        minutes = int(learned.statistics.minutes[members].sum())
+        text = f"class {name or '(none)'} of {cluster}: {len(members)} brokers"
+        changes = learned.statistics.changes[number]
+        yield f"{text}, {minutes:,} minutes, {changes:,} changes by moves"
+        for row, resource in enumerate(RESOURCES):
+            yield from _of_resource(number, row, resource, learned)
+
+
+def _of_resource(number: int, row: int, resource: str, learned: Learned) -> Iterator[str]:
+    finding = learned.findings[number, row]
+    if finding.refused:
+        yield f"  {resource}: no costs, {resource} {finding.refused}; traffic shares go on"
+        return
+    trial, at = learned.trial, (number, row)
+    yield (
+        f"  {resource}: held-out minutes {_percent(trial.error[at])} off (traffic shares "
+        f"{_percent(trial.rule_error[at])}), {_percent(trial.within[at])} within their 90 %"
+    )
+    unit = UNITS[resource]
+    for one in finding.terms:
+        times, per = _PER[one.rate]
+        if one.verdict is Verdict.KNOWN and one.term.low <= 0.0:
+            continue  # known to be negligible
+        value, low, high = (f"{amount * times:,.4g}" for amount in _amounts(one.term))
+        yield f"    {per:22} {value:>9} {unit} [{low} to {high}]{_remark(one)}"
+    if finding.drift is not None and finding.drift.sure:
+        yield f"    typical traffic costs {finding.drift.fraction:+.0%} in the last half"
+
+
+def _remark(one: FoundTerm) -> str:
+    remarks = {
+        Verdict.KNOWN: "",
+        Verdict.VAGUE: " vague",
+        Verdict.ENTANGLED: f" not separable from {', '.join(one.partners)}",
+        Verdict.UNVARIED: " never varied within a broker",
+    }
+    return remarks[one.verdict] + _drifted(one.drift)
+
+
+def _drifted(drift: Drift | None) -> str:
+    return f" {drift.fraction:+.0%} in the last half" if drift is not None and drift.sure else ""
+
+
+def _amounts(term: Term) -> tuple[float, float, float]:
+    return term.value, term.low, term.high
+
+
+def _percent(fraction: float) -> str:
+    return "-" if np.isnan(fraction) else f"{fraction:.1%}"
+
+
+def _class(units: Units, number: int) -> dict[str, str]:
+    cluster, name = units.classes[number]
+    return {"cluster": cluster, "broker_class": name}
+
+
+def _interval(term: Term) -> dict[str, float]:
+    return {"value": float(term.value), "low": float(term.low), "high": float(term.high)}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,1 +1,0 @@
-"""How costs are estimated: plain numpy, but for the files that begin with ``spark_``."""

@@ -1,0 +1,1 @@
+"""The job ``ingest``: files of history become tables, each line once."""

@@ -1,0 +1,1 @@
+"""The job ``moves``: effects of moves, as pure functions of the ingested tables."""

@@ -1,0 +1,253 @@
+"""Replays the rounds of a segment with one combination of strategies and settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from loadmanager.core.columns import BrokerColumns, Indices, Mask
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.plan import Cause, Move
+from loadmanager.core.projection import loads
+from loadmanager.core.round_memory import RoundMemory
+from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
+from loadmanager.pipeline.replay.bundle_costs import Costs
+from loadmanager.pipeline.replay.frames import Frame
+from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
+from loadmanager.pipeline.replay.planners import Planners, plain_weights
+from loadmanager.pipeline.replay.views import other_view, summed
+
+_KEPT_FRACTION: Final = 0.9
+"""Weight of the past in the moving average of a broker's load, as in the leader's load tracker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The assumptions of a replay.
+
+    ``hand_over_s`` is the duration of a hand-over, ``overload`` the load above which a broker is
+    overloaded. The first ``settle_s`` of a segment are not scored: until then loads result from
+    the initial owners.
+    """
+
+    hand_over_s: float = 5.0
+    overload: float = 0.85
+    settle_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Order:
+    """A bundle under way to the broker with the number ``target``."""
+
+    target: int
+    arrives_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayRun:
+    """A cluster with the recorded traffic, and with owners that are decided here.
+
+    It starts with the recorded owners or those of ``start``. In each round the recorded traffic of
+    every bundle is assigned to its owner in the replay, the usage of brokers is computed from
+    that, and the decision of the planner is carried out. New bundles start on their recorded
+    owner; parts of a split bundle stay with its owner; bundles of a broker that left are placed
+    again; moves requested by operators are carried out.
+    """
+
+    number: int
+    planners: Planners
+    rules: Rules
+    measured: Planners
+    rng: np.random.Generator
+    _owner: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    _seen: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    _orders: dict[int, _Order] = field(default_factory=dict)
+    _memory: RoundMemory = field(default_factory=RoundMemory)
+    _ledger: Ledger = field(default_factory=Ledger)
+    _emas: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
+    _started: dict[BrokerId, int] = field(default_factory=dict)
+    _began_s: float = 0.0
+
+    def step(self, frame: Frame, costs: Costs, start: Indices | None = None) -> Line:
+        """Replay one round; where the frame begins, ``start`` are the broker rows of owners."""
+        if frame.begins:
+            self._begin(frame, start)
+        rows = _rows(frame)
+        self._follow(frame, rows)
+        self._arrive(frame, rows)
+        owner = np.where(frame.present & (self._owner >= 0), rows[self._owner], -1)
+        planner = self.planners.at(frame)
+        brokers = self._brokers(frame, owner, costs, planner.weights)
+        view = other_view(
+            frame, brokers, owner, self._under_way(frame), like_java=planner.weights.like_java
+        )
+        line = Line(
+            combination=self.number,
+            at_ms=round(frame.at_s * 1000),
+            weight_s=frame.until_s - frame.at_s,
+            settling=frame.at_s < self._began_s + self.rules.settle_s,
+        )
+        measure(line, loads(view, plain_weights(self.measured.at(frame))), self.rules.overload)
+        line.bytes_per_s, line.away = _away(frame, owner)
+        plan = planner.round(
+            view,
+            self._memory,
+            self.rng,
+            unowned=self._unowned(frame, owner),
+            session_doubtful=frame.session_doubtful,
+        )
+        self._memory = plan.memory
+        self._order(frame, line, plan.moves)
+        self._obey(frame)
+        return line
+
+    def _begin(self, frame: Frame, start: Indices | None) -> None:
+        """Start with the recorded state, or with the owners of ``start``."""
+        self._began_s = frame.at_s
+        self._ledger = Ledger()
+        self._started = {}
+        self._emas = np.full((len(frame.all_brokers.names), 2), np.nan)
+        if start is not None:
+            self._owner = np.where(start >= 0, frame.broker_numbers[start], -1)
+            self._seen = start >= 0
+            self._orders = {}
+            self._memory = RoundMemory()
+            return
+        self._owner = np.zeros(0, dtype=np.intp)
+        self._seen = np.zeros(0, dtype=np.bool_)
+        arrives_s = frame.at_s + self.rules.hand_over_s
+        self._orders = {
+            frame.bundles.index[bundle]: _Order(frame.all_brokers.number(target), arrives_s)
+            for bundle, target in frame.moved.items()
+        }
+        self._memory = frame.memory or RoundMemory()
+        self._emas[frame.broker_numbers, 0] = frame.brokers.load_ema
+        self._emas[frame.broker_numbers, 1] = frame.brokers.bytes_ema
+
+    def _follow(self, frame: Frame, rows: Indices) -> None:
+        """Assign new bundles to their recorded owners, and parts to the owner of the whole."""
+        missing = len(frame.owner) - len(self._owner)
+        self._owner = np.concatenate([self._owner, np.full(missing, -1, dtype=np.intp)])
+        self._seen = np.concatenate([self._seen, np.zeros(missing, dtype=np.bool_)])
+        for part, whole in frame.whole.items():
+            if self._seen[whole]:
+                self._owner[part], self._seen[part] = self._owner[whole], True
+        new = frame.present & ~self._seen
+        recorded = np.where(frame.owner >= 0, frame.broker_numbers[frame.owner], -1)
+        self._owner[new] = recorded[new]
+        for bundle, target in frame.moved.items():
+            row = frame.bundles.index[bundle]
+            if new[row] and self._owner[row] < 0 and row not in self._orders:
+                self._owner[row] = frame.all_brokers.number(target)
+        self._seen |= new
+        missing = len(rows) - len(self._emas)
+        self._emas = np.concatenate([self._emas, np.full((missing, 2), np.nan)])
+
+    def _arrive(self, frame: Frame, rows: Indices) -> None:
+        """Complete orders that are due; drop those to brokers that left."""
+        for row, order in list(self._orders.items()):
+            if rows[order.target] < 0:
+                del self._orders[row]
+            elif order.arrives_s <= frame.at_s:
+                self._owner[row] = order.target
+                del self._orders[row]
+
+    def _under_way(self, frame: Frame) -> Mapping[BundleId, BrokerId]:
+        names = frame.all_brokers.names
+        return MappingProxyType(
+            {frame.bundles.names[row]: names[one.target] for row, one in self._orders.items()}
+        )
+
+    def _unowned(self, frame: Frame, owner: Indices) -> list[BundleId]:
+        waiting = np.flatnonzero(frame.present & (owner < 0)).tolist()
+        return sorted(frame.bundles.names[row] for row in waiting if row not in self._orders)
+
+    def _brokers(
+        self, frame: Frame, owner: Indices, costs: Costs, weights: ResourceWeights
+    ) -> BrokerColumns:
+        """Return the brokers with these owners of bundles."""
+        count, bundles = len(frame.brokers.names), frame.bundles
+        usage = self._usage(frame, owner, costs)
+        traffic = summed(owner, frame.rates, count)
+        arriving = np.zeros(count)
+        for bundle, target in self._under_way(frame).items():
+            row = frame.brokers.index[target]
+            arriving[row] += bundles.long_msgs_per_s[bundles.index[bundle]]
+        emas = self._sampled(frame, usage, traffic[:, :4], weights)
+        return replace(
+            frame.brokers,
+            usage=usage,
+            traffic=np.ascontiguousarray(traffic[:, :4]),
+            long_msgs_per_s=summed(owner, bundles.long_msgs_per_s, count),
+            preallocated_msgs_per_s=arriving,
+            load_ema=emas[:, 0],
+            bytes_ema=emas[:, 1],
+            topics=traffic[:, 4].astype(np.int64),
+            connections=traffic[:, 5].astype(np.int64),
+        )
+
+    def _usage(self, frame: Frame, owner: Indices, costs: Costs) -> FloatArray:
+        """Return the recorded usage, less bundles that left and plus bundles that came."""
+        usage = frame.brokers.usage.copy()
+        away = np.flatnonzero(owner != frame.owner)
+        left = away[frame.owner[away] >= 0]
+        np.subtract.at(usage, frame.owner[left], costs.leaving(left))
+        usage = np.maximum(usage, 0.0)
+        came = away[owner[away] >= 0]
+        np.add.at(usage, owner[came], costs.arriving(came, owner[came]))
+        return usage
+
+    def _sampled(
+        self, frame: Frame, usage: FloatArray, traffic: FloatArray, weights: ResourceWeights
+    ) -> FloatArray:
+        """Return the moving averages of load and throughput with the samples since then."""
+        numbers, started = frame.broker_numbers, frame.brokers.started_at_ms
+        former = self._emas[numbers]
+        for row, (name, began) in enumerate(zip(frame.brokers.names, started, strict=True)):
+            if self._started.get(name, began) != began:
+                former[row] = np.nan
+            self._started[name] = began
+        samples = 0 if frame.begins else frame.samples
+        if samples or np.isnan(former).any():
+            score = weighted_max_with_memory(usage, frame.brokers.limit, weights)
+            now = np.stack([score, traffic[:, 2:4].sum(axis=1)], axis=1)
+            kept = _KEPT_FRACTION**samples
+            mixed = former * kept + (1.0 - kept) * now
+            former = np.where(np.isnan(former), now, mixed)
+        self._emas[numbers] = former
+        return former
+
+    def _order(self, frame: Frame, line: Line, moves: tuple[Move, ...]) -> None:
+        counted = []
+        for move in moves:
+            row, target = frame.bundles.index[move.bundle], frame.all_brokers.number(move.target)
+            source = -1 if move.source is None else frame.all_brokers.number(move.source)
+            counted.append(Moved(row, source, target, move.cause))
+            self._orders[row] = _Order(target, frame.at_s + self.rules.hand_over_s)
+        self._ledger.count(line, frame, counted)
+
+    def _obey(self, frame: Frame) -> None:
+        """Carry out the moves that operators requested before the next round."""
+        arrives_s = frame.at_s + self.rules.hand_over_s
+        for one in frame.carried_out:
+            row = frame.bundles.index.get(BundleId(one.bundle))
+            asked = one.cause is Cause.REQUESTED and one.source is not None
+            if asked and row is not None and row < len(self._owner):
+                self._orders[row] = _Order(frame.all_brokers.number(one.target), arrives_s)
+
+
+def _rows(frame: Frame) -> Indices:
+    """Return the row of each broker number in this frame, -1 for absent brokers."""
+    rows = np.full(len(frame.all_brokers.names), -1, dtype=np.intp)
+    rows[frame.broker_numbers] = np.arange(len(frame.broker_numbers))
+    return rows
+
+
+def _away(frame: Frame, owner: Indices) -> tuple[float, float]:
+    """Return the traffic in bytes per second, and its fraction on other than recorded brokers."""
+    volume = np.where(frame.present, frame.rates[:, 2:4].sum(axis=1), 0.0)
+    total = float(volume.sum())
+    elsewhere = (owner != frame.owner) & (owner >= 0) & (frame.owner >= 0)
+    return total, float(volume[elsewhere].sum()) / total if total > 0 else 0.0

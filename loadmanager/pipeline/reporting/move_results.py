@@ -1,0 +1,282 @@
+"""Moves and their effect: verdicts, costs for clients, returned bundles, and predictions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from loadmanager.charts import Chart, shown, tag
+from loadmanager.pipeline.move_effects.predictions import LEARNED
+from loadmanager.pipeline.reporting.formats import (
+    many,
+    percent,
+    plain,
+    span,
+)
+from loadmanager.pipeline.reporting.move_result_tables import (
+    errors_table,
+    reasons_table,
+    returned_table,
+    summary_table,
+    worst_table,
+)
+from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
+from loadmanager.pipeline.reporting.sources import Row, Tables, rows
+from loadmanager.pipeline.reporting.theme import COLOURS, VERDICTS, bars, diagonal, layout, points
+
+TITLE: Final = "Moves and their effect"
+SAMPLE: Final = 1200
+"""The number of moves in charts; tables include all."""
+
+_LISTED: Final = 20
+_GOOD, _POOR = 0.7, 0.5
+_THRASHING: Final = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveResults:
+    """The input of this part; ``sample`` and ``changes`` are some of the moves."""
+
+    facts: Mapping[str, Any]
+    summary: Sequence[Row]
+    sample: Sequence[Row] = ()
+    worst: Sequence[Row] = ()
+    returned: Sequence[Row] = ()
+    bouncing: int = 0
+    reasons: Sequence[Row] = ()
+    pauses: Sequence[Row] = ()
+    predictions: Sequence[Row] = ()
+    changes: Sequence[Row] = ()
+    priced: bool = True
+
+
+def read(tables: Tables) -> MoveResults | None:
+    """Return the input of this part; None without moves."""
+    summary = rows(tables.table("move_summary").orderBy(F.desc("moves")))
+    if not summary:
+        return None
+    effects = tables.table("move_effects")
+    # Sampled by a hash of bundle and time, so that repeated reports show the same moves.
+    drawn = effects.orderBy(F.xxhash64("bundle", "at")).limit(SAMPLE)
+    judged = effects.where("verdict <> 'unknown'")
+    columns = ("bundle", "source", "target", "cause", "verdict", "spread_expected", "spread_after")
+    worst = judged.where("verdict = 'hurt'").orderBy("gain").limit(_LISTED)
+    cpu = "target_change.cpu"
+    changes = (
+        effects.where(f"{cpu}.realised IS NOT NULL")
+        .groupBy("target", F.col("ordered_at").cast("long").alias("at_s"))
+        .agg(*(F.first(f"{cpu}.{name}").alias(name) for name in _CHANGE))
+        .orderBy(F.xxhash64("target", "at_s"))
+        .limit(SAMPLE)
+    )
+    ping_pong = tables.table("ping_pong")
+    predictions = rows(tables.table("move_predictions").orderBy("resource", "model"))
+    return MoveResults(
+        facts=tables.facts,
+        summary=summary,
+        sample=rows(drawn.where("verdict <> 'unknown'").select(*columns)),
+        worst=rows(worst.select(*columns, F.unix_millis("at").alias("at_ms"))),
+        returned=rows(ping_pong.where(F.col("rank") <= _LISTED).orderBy("rank")),
+        bouncing=ping_pong.count(),
+        reasons=rows(
+            effects.where("verdict = 'unknown'")
+            .groupBy("reason")
+            .count()
+            .orderBy(F.desc("count"))
+            .limit(_LISTED)
+        ),
+        pauses=_pauses(effects),
+        predictions=predictions,
+        changes=rows(changes),
+        priced=not tables.made("costs") or _priced(predictions),
+    )
+
+
+_AFTER_COSTS: Final = (
+    "The cost model was learned after the job moves ran; run moves once more to see what it "
+    "would have predicted."
+)
+_CHANGE: Final = ("traffic_share", "cost_model", "realised")
+
+
+def _priced(predictions: Sequence[Row]) -> bool:
+    return any(row["model"] == LEARNED for row in predictions)
+
+
+def _pauses(effects: DataFrame) -> list[Row]:
+    """Return the numbers of pauses between powers of the square root of two, in seconds."""
+    known = effects.where("pause_s > 0")
+    step = F.floor(F.log2("pause_s") * 2)
+    counted = known.groupBy(step.alias("step")).count().orderBy("step")
+    return rows(counted)
+
+
+def show(found: MoveResults) -> Part:
+    """Return the part."""
+    body = [_verdicts(found.summary).html(), summary_table(found.summary)]
+    if found.sample:
+        body.append(_spreads(found).html())
+        body.append(figures("Moves that hurt most", worst_table(found.worst)))
+    if found.pauses:
+        body.append(_pause_chart(found.pauses).html())
+    if found.changes:
+        body.append(_predicted(found.changes).html())
+        if not found.priced:
+            body.append(tag("p", _AFTER_COSTS))
+        body.append(figures("How far off the predictions were", errors_table(found.predictions)))
+    if found.returned:
+        text = f"Bundles that went back, the first of {many(found.bouncing, 'bundle')}"
+        body.append(figures(text, returned_table(found.returned, found.facts)))
+    if found.reasons:
+        body.append(figures("Why moves could not be judged", reasons_table(found.reasons)))
+    return Part(title=TITLE, body=body, findings=_findings(found))
+
+
+def _total(summary: Sequence[Row], name: str) -> float:
+    return float(sum(row[name] or 0 for row in summary))
+
+
+def _findings(found: MoveResults) -> list[Finding]:
+    moves, judged, helped, hurt, returns = (
+        round(_total(found.summary, name))
+        for name in ("moves", "judged", "helped", "hurt", "returns")
+    )
+    delayed = _total(found.summary, "messages_delayed")
+    pauses = span(_total(found.summary, "pause_s"))
+    paid = f"clients waited {pauses} in all (about {plain(delayed)} messages)"
+    findings = []
+    if judged:
+        share = helped / judged
+        weight = Weight.FINE if share >= _GOOD else Weight.LOOK if share >= _POOR else Weight.ACT
+        words = (
+            f"Of {many(judged, 'move')} that could be judged, {percent(share)} made source and "
+            f"target more even and {percent(hurt / judged)} less; {paid}."
+        )
+        if weight is Weight.ACT:
+            words += " Raise the shedder's threshold, or choose another strategy."
+        findings.append(Finding(weight, words))
+    else:
+        findings.append(
+            Finding(
+                Weight.LACKING, f"{many(moves, 'move')}, none of which could be judged; {paid}."
+            )
+        )
+    if returns > _THRASHING * moves:
+        first = found.returned[0]["bundle"] if found.returned else "?"
+        within = span(found.facts.get("back_within_s"))
+        findings.append(
+            Finding(
+                Weight.ACT,
+                f"{percent(returns / moves)} of all moves brought a bundle back within {within}: "
+                f"the strategy thrashes, worst with {first}. Try others by the job replay.",
+            )
+        )
+    return findings
+
+
+def _verdicts(summary: Sequence[Row]) -> Chart:
+    names = [f"{row['cause']}<br>{shown(row['shedder'])}" for row in summary]
+    unknown = [row["moves"] - row["judged"] for row in summary]
+    columns = {
+        "helped": [row["helped"] for row in summary],
+        "no difference": [row["no_difference"] for row in summary],
+        "hurt": [row["hurt"] for row in summary],
+        "unknown": unknown,
+    }
+    return Chart(
+        title="Did moves help?",
+        summary="Moves by cause and strategy. A move helped if source and target were closer "
+        "after it than they would have been had both only done what untouched brokers did.",
+        data=[bars(names, values, name, VERDICTS[name]) for name, values in columns.items()],
+        layout=layout(
+            barmode="stack",
+            yaxis={"title": {"text": "moves"}},
+            xaxis={"type": "category"},
+        ),
+        height_px=360,
+    )
+
+
+def _spreads(found: MoveResults) -> Chart:
+    data = []
+    for verdict in ("helped", "no difference", "hurt"):
+        mine = [row for row in found.sample if row["verdict"] == verdict]
+        if mine:
+            data.append(
+                points(
+                    [row["spread_expected"] for row in mine],
+                    [row["spread_after"] for row in mine],
+                    verdict,
+                    VERDICTS[verdict],
+                    text=[_path(row) for row in mine],
+                    hovertemplate="%{text}<br>expected %{x:.1%}, found %{y:.1%}<extra></extra>",
+                )
+            )
+    top = max(max(row["spread_expected"], row["spread_after"]) for row in found.sample)
+    window = span(found.facts.get("window_s"))
+    return Chart(
+        title="Difference between source and target",
+        summary=f"In load, % of capacity, mean of {window} before and after. Below the dotted line "
+        f"a move made it smaller than was to be expected. {many(len(found.sample), 'move')} drawn.",
+        data=data,
+        layout=layout(
+            xaxis={"title": {"text": "expected without the move"}, "tickformat": ".0%",
+                   "rangemode": "tozero"},
+            yaxis={"title": {"text": "found after it"}, "tickformat": ".0%",
+                   "rangemode": "tozero"},
+            shapes=[diagonal(top)],
+        ),
+    )  # fmt: skip
+
+
+def _path(row: Row) -> str:
+    return shown(f"{row['bundle']}: {row['source']} to {row['target']} ({row['cause']})")
+
+
+def _pause_chart(pauses: Sequence[Row]) -> Chart:
+    names = [f"{span(2 ** (row['step'] / 2))}" for row in pauses]
+    return Chart(
+        title="For how long clients waited",
+        summary="Moves by the time in which no broker served the bundle; each bar holds those from "
+        "its time to the next bar's.",
+        data=[bars(names, [row["count"] for row in pauses], "moves", COLOURS[0])],
+        layout=layout(
+            xaxis={"type": "category", "title": {"text": "pause from"}},
+            yaxis={"title": {"text": "moves"}},
+        ),
+        height_px=300,
+    )
+
+
+def _predicted(changes: Sequence[Row]) -> Chart:
+    names = {
+        "traffic_share": ("throughput share rule", COLOURS[1]),
+        "cost_model": ("cost model", COLOURS[0]),
+    }
+    data = []
+    for model, (name, colour) in names.items():
+        mine = [row for row in changes if row[model] is not None]
+        if mine:
+            data.append(
+                points(
+                    [row["realised"] for row in mine],
+                    [row[model] for row in mine],
+                    name,
+                    colour,
+                    hovertemplate="used %{x:.3g}, predicted %{y:.3g}<extra></extra>",
+                )
+            )
+    every = [row[name] for row in changes for name in _CHANGE if row[name] is not None]
+    return Chart(
+        title="CPU that moves added to their targets",
+        summary="Percent of one core: what it was to be by each model against what was measured, "
+        "growth of untouched brokers taken off. On the dotted line a prediction is right.",
+        data=data,
+        layout=layout(
+            xaxis={"title": {"text": "measured, % of one core"}},
+            yaxis={"title": {"text": "predicted, % of one core"}},
+            shapes=[{**diagonal(max(every)), "x0": min(every), "y0": min(every)}],
+        ),
+    )

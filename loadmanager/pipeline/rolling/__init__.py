@@ -1,1 +1,0 @@
-"""What rollup makes of loads over time: means, percentiles, profiles, the leader's averages."""

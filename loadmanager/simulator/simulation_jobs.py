@@ -1,0 +1,255 @@
+"""Many simulations in parallel: scenarios by strategies by seeds, in a fixed order."""
+
+import multiprocessing
+import signal
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import resource_tracker
+from typing import Final, TypeVar
+
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.planner import Planner
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import Run, Witness
+from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scores import SCORE_NAMES, Scores, scores_of, values_of
+from loadmanager.simulator.strategies import Mode, Strategy, planner_for
+
+T = TypeVar("T")
+
+RANKING: Final = (
+    "best first: smallest gap to the lower bound with the price of the moves (to 0.01), then "
+    "least overload (whole broker-minutes), then least interruption of clients"
+)
+"""How `ranked` orders strategies."""
+
+_AHEAD: Final = 4
+"""Queued jobs per process: enough to keep it busy, few enough for the memory."""
+
+_NEVER: Final = float("inf")
+
+
+class SimulationDied(LoadManagerError):
+    """A simulating process ended early: killed, or out of memory."""
+
+    def __init__(self, job: "Job") -> None:
+        super().__init__(
+            f"a process ended during simulations, about at {job}; "
+            "was it killed, or is there too little memory? Fewer --jobs need less"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run: a scenario under the name it was requested by, a strategy, a seed."""
+
+    name: str
+    scenario: Scenario
+    strategy: Strategy
+    seed: int
+
+    def __str__(self) -> str:
+        """Return a text for messages."""
+        return f"{self.name} with {self.strategy.name}, {self.strategy.mode}, seed {self.seed}"
+
+
+Witnessed = Callable[[Job, Planner], AbstractContextManager[Witness]]
+"""Creates a witness for each run, open for as long as the run lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A score over the seeds. None stands for "never" and is above any number."""
+
+    median: float | None
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The scores of one strategy in one scenario over all seeds."""
+
+    name: str
+    strategy: Strategy
+    seeds: tuple[int, ...]
+    runs: tuple[Scores, ...]
+    spreads: dict[str, Spread]
+
+    def median(self, score: str) -> float | None:
+        """Return the median of a score over the seeds."""
+        return self.spreads[score].median
+
+
+def jobs_of(
+    scenarios: Iterable[tuple[str, Scenario]],
+    strategies: Sequence[Strategy],
+    seeds: int,
+    first_seed: int | None = None,
+) -> Iterator[Job]:
+    """Yield all runs: scenario by scenario, strategy by strategy, seed by seed.
+
+    Seeds are consecutive, from that of the scenario or from ``first_seed``.
+    """
+    for name, scenario in scenarios:
+        first = scenario.seed if first_seed is None else first_seed
+        for strategy in strategies:
+            for seed in range(first, first + seeds):
+                yield Job(name=name, scenario=scenario, strategy=strategy, seed=seed)
+
+
+def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
+    """Return the run of ``job``, reported to a witness if one is given.
+
+    Raises:
+        ConfigError: a setting of the strategy does not exist or is out of range.
+        ScenarioError: the scenario's trace cannot be read.
+    """
+    planner = planner_for(job.scenario, job.strategy)
+    run = partial(simulate, job.scenario, planner, strategy=job.strategy.name, seed=job.seed)
+    if witnessed is None:
+        return run()
+    with witnessed(job, planner) as witness:
+        return run(witness=witness)
+
+
+def score_job(job: Job) -> Scores:
+    """Return the scores of ``job``."""
+    return scores_of(run_job(job))
+
+
+def results_of(
+    jobs: Iterable[Job], look: Callable[[Job], T], *, processes: int
+) -> Generator[tuple[Job, T], None, None]:
+    """Yield each job and the result of ``look``, in the order of ``jobs``.
+
+    The results and their order do not depend on the number of processes. With one, all
+    jobs run in this process.
+
+    Args:
+        jobs: the runs.
+        look: runs one job. For more than one process it has to be importable by name, and its
+            results have to be picklable.
+        processes: how many at a time.
+
+    Raises:
+        SimulationDied: a process ended early.
+    """
+    if processes == 1:
+        for job in jobs:
+            yield job, look(job)
+        return
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    try:
+        yield from _in_turn(pool, jobs, look, processes * _AHEAD)
+    finally:
+        # After an error or Ctrl-C, running jobs are not waited for.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - before:
+            child.terminate()
+            child.join()
+
+
+def compared(results: Iterable[tuple[Job, Scores]]) -> Iterator[Compared]:
+    """Yield the scores of each strategy and scenario as soon as all seeds are complete."""
+    done: list[tuple[Job, Scores]] = []
+    for job, scores in results:
+        if done and (job.name, job.strategy) != (done[0][0].name, done[0][0].strategy):
+            yield _compared(done)
+            done = []
+        done.append((job, scores))
+    if done:
+        yield _compared(done)
+
+
+def ranked(found: Iterable[Compared]) -> list[Compared]:
+    """Return the strategies of one scenario, best first by `RANKING`; the sort is stable."""
+    return sorted(found, key=_rank)
+
+
+def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
+    """Return the compared modes in order."""
+    return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
+
+
+def spread_of(values: Sequence[float | None]) -> Spread:
+    """Return median, least and most; unknown and "never" count as infinite."""
+    known = [_NEVER if value is None or value != value else value for value in values]  # noqa: PLR0124 - NaN alone differs from itself
+    return Spread(*map(_or_never, (statistics.median(known), min(known), max(known))))
+
+
+def _compared(done: Sequence[tuple[Job, Scores]]) -> Compared:
+    runs = tuple(scores for _, scores in done)
+    values = [values_of(scores) for scores in runs]
+    return Compared(
+        name=done[0][0].name,
+        strategy=done[0][0].strategy,
+        seeds=tuple(job.seed for job, _ in done),
+        runs=runs,
+        spreads={name: spread_of([one[name] for one in values]) for name in SCORE_NAMES},
+    )
+
+
+def _rank(one: Compared) -> tuple[float, ...]:
+    found = (one.median(score) for score in ("priced_gap", "overload_min", "interrupted_client_s"))
+    gap, overload_min, interrupted = (_NEVER if value is None else value for value in found)
+    return round(gap, 2), round(overload_min, 0), interrupted
+
+
+def _or_never(value: float) -> float | None:
+    return None if value == _NEVER else value
+
+
+def _in_turn(
+    pool: ProcessPoolExecutor, jobs: Iterable[Job], look: Callable[[Job], T], ahead: int
+) -> Iterator[tuple[Job, T]]:
+    left = iter(jobs)
+    given: deque[tuple[Job, Future[T]]] = deque()
+
+    def give(count: int) -> None:
+        with _interrupts_for_this_process_alone():
+            given.extend((job, pool.submit(look, job)) for job in islice(left, count))
+
+    give(ahead)
+    while given:
+        job, future = given.popleft()
+        try:
+            result = future.result()
+            give(1)
+        except BrokenProcessPool:
+            raise SimulationDied(job) from None
+        yield job, result
+
+
+@contextmanager
+def _interrupts_for_this_process_alone() -> Iterator[None]:
+    """Block SIGINT, which a terminal sends to all processes, in processes that are started here.
+
+    They inherit the signal mask. A SIGINT during this time interrupts this process afterwards,
+    which then ends the others. Blocking alone is not sufficient: another thread, such as one of
+    numpy, may receive the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread is interrupted, and it did not start these processes.
+        return
+    noticed: list[int] = []
+    # The resource tracker starts with the first process and would unblock Ctrl-C.
+    resource_tracker.ensure_running()
+    handled = signal.signal(signal.SIGINT, lambda number, _: noticed.append(number))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.signal(signal.SIGINT, handled)
+        if noticed:
+            signal.raise_signal(signal.SIGINT)

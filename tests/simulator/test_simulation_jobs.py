@@ -1,0 +1,197 @@
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictured_runs import a_run
+from simulated_jobs import (
+    seed_after_a_while,
+    seed_unless_the_process_dies,
+    small_jobs,
+    small_scenario,
+    tell_and_hang,
+)
+from waiting import eventually
+
+from loadmanager.simulator import simulation_jobs
+from loadmanager.simulator.scores import Scores, scores_of
+from loadmanager.simulator.simulation_jobs import (
+    SimulationDied,
+    Spread,
+    compared,
+    jobs_of,
+    modes_of,
+    ranked,
+    results_of,
+    run_job,
+    score_job,
+    spread_of,
+)
+from loadmanager.simulator.strategies import Strategy, every_pair
+
+SCORES = scores_of(a_run(np.array([[0.5, 0.5]] * 4)))
+
+
+def test_jobs_go_by_scenario_strategy_and_seed_from_the_scenarios_own_on() -> None:
+    one, other = small_scenario(), small_scenario(seed=100)
+    pairs = every_pair()[:2]
+    found = [
+        (job.name, job.strategy, job.seed) for job in jobs_of([("a", one), ("b", other)], pairs, 2)
+    ]
+    assert found == [
+        ("a", pairs[0], 7), ("a", pairs[0], 8), ("a", pairs[1], 7), ("a", pairs[1], 8),
+        ("b", pairs[0], 100), ("b", pairs[0], 101), ("b", pairs[1], 100), ("b", pairs[1], 101),
+    ]  # fmt: skip
+    assert [job.seed for job in jobs_of([("a", one)], pairs[:1], 3, first_seed=0)] == [0, 1, 2]
+
+
+def test_a_job_is_run_with_its_strategy_mode_settings_and_seed() -> None:
+    (job,) = small_jobs(1, ["avg+avg"])
+    strategy = Strategy.parse("avg+avg", "parity", ("low_hits=1", "high_hits=1"))
+    run = run_job(replace(job, strategy=strategy))
+    assert (run.strategy, run.mode, run.seed) == ("avg+avg", "parity", 7)
+    assert run.moves
+    assert score_job(job) == scores_of(run_job(job))
+
+
+def test_results_come_in_the_order_of_the_jobs() -> None:
+    jobs = small_jobs()
+    found = list(results_of(jobs, score_job, processes=1))
+    assert [job for job, _ in found] == jobs
+    assert found[0][1] != found[1][1], "another seed draws other loads"
+
+
+def test_only_as_much_is_done_as_is_asked_for() -> None:
+    done: list[int] = []
+    results = results_of(small_jobs(), lambda job: done.append(job.seed), processes=1)
+    next(results)
+    assert done == [7]
+
+
+def wait_until_only(others: set[BaseProcess]) -> None:
+    """Return once all processes but ``others`` have ended.
+
+    Two threads may wait for one process, and then the later of them says that it is over.
+    """
+    deadline_s = time.monotonic() + 60.0
+    while not others >= set(multiprocessing.active_children()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.simulated
+def test_several_processes_give_the_same_figures_to_the_last_digit() -> None:
+    jobs = small_jobs()
+    several = [scores for _, scores in results_of(jobs, score_job, processes=2)]
+    assert repr(several) == repr([score_job(job) for job in jobs])
+
+
+@pytest.mark.simulated
+def test_the_order_is_kept_when_the_first_is_done_last() -> None:
+    others: set[BaseProcess] = set(multiprocessing.active_children())
+    results = results_of(small_jobs(6, ["avg+avg"]), seed_after_a_while, processes=2)
+    assert [seed for _, seed in results] == [7, 8, 9, 10, 11, 12]
+    wait_until_only(others)
+
+
+@pytest.mark.simulated
+def test_a_process_that_dies_is_told_with_what_it_did() -> None:
+    others: set[BaseProcess] = set(multiprocessing.active_children())
+    with pytest.raises(SimulationDied, match=r"two with avg\+avg, safe, seed .*--jobs"):
+        list(results_of(small_jobs(6, ["avg+avg"]), seed_unless_the_process_dies, processes=2))
+    wait_until_only(others)
+
+
+@pytest.mark.simulated
+async def test_who_stops_early_leaves_no_process_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: set[BaseProcess] = set(multiprocessing.active_children())
+    monkeypatch.chdir(tmp_path)
+    results = results_of(small_jobs(9, ["avg+avg"]), tell_and_hang, processes=2)
+    assert next(results)[1] == 7
+    await eventually(lambda: len(list(tmp_path.glob("*.begun"))) == 2)
+    results.close()
+    wait_until_only(others)
+
+
+def test_ctrl_c_while_processes_start_is_not_lost_and_breaks_none_off() -> None:
+    now = threading.Event()
+    steps: list[str] = []
+
+    def take_it() -> None:
+        now.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    def start() -> None:
+        with simulation_jobs._interrupts_for_this_process_alone():
+            os.kill(os.getpid(), signal.SIGINT)
+            now.set()
+            other.join()
+            steps.append("started")
+
+    # It reaches any thread, such as one from before, which does not know of the block.
+    other = threading.Thread(target=take_it)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_seeds_are_summed_up_for_each_strategy_as_soon_as_they_are_there() -> None:
+    jobs = small_jobs(3)
+    moves = iter([1, 5, 2, 7, 7, 7])
+    results = ((job, replace(SCORES, moves=next(moves))) for job in jobs)
+    found = compared(results)
+    first = next(found)
+    assert (first.name, first.strategy.name, first.seeds) == ("two", "avg+avg", (7, 8, 9))
+    assert first.spreads["moves"] == Spread(2, 1, 5)
+    assert first.median("moves") == 2
+    assert [one.moves for one in first.runs] == [1, 5, 2]
+    (second,) = found
+    assert second.spreads["moves"] == Spread(7, 7, 7)
+    assert not list(compared(()))
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([3.0, 1.0, 2.0], Spread(2.0, 1.0, 3.0)),
+        ([1.0, 2.0], Spread(1.5, 1.0, 2.0)),
+        ([None, 1.0, 2.0], Spread(2.0, 1.0, None)),
+        ([None, 1.0], Spread(None, 1.0, None)),
+        ([float("nan"), None, 4.0], Spread(None, 4.0, None)),
+    ],
+)
+def test_never_is_more_than_any_number(values: list[float | None], want: Spread) -> None:
+    assert spread_of(values) == want
+
+
+def test_the_best_is_closest_to_the_bound_then_overloads_least_then_interrupts_least() -> None:
+    def scores(overload_min: float, gap: float, interrupted_client_s: float) -> Scores:
+        return replace(
+            SCORES,
+            overload_min=overload_min,
+            priced_gap=gap,
+            interrupted_client_s=interrupted_client_s,
+        )
+
+    # In the order of the pairs; half a minute and 0.001 are no difference.
+    reached = [scores(0, 0.3, 0), scores(0.4, 0.101, 5), scores(0.0, 0.1, 9), scores(5, 0.1, 1)]
+    reached.append(scores(0, float("nan"), 0))
+    jobs = small_jobs(1, [pair.name for pair in every_pair()[:5]])
+    best = ranked(compared(zip(jobs, reached, strict=True)))
+    order = [jobs.index(next(job for job in jobs if job.strategy == one.strategy)) for one in best]
+    assert order == [1, 2, 3, 0, 4], "NaN is last"
+
+
+def test_modes_are_told_once_each() -> None:
+    assert modes_of([*every_pair("parity"), *every_pair()]) == ("parity", "safe")
