@@ -9,7 +9,7 @@ from typing import IO, Final
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.seed import MOST_LINE_BYTES, Seed, read_seed
-from loadmanager.ports import SeedUnreadable
+from loadmanager.ports.history import SeedUnreadable
 
 _HOW: Final = 'install it: pip install "loadmanager[history]"'
 

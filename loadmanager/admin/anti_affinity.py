@@ -13,7 +13,8 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_namespace
 from loadmanager.core.wire import decode_anti_affinity
 from loadmanager.core.wire.policies import with_anti_affinity
-from loadmanager.ports import NamespaceUnknown, Unfit
+from loadmanager.ports.administration import Unfit
+from loadmanager.ports.lookup import NamespaceUnknown
 
 _PATH: Final = "/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity"
 _UNKNOWN: Final = Reply(404, "The namespace does not exist.")

@@ -17,7 +17,8 @@ from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_namespa
 from loadmanager.core.policies import Policies, hosts_matching
 from loadmanager.core.wire import decode_isolation, decode_loads
 from loadmanager.core.wire.reports import report_to_json
-from loadmanager.ports import BrokerUnknown, Unavailable
+from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.lookup import Unavailable
 
 _STATS: Final = "broker stats"
 _BROKERS: Final = Reply(200, "The ids of the brokers, `host:port`, sorted.", list[str])

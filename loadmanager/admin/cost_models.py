@@ -7,7 +7,7 @@ from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields
-from loadmanager.ports import Unfit
+from loadmanager.ports.administration import Unfit
 
 _PATH: Final = "/admin/v2/loadmanager/cost-model"
 _NONE: Final = Reply(404, "No cost model is published.")

@@ -23,7 +23,7 @@ from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
 from loadmanager.core.snapshot import in_force_to_json
 from loadmanager.leader.explain import Explainer
-from loadmanager.ports import Account, DecisionFilter, TaskFilter
+from loadmanager.ports.leading import Account, DecisionFilter, TaskFilter
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000

@@ -12,13 +12,9 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
 from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mark
-from loadmanager.ports import (
-    BrokerUnknown,
-    CoordinationError,
-    NodeExists,
-    NodeMissing,
-    Unavailable,
-)
+from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.coordination import CoordinationError, NodeExists, NodeMissing
+from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
 

@@ -14,7 +14,8 @@ from loadmanager.core import znodes
 from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.wire import decode_failure_domain
-from loadmanager.ports import Conflict, Create, Delete, Missing, Node, Operation, SetData
+from loadmanager.ports.administration import Conflict, Missing
+from loadmanager.ports.coordination import Create, Delete, Node, Operation, SetData
 
 log = structlog.get_logger()
 

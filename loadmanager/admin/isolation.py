@@ -18,7 +18,8 @@ from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
 from loadmanager.core.wire import decode_isolation
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import LookupRefused, Missing
+from loadmanager.ports.administration import Missing
+from loadmanager.ports.lookup import LookupRefused
 
 log = structlog.get_logger()
 

@@ -15,7 +15,8 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
 from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.ports import MergeRefused, Unavailable
+from loadmanager.ports.administration import MergeRefused
+from loadmanager.ports.lookup import Unavailable
 
 
 @dataclass(slots=True, eq=False)

@@ -20,19 +20,16 @@ from loadmanager.core.ids import Namespace, namespace_of, parse_namespace
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.core.wire.policies import bundles_to_json, encode_policies, encode_tenant
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import (
+from loadmanager.ports.administration import Conflict, Missing
+from loadmanager.ports.coordination import (
     Check,
-    Conflict,
     CoordinationError,
     Create,
     Delete,
-    LookupService,
-    Missing,
-    NamespaceTaken,
-    NamespaceUnknown,
     NodeExists,
     Operation,
 )
+from loadmanager.ports.lookup import LookupService, NamespaceTaken, NamespaceUnknown
 
 log = structlog.get_logger()
 

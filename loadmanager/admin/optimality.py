@@ -3,7 +3,7 @@
 from loadmanager.adapters.http.operations import Document
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.shadow import Shadow
-from loadmanager.ports import Assessment, ShadowList
+from loadmanager.ports.leading import Assessment, ShadowList
 
 
 class OptimalityDocument(Document):

@@ -9,7 +9,7 @@ from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.decisions import decision_to_json
 from loadmanager.admin.tasks import TaskDocument, tasks_document
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.ports import Overview, RefusalCount
+from loadmanager.ports.overview import Overview, RefusalCount
 
 
 class BrokerDocument(Document):

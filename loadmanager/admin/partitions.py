@@ -10,7 +10,7 @@ from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.routes import Role
 from loadmanager.admin.topics import PartitionRequests
 from loadmanager.core.ids import DOMAINS, TopicName
-from loadmanager.ports import LookupService
+from loadmanager.ports.lookup import LookupService
 
 _MOST: Final = 100_000
 

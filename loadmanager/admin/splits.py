@@ -16,7 +16,8 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
 from loadmanager.leader.leadership import Leadership, unavailable
-from loadmanager.ports import BundleUnknown, SplitRefused, Unavailable
+from loadmanager.ports.administration import BundleUnknown, SplitRefused
+from loadmanager.ports.lookup import Unavailable
 
 _POSITIONS = "specified_positions_divide"
 

@@ -8,7 +8,7 @@ from loadmanager.adapters.http.operations import Document
 from loadmanager.adapters.http.parameters import Flag, Query, Whole
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.reason_texts import sentence
-from loadmanager.ports import TaskList
+from loadmanager.ports.leading import TaskList
 
 _DEFAULT_LIMIT: Final = 100
 _MOST: Final = 10_000

@@ -29,7 +29,9 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire import decode_partitions, encode_partitions
-from loadmanager.ports import BrokerError, Conflict, Missing, Unavailable, Unfit
+from loadmanager.ports.administration import Conflict, Missing, Unfit
+from loadmanager.ports.broker import BrokerError
+from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
 

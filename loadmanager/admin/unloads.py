@@ -14,7 +14,8 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of, parse_broker
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Unavailable, UnloadRefused
+from loadmanager.ports.administration import UnloadRefused
+from loadmanager.ports.lookup import Unavailable
 
 _INACTIVE: Final = "Not allowed unload namespace bundle to inactive destination broker"
 _REASONS_SHOWN: Final = 5

@@ -20,7 +20,7 @@ from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.orders import Orders, decode_orders
-from loadmanager.ports import CoordinationError, Node
+from loadmanager.ports.coordination import CoordinationError, Node
 
 log = structlog.get_logger()
 

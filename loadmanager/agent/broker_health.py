@@ -12,7 +12,7 @@ import structlog
 from loadmanager.agent.load_reports import Sampler
 from loadmanager.common.context import Context
 from loadmanager.core.health import Health, HealthRules, after, may_be_let_off
-from loadmanager.ports import BrokerError, NotTheContract
+from loadmanager.ports.broker import BrokerError, NotTheContract
 
 log = structlog.get_logger()
 

@@ -3,7 +3,7 @@
 import structlog
 
 from loadmanager.common.subscriptions import Subscriptions
-from loadmanager.ports import Node
+from loadmanager.ports.coordination import Node
 
 log = structlog.get_logger()
 

@@ -37,7 +37,8 @@ from loadmanager.core.lease import (
     latest_end_s,
     report_interval_s,
 )
-from loadmanager.ports import BrokerError, BrokerRefused, BrokerState, Disconnected, StaleAgent
+from loadmanager.ports.broker import BrokerError, BrokerRefused, BrokerState, StaleAgent
+from loadmanager.ports.coordination import Disconnected
 
 log = structlog.get_logger()
 

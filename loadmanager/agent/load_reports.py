@@ -16,17 +16,10 @@ from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_regist
 from loadmanager.core.report import Due, Published, due
 from loadmanager.core.usage_samples import UsageSamples
 from loadmanager.core.wire import encode_loads, encode_registration
-from loadmanager.ports import (
-    BrokerError,
-    BrokerStats,
-    Check,
-    CommitRejected,
-    Create,
-    Disconnected,
-    HostProbe,
-    NodeMissing,
-    offer_report,
-)
+from loadmanager.ports.broker import BrokerError, BrokerStats
+from loadmanager.ports.coordination import Check, CommitRejected, Create, Disconnected, NodeMissing
+from loadmanager.ports.history import offer_report
+from loadmanager.ports.host import HostProbe
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.orders import Orders
 from loadmanager.core.wire import decode_lock
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Create,

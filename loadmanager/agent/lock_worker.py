@@ -19,7 +19,7 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
 from loadmanager.core.splitting import merges_in
-from loadmanager.ports import TooLarge
+from loadmanager.ports.coordination import TooLarge
 
 _IDLE_S: Final = 5.0
 _GATHER_S: Final = 0.01

@@ -18,7 +18,7 @@ from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Disconnected,

@@ -15,7 +15,7 @@ from loadmanager.agent.ownership_records import Ownership, OwnershipRecords
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Effect, Event, Phase, may_serve, step
-from loadmanager.ports import BrokerControl, BrokerError, StaleAgent
+from loadmanager.ports.broker import BrokerControl, BrokerError, StaleAgent
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

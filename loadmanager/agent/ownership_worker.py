@@ -16,7 +16,7 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Event, Phase, may_serve
-from loadmanager.ports import BrokerControl
+from loadmanager.ports.broker import BrokerControl
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

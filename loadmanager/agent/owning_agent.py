@@ -31,12 +31,8 @@ from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelle
 from loadmanager.core import znodes
 from loadmanager.core.lease import Heartbeats
 from loadmanager.core.load import LoadReport
-from loadmanager.ports import (
-    BrokerError,
-    CoordinationError,
-    NotTheContract,
-    StaleAgent,
-)
+from loadmanager.ports.broker import BrokerError, NotTheContract, StaleAgent
+from loadmanager.ports.coordination import CoordinationError
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
-from loadmanager.ports import Connection, Node
+from loadmanager.ports.coordination import Connection, Node
 
 _CONNECT_POLL_S = 0.1
 

@@ -20,7 +20,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
 from loadmanager.core.wire import encode_agent, encode_loads, encode_registration
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     CommitRejected,
     Coordination,
     Create,

@@ -9,7 +9,7 @@ from loadmanager.agent.registration import Membership, deregister
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.ids import belongs_to_a_broker
-from loadmanager.ports import CoordinationError
+from loadmanager.ports.coordination import CoordinationError
 
 log = structlog.get_logger()
 

@@ -36,7 +36,8 @@ from loadmanager.core.splitting import (
     whole_ordered,
 )
 from loadmanager.core.wire import decode_boundaries, encode_boundaries
-from loadmanager.ports import BrokerError, CoordinationError, SetData
+from loadmanager.ports.broker import BrokerError
+from loadmanager.ports.coordination import CoordinationError, SetData
 
 log = structlog.get_logger()
 

@@ -11,7 +11,8 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.succession import Rival, Verdict, judge, take_overs
 from loadmanager.core.wire import AgentRecord, decode_agent
-from loadmanager.ports import Clock, Coordination
+from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.host import Clock
 
 log = structlog.get_logger()
 

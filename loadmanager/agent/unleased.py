@@ -16,7 +16,7 @@ import structlog
 from loadmanager.agent.takeover import Takeover
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
-from loadmanager.ports import BrokerError
+from loadmanager.ports.broker import BrokerError
 
 log = structlog.get_logger()
 

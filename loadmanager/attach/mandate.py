@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from loadmanager.core import znodes
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Connection,

@@ -23,7 +23,8 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.splitting import even_cuts, parts_at
-from loadmanager.ports import Disconnected, Reported, SetData
+from loadmanager.ports.coordination import Disconnected, SetData
+from loadmanager.ports.orders import Reported
 
 CUT_AT: Final = "specified_positions_divide"
 CUT_EVENLY: Final = "range_equally_divide"

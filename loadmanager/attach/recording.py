@@ -27,7 +27,7 @@ from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.snapshot import Choice
 from loadmanager.core.splitting import parts_at
-from loadmanager.ports import HistorySink, offer_report
+from loadmanager.ports.history import HistorySink, offer_report
 
 
 @dataclass(slots=True)

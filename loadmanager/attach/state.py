@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.ports import Coordination, CoordinationError, NodeExists, NodeMissing
+from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
 
 
 class StateUnusable(LoadManagerError):

@@ -29,7 +29,7 @@ from loadmanager.cli.attach_metrics import served_metrics, show_window
 from loadmanager.cli.attach_page import AttachOverviews, served_page
 from loadmanager.cli.attach_strategy import strategy_of
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
-from loadmanager.ports import CoordinationError
+from loadmanager.ports.coordination import CoordinationError
 from loadmanager.telemetry.attaching import AttachMetrics
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.leadership import Incumbent
 from loadmanager.core.load import BrokerUrls
 from loadmanager.leader.election import Deposed, Election, Term, TermGivenUp
-from loadmanager.ports import Clock, Coordination, CoordinationError
+from loadmanager.ports.coordination import Coordination, CoordinationError
+from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 

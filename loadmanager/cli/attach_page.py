@@ -44,13 +44,9 @@ from loadmanager.common.overview import (
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.explaining import Decision, Outcome
-from loadmanager.ports import (
-    BrokerUse,
-    MissingBroker,
-    Overview,
-    TaskList,
-    Unavailable,
-)
+from loadmanager.ports.leading import TaskList
+from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
 
 _NAME: Final = "attach"
 _ADMIN: Final = "/admin/v2/loadmanager"

@@ -156,7 +156,7 @@ async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> byte
     from loadmanager.common.chroot import refuse_nodes_of_others
     from loadmanager.common.cluster_key import key_of_cluster
     from loadmanager.core import znodes
-    from loadmanager.ports import Connection, NodeMissing, SessionState
+    from loadmanager.ports.coordination import Connection, NodeMissing, SessionState
     from loadmanager.wiring.sidecar import conditions_of, zookeeper_options
 
     coordination = ZooKeeperCoordination(zookeeper_options(config))

@@ -12,7 +12,7 @@ from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.wire.records import decode_balancing, encode_balancing
-from loadmanager.ports import Node, Watch
+from loadmanager.ports.coordination import Node, Watch
 
 log = structlog.get_logger()
 

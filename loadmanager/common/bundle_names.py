@@ -6,13 +6,9 @@ from loadmanager.common.cluster_state import ClusterState
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, parse_bundle
-from loadmanager.ports import (
-    BundleUnknown,
-    CoordinationError,
-    Missing,
-    NamespaceUnknown,
-    Unavailable,
-)
+from loadmanager.ports.administration import BundleUnknown, Missing
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 
 _RANGES_NAMED: Final = 8
 

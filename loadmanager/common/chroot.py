@@ -5,8 +5,13 @@ from typing import Final
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import OURS, parse_fields
-from loadmanager.ports import Coordination, Disconnected, Node, SessionLost
-from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.coordination import (
+    Coordination,
+    CoordinationError,
+    Disconnected,
+    Node,
+    SessionLost,
+)
 
 LEDGERS: Final = "/managed-ledgers"
 """Where Pulsar keeps its managed ledgers; no node of ours has this path."""

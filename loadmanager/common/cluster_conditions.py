@@ -11,7 +11,9 @@ from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.fields import Fields, parse_fields, to_json
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName, position
 from loadmanager.core.ids import TopicName
-from loadmanager.ports import Clock, Coordination, CoordinationError, NodeExists, Unavailable
+from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists
+from loadmanager.ports.host import Clock
+from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
 

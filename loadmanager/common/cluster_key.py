@@ -15,8 +15,7 @@ import structlog
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.ports import (
-    Clock,
+from loadmanager.ports.coordination import (
     Coordination,
     CoordinationError,
     Disconnected,
@@ -24,6 +23,7 @@ from loadmanager.ports import (
     NodeExists,
     SessionLost,
 )
+from loadmanager.ports.host import Clock
 
 log = structlog.get_logger()
 

@@ -12,7 +12,8 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
 from loadmanager.core.wire import decode_loads
-from loadmanager.ports import Clock, Coordination, Node
+from loadmanager.ports.coordination import Coordination, Node
+from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
 
 

@@ -24,7 +24,9 @@ from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.core.orders import OwnedList, decode_owned
-from loadmanager.ports import Clock, Coordination, Unavailable
+from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.host import Clock
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 _OWNS_NOTHING: Final = OwnedList({})

@@ -18,7 +18,9 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.leadership import Incumbent, successors
 from loadmanager.core.load import Registration
 from loadmanager.core.wire import decode_boundaries, decode_leader, decode_registration
-from loadmanager.ports import Clock, Connection, Coordination, LeaderInfo, Node, SessionState, Watch
+from loadmanager.ports.coordination import Connection, Coordination, Node, SessionState, Watch
+from loadmanager.ports.host import Clock
+from loadmanager.ports.lookup import LeaderInfo
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.wire import decode_anti_affinity, decode_failure_domain
 from loadmanager.core.wire.policies import isolation_from
-from loadmanager.ports import Node, Watch
+from loadmanager.ports.coordination import Node, Watch
 
 log = structlog.get_logger()
 

@@ -7,17 +7,11 @@ from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
 from loadmanager.common.oversized import OversizedWrites
 from loadmanager.common.unexpected import UnexpectedErrors
-from loadmanager.ports import (
-    BrokerControl,
-    Clock,
-    Computing,
-    ComputingInline,
-    Coordination,
-    HistorySink,
-    NoHistory,
-    NoSeed,
-    SeedSource,
-)
+from loadmanager.ports.broker import BrokerControl
+from loadmanager.ports.computing import Computing, ComputingInline
+from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.history import HistorySink, NoHistory, NoSeed, SeedSource
+from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
 
 

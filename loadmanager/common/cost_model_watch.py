@@ -11,7 +11,8 @@ from loadmanager.core.cost import CostDocument, LearnedCost
 from loadmanager.core.cost.document import decode_costs, pack_costs
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.planner import Planner
-from loadmanager.ports import Conflict, Missing, Node, Unfit, Watch
+from loadmanager.ports.administration import Conflict, Missing, Unfit
+from loadmanager.ports.coordination import Node, Watch
 
 log = structlog.get_logger()
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.ports import (
+from loadmanager.ports.administration import Conflict, Unfit
+from loadmanager.ports.coordination import (
     CommitRejected,
-    Conflict,
     Coordination,
     CoordinationError,
     Create,
@@ -17,10 +17,9 @@ from loadmanager.ports import (
     NotEmpty,
     Operation,
     SetData,
-    Unavailable,
-    Unfit,
     VersionMismatch,
 )
+from loadmanager.ports.lookup import Unavailable
 
 _TRIES: Final = 8
 # ZooKeeper accepts 1 MiB per request, including paths.

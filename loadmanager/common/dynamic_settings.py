@@ -19,7 +19,8 @@ from loadmanager.config.errors import ConfigError
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields, to_json
-from loadmanager.ports import Node, Unfit, Watch
+from loadmanager.ports.administration import Unfit
+from loadmanager.ports.coordination import Node, Watch
 
 log = structlog.get_logger()
 

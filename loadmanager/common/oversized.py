@@ -5,7 +5,8 @@ from typing import Final
 
 import structlog
 
-from loadmanager.ports import Clock, TooLarge
+from loadmanager.ports.coordination import TooLarge
+from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from loadmanager.core.plan import Reason, Refusal
-from loadmanager.ports import BrokerUse, RefusalCount, ResourceUse
+from loadmanager.ports.overview import BrokerUse, RefusalCount, ResourceUse
 
 MOST_BROKERS: Final = 200
 MOST_TASKS: Final = 60

@@ -7,7 +7,7 @@ from typing import Final
 from loadmanager.core.planner import Planner
 from loadmanager.core.report import ReportRules
 from loadmanager.core.splitting import SplitLimits, SplitRules
-from loadmanager.ports import Clock
+from loadmanager.ports.host import Clock
 
 _NAP_S: Final = 2.0
 _NOTHING_S: Final = 1e-6

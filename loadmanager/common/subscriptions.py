@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from loadmanager.ports import Clock
+from loadmanager.ports.host import Clock
 
 _LOOK_S = 1.0
 

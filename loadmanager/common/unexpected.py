@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from loadmanager.ports import Clock
+from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

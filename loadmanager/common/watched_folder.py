@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from loadmanager.core.errors import InvalidName, MalformedContent
-from loadmanager.ports import Coordination, Node, NodeWatch, Watch
+from loadmanager.ports.coordination import Coordination, Node, NodeWatch, Watch
 
 log = structlog.get_logger()
 

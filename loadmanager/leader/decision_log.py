@@ -16,7 +16,8 @@ from loadmanager.core.explaining import (
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move, Refusal
 from loadmanager.core.planner import Plan
-from loadmanager.ports import Clock, DecisionFilter
+from loadmanager.ports.host import Clock
+from loadmanager.ports.leading import DecisionFilter
 
 MOST_DECISIONS: Final = 2000
 MOST_SUBJECTS: Final = 20_000

@@ -15,9 +15,8 @@ from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.core import znodes
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.leadership import Candidate, Standing, judge
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     Check,
-    Clock,
     CommitRejected,
     Connection,
     Coordination,
@@ -28,6 +27,7 @@ from loadmanager.ports import (
     NodeMissing,
     SetData,
 )
+from loadmanager.ports.host import Clock
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from loadmanager.core.round_memory import shifted
 from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import (
+from loadmanager.ports.leading import (
     Account,
     Assessment,
     DecisionFilter,
@@ -32,8 +32,8 @@ from loadmanager.ports import (
     SubjectUnknown,
     TaskFilter,
     TaskList,
-    Unavailable,
 )
+from loadmanager.ports.lookup import Unavailable
 
 
 class Explainer:

@@ -23,7 +23,7 @@ from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.splits import Splits
-from loadmanager.ports import Check, CommitRejected, SetData, TooLarge
+from loadmanager.ports.coordination import Check, CommitRejected, SetData, TooLarge
 
 log = structlog.get_logger()
 

@@ -9,7 +9,9 @@ from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import CoordinationError, LeaderElsewhere, NotLeader, Unavailable
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NotLeader, Unavailable
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from loadmanager.core.shadow import Seen
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.shadows import Shadows
-from loadmanager.ports import Assessment
+from loadmanager.ports.leading import Assessment
 
 _SHARE_OF_TIME: Final = 0.05
 """Maximum fraction of a leader's time for this; rounds that follow too soon are skipped."""

@@ -29,7 +29,7 @@ from loadmanager.core.orders import (
     next_chunk,
 )
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.ports import (
+from loadmanager.ports.coordination import (
     Check,
     CommitRejected,
     Create,
@@ -37,10 +37,10 @@ from loadmanager.ports import (
     NodeExists,
     NodeMissing,
     Operation,
-    Reported,
     SetData,
     TooLarge,
 )
+from loadmanager.ports.orders import Reported
 
 log = structlog.get_logger()
 

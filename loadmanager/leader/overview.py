@@ -20,14 +20,8 @@ from loadmanager.core.scores import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import (
-    BrokerUse,
-    DecisionFilter,
-    MissingBroker,
-    Overview,
-    RefusalCount,
-    TaskFilter,
-)
+from loadmanager.ports.leading import DecisionFilter, TaskFilter
+from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview, RefusalCount
 
 _MOST_POINTS: Final = 240
 _ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "undrain")

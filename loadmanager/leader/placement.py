@@ -18,7 +18,7 @@ from loadmanager.leader.election import Deposed
 from loadmanager.leader.placement_queue import PlacementQueue
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.untaken_orders import UntakenOrders
-from loadmanager.ports import CoordinationError
+from loadmanager.ports.coordination import CoordinationError
 
 log = structlog.get_logger()
 

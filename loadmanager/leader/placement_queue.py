@@ -7,7 +7,7 @@ import structlog
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Refusal
-from loadmanager.ports import LookupRefused, NotLeader, Unavailable
+from loadmanager.ports.lookup import LookupRefused, NotLeader, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -11,7 +11,9 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot import in_force
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.leadership import Leadership
-from loadmanager.ports import PlanOverrides, Preview, Unavailable, Unfit
+from loadmanager.ports.administration import Unfit
+from loadmanager.ports.leading import PlanOverrides, Preview
+from loadmanager.ports.lookup import Unavailable
 
 
 class PreviewRequests:

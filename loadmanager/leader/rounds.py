@@ -23,7 +23,7 @@ from loadmanager.leader.placement import PlacementWorker
 from loadmanager.leader.reconciliation import Reconciler
 from loadmanager.leader.splits import Splits
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports import Connection, CoordinationError
+from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.telemetry.metrics import Metrics
 
 

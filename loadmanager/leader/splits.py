@@ -14,7 +14,8 @@ from loadmanager.core.splitting import Merge, find_splits
 from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports import Conflict, MergeRefused, SplitRefused, Unavailable
+from loadmanager.ports.administration import Conflict, MergeRefused, SplitRefused
+from loadmanager.ports.lookup import Unavailable
 
 _REST_S = 600.0
 

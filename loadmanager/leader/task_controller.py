@@ -25,14 +25,9 @@ from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.task_follower import TaskFollower
-from loadmanager.ports import (
-    Clock,
-    CoordinationError,
-    Disconnected,
-    SetData,
-    StandingOrders,
-    TooLarge,
-)
+from loadmanager.ports.coordination import CoordinationError, Disconnected, SetData, TooLarge
+from loadmanager.ports.host import Clock
+from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()
 

@@ -10,7 +10,8 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.following import ended_by, seen, unfollowed
 from loadmanager.core.ids import BundleId
 from loadmanager.core.live_tasks import LiveTasks
-from loadmanager.ports import Clock, StandingOrders
+from loadmanager.ports.host import Clock
+from loadmanager.ports.orders import StandingOrders
 
 _ENDED_KEPT: Final = 200
 

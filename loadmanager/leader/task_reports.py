@@ -10,7 +10,8 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.optimality import MOVING
 from loadmanager.core.rates import Rates
 from loadmanager.leader.history_recorder import HistoryRecorder
-from loadmanager.ports import Clock, TaskGain
+from loadmanager.ports.host import Clock
+from loadmanager.ports.overview import TaskGain
 from loadmanager.telemetry.metrics import Metrics
 
 

@@ -41,7 +41,8 @@ from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.task_reports import TaskGains, TaskReports
 from loadmanager.leader.untaken_orders import UntakenOrders
 from loadmanager.leader.warm_start import WarmStart
-from loadmanager.ports import CoordinationError, StandingOrders
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.orders import StandingOrders
 
 log = structlog.get_logger()
 

@@ -14,7 +14,8 @@ from loadmanager.core.ids import Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.seed import Seed, hour_of_week
 from loadmanager.core.seeding import seeded
-from loadmanager.ports import CoordinationError, SeedUnreadable
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.history import SeedUnreadable
 
 log = structlog.get_logger()
 

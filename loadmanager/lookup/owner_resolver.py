@@ -12,7 +12,7 @@ from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.context import Context
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import Assignment, Owner
+from loadmanager.ports.lookup import Assignment, Owner
 
 
 class OwnBundles(Protocol):

@@ -19,11 +19,10 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, names
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
-from loadmanager.ports import (
+from loadmanager.ports.coordination import Connection, CoordinationError
+from loadmanager.ports.host import Clock
+from loadmanager.ports.lookup import (
     Assignment,
-    Clock,
-    Connection,
-    CoordinationError,
     LeaderInfo,
     LeaderLine,
     NamespaceUnknown,

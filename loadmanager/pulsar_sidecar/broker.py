@@ -33,7 +33,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable
+from loadmanager.ports.broker import BrokerRefused, BrokerStats, BrokerUnreachable
 
 log = structlog.get_logger()
 

@@ -19,7 +19,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.lookup.service import LookupService
-from loadmanager.ports import Assignment, NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.ports.lookup import Assignment, NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})

@@ -18,7 +18,8 @@ from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelle
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
-from loadmanager.ports import BrokerError, CoordinationError, Disconnected, TooLarge
+from loadmanager.ports.broker import BrokerError
+from loadmanager.ports.coordination import CoordinationError, Disconnected, TooLarge
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 log = structlog.get_logger()

@@ -7,7 +7,7 @@ from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import Clock
+from loadmanager.ports.host import Clock
 
 FOUND_FOR_S: Final = 5.0
 """The longest time for which an owner found by a move overrides a list that differs."""

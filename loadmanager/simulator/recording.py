@@ -33,7 +33,7 @@ from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.ports import HistorySink, offer_report
+from loadmanager.ports.history import HistorySink, offer_report
 from loadmanager.simulator.fleet import PORT
 from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord, Why

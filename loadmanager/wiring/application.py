@@ -36,7 +36,8 @@ from loadmanager.leader.successor import SuccessorReading
 from loadmanager.leader.term import ForeignTerm, LeaderTerm
 from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
 from loadmanager.lookup.service import LookupService
-from loadmanager.ports import HostProbe, LeaderLine
+from loadmanager.ports.host import HostProbe
+from loadmanager.ports.lookup import LeaderLine
 from loadmanager.pulsar_sidecar.kind import BesidePulsar
 
 _SPLIT_WAIT_S: Final = 15.0

@@ -11,7 +11,7 @@ from loadmanager.common.cluster_conditions import Conditions, agree
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
-from loadmanager.ports import Connection, CoordinationError, SessionState
+from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 from loadmanager.wiring.application import Application
 
 log = structlog.get_logger()

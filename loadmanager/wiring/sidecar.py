@@ -42,7 +42,9 @@ from loadmanager.config.security import uses_cluster_key
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history import Origin
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import BrokerControl, Clock, NoHistory, NoSeed
+from loadmanager.ports.broker import BrokerControl
+from loadmanager.ports.history import NoHistory, NoSeed
+from loadmanager.ports.host import Clock
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level

@@ -21,7 +21,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.leader.election import Deposed, Term
-from loadmanager.ports import Connection
+from loadmanager.ports.coordination import Connection
 
 OFF = dict.fromkeys(SWITCHES, "false")
 

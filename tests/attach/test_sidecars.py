@@ -18,7 +18,7 @@ from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.wire import decode_standby
 from loadmanager.core.wire.records import encode_balancing
-from loadmanager.ports import NamespaceUnknown
+from loadmanager.ports.lookup import NamespaceUnknown
 
 OFF = dict.fromkeys(SWITCHES, "false")
 NAMESPACE = Namespace("bench/skew")

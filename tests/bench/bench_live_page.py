@@ -28,7 +28,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire import encode_loads, encode_registration
 from loadmanager.leader.overview import OverviewRequests
-from loadmanager.ports import LeaderElsewhere
+from loadmanager.ports.leading import LeaderElsewhere
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(400)]
 

@@ -24,7 +24,7 @@ from loadmanager.core.policies import NO_POLICIES
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.decisions import decide_round
 from loadmanager.leader.sight import Sight
-from loadmanager.ports import Computing, ComputingInline
+from loadmanager.ports.computing import Computing, ComputingInline
 from tests.adapters.http.conftest import running_servers
 
 ROOT: Final = Path(__file__).parents[2]

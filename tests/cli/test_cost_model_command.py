@@ -24,7 +24,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, Quality, Term, decode_costs, encode_costs
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.snapshot import InForce, Snapshot, encode_snapshot
-from loadmanager.ports import Conflict, LookupService, Missing
+from loadmanager.ports.administration import Conflict, Missing
+from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 COSTS = learned({"fast": 0.004, "slow": 0.4})

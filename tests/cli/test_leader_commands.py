@@ -36,7 +36,8 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot import encode_snapshot, in_force
-from loadmanager.ports import LookupService, PlanOverrides, Preview, ShadowList
+from loadmanager.ports.leading import PlanOverrides, Preview, ShadowList
+from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 Serve = Callable[..., str]

@@ -20,14 +20,9 @@ from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.wire import DrainMark
-from loadmanager.ports import (
-    BrokerUnknown,
-    BundleUnknown,
-    LeaderElsewhere,
-    LookupService,
-    Unavailable,
-    UnloadRefused,
-)
+from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, UnloadRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import LookupService, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")

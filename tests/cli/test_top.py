@@ -30,7 +30,7 @@ from loadmanager.cli.top_screen import Look, draw
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot import Snapshot, encode_snapshot
-from loadmanager.ports import LeaderInfo, LookupService
+from loadmanager.ports.lookup import LeaderInfo, LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 LEAVE_SCREEN = b"\x1b[?1049l"

@@ -12,7 +12,7 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.ports import Connection, Node, SessionState
+from loadmanager.ports.coordination import Connection, Node, SessionState
 from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]

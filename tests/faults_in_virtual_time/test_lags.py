@@ -4,7 +4,7 @@ import asyncio
 
 from stories import story
 
-from loadmanager.ports import Node
+from loadmanager.ports.coordination import Node
 from loadmanager.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
 from loadmanager.testbed.faults.cluster import Cluster
 

@@ -9,7 +9,7 @@ from loadmanager.core import znodes
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire import LockRecord, encode_lock
-from loadmanager.ports import Create, Node
+from loadmanager.ports.coordination import Create, Node
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.monitor import Monitor
 from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed

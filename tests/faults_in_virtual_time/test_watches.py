@@ -13,7 +13,8 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire import LockRecord, encode_lock
-from loadmanager.ports import Create, Owner
+from loadmanager.ports.coordination import Create
+from loadmanager.ports.lookup import Owner
 from loadmanager.testbed.faults.availability_watch import LAGS_TO_A_NEW_OWNER
 from loadmanager.testbed.faults.cluster import Cluster, make_config
 from loadmanager.testbed.faults.host import Host

@@ -22,7 +22,7 @@ from served_page import served_page
 
 from loadmanager.adapters.http.live.feed import OverviewReader
 from loadmanager.admin.overview import overview_document
-from loadmanager.ports import BrokerUse
+from loadmanager.ports.overview import BrokerUse
 
 pytestmark = pytest.mark.browser
 

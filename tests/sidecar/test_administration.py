@@ -26,16 +26,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.wire import decode_boundaries, decode_failure_domain, decode_isolation
-from loadmanager.ports import (
-    BrokerUnknown,
-    BundleUnknown,
-    Conflict,
-    Missing,
-    NamespaceTaken,
-    NamespaceUnknown,
-    Unavailable,
-    Unfit,
-)
+from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, Conflict, Missing, Unfit
+from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("acme/prod")

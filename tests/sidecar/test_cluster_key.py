@@ -12,7 +12,7 @@ from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_key import KEY_BYTES, ClusterKey, key_of_cluster, new_key
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
-from loadmanager.ports import Connection, Coordination
+from loadmanager.ports.coordination import Connection, Coordination
 from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 
 

@@ -16,7 +16,7 @@ from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
-from loadmanager.ports import Node, Operation, SetData
+from loadmanager.ports.coordination import Node, Operation, SetData
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, order
 

@@ -7,7 +7,7 @@ from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.decision_log import DecisionLog
-from loadmanager.ports import DecisionFilter
+from loadmanager.ports.leading import DecisionFilter
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

@@ -11,7 +11,9 @@ from loadmanager.admin.drains import Marked
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName
 from loadmanager.core.wire import DrainMark, decode_drain_mark
-from loadmanager.ports import BrokerUnknown, CoordinationError, LookupRefused
+from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.lookup import LookupRefused
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host

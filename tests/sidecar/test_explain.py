@@ -22,13 +22,8 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
 from loadmanager.core.wire import LeaderRecord
-from loadmanager.ports import (
-    DecisionFilter,
-    LeaderElsewhere,
-    SubjectUnknown,
-    TaskFilter,
-    Unavailable,
-)
+from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, SubjectUnknown, TaskFilter
+from loadmanager.ports.lookup import Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")

@@ -6,7 +6,7 @@ import pytest
 from stories import place_all, story
 
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.ports import LookupRefused, Redirection, Unavailable
+from loadmanager.ports.lookup import LookupRefused, Redirection, Unavailable
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, order
 from loadmanager.testbed.faults.host import Host

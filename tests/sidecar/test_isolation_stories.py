@@ -9,7 +9,7 @@ from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import Namespace
-from loadmanager.ports import LeaderElsewhere
+from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 

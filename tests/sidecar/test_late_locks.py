@@ -6,7 +6,8 @@ import pytest
 from stories import story
 
 from loadmanager.core import znodes
-from loadmanager.ports import Create, Operation, Unavailable
+from loadmanager.ports.coordination import Create, Operation
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.agent import SESSION_S
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
 

@@ -12,7 +12,8 @@ from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Disconnected, Operation, Unavailable
+from loadmanager.ports.coordination import Disconnected, Operation
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, order, topic_in
 from loadmanager.testbed.faults.virtual_time import run

@@ -22,7 +22,7 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, order, play
 from loadmanager.testbed.faults.host import Host

@@ -15,7 +15,7 @@ from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.lease import Heartbeats
-from loadmanager.ports import BrokerError
+from loadmanager.ports.broker import BrokerError
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
 

@@ -8,9 +8,8 @@ from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
-from loadmanager.ports import (
-    BrokerRefused,
-    BrokerState,
+from loadmanager.ports.broker import BrokerRefused, BrokerState
+from loadmanager.ports.coordination import (
     CommitRejected,
     CoordinationError,
     NodeExists,

@@ -21,7 +21,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle,
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, decode_owned
 from loadmanager.core.ownership import Phase
-from loadmanager.ports import Create, SessionLost
+from loadmanager.ports.coordination import Create, SessionLost
 
 ME, OTHER = parse_broker("me:8080"), parse_broker("other:8080")
 NAMESPACE = parse_namespace("t/n")

@@ -10,7 +10,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, parse_broker, parse_topic
 from loadmanager.core.wire import decode_registration, encode_boundaries, encode_registration
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 GARBAGE = b"\x00 neither JSON nor zlib"

@@ -14,7 +14,8 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders
 from loadmanager.core.splitting import Merge
 from loadmanager.core.wire import decode_boundaries
-from loadmanager.ports import LookupRefused, Operation, SetData
+from loadmanager.ports.coordination import Operation, SetData
+from loadmanager.ports.lookup import LookupRefused
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 

@@ -14,15 +14,9 @@ from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.splitting import Merge
 from loadmanager.core.wire import decode_boundaries
-from loadmanager.ports import (
-    BundleUnknown,
-    Conflict,
-    LeaderElsewhere,
-    LookupRefused,
-    MergeRefused,
-    SplitRefused,
-    Unavailable,
-)
+from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import LookupRefused, Unavailable
 from loadmanager.testbed.broker.outcomes import Accepted
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import (

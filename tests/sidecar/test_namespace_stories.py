@@ -11,17 +11,9 @@ from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName, namespace_of
-from loadmanager.ports import (
-    Check,
-    Create,
-    LeaderElsewhere,
-    NamespaceTaken,
-    NamespaceUnknown,
-    NotLeader,
-    Operation,
-    SetData,
-    Unavailable,
-)
+from loadmanager.ports.coordination import Check, Create, Operation, SetData
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster, make_config, play
 from loadmanager.testbed.faults.wires import LossPlace

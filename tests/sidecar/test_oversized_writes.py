@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 

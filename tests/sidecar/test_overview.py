@@ -20,7 +20,8 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.leader.overview import OverviewRequests
 from loadmanager.leader.task_reports import TaskGains
-from loadmanager.ports import BrokerUse, Unavailable
+from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.overview import BrokerUse
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 FOUR = Boundaries.even(Namespace("acme/prod"), 4)

@@ -12,7 +12,7 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import Namespace, bundle_id, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
-from loadmanager.ports import SetData
+from loadmanager.ports.coordination import SetData
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import Fault, InProcessBroker
 from loadmanager.testbed.faults.virtual_time import run

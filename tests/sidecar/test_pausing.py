@@ -20,7 +20,9 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire import LeaderRecord
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import DecisionFilter, LeaderElsewhere, PlanOverrides, Unavailable, Unfit
+from loadmanager.ports.administration import Unfit
+from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides
+from loadmanager.ports.lookup import Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 NS = Namespace("t/ns")

@@ -23,7 +23,9 @@ from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot import decode_snapshot, run_rounds
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import Conflict, Missing, PlanOverrides, Unavailable, Unfit
+from loadmanager.ports.administration import Conflict, Missing, Unfit
+from loadmanager.ports.leading import PlanOverrides
+from loadmanager.ports.lookup import Unavailable
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")

@@ -10,7 +10,8 @@ from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.ports import BrokerState, Create, Operation, Stat
+from loadmanager.ports.broker import BrokerState
+from loadmanager.ports.coordination import Create, Operation, Stat
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host

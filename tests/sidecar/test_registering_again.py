@@ -10,7 +10,7 @@ from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
-from loadmanager.ports import Create, Delete, Operation, Stat
+from loadmanager.ports.coordination import Create, Delete, Operation, Stat
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster
 from loadmanager.testbed.faults.host import Host

@@ -20,7 +20,8 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
 from loadmanager.core.wire import Standby, encode_standby
 from loadmanager.leader import warm_start as seeding
-from loadmanager.ports import NotLeader, SeedUnreadable, Unavailable
+from loadmanager.ports.history import SeedUnreadable
+from loadmanager.ports.lookup import NotLeader, Unavailable
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NS = Namespace("t/ns")

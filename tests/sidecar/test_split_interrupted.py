@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
-from loadmanager.ports import Operation
+from loadmanager.ports.coordination import Operation
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from loadmanager.testbed.faults.host import Host

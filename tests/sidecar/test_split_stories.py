@@ -15,14 +15,10 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire import decode_boundaries
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import (
-    BundleUnknown,
-    Disconnected,
-    LeaderElsewhere,
-    LookupRefused,
-    SplitRefused,
-    Unavailable,
-)
+from loadmanager.ports.administration import BundleUnknown, SplitRefused
+from loadmanager.ports.coordination import Disconnected
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import LookupRefused, Unavailable
 from loadmanager.testbed.broker.outcomes import Accepted
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in

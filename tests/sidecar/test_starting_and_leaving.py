@@ -8,7 +8,7 @@ from loadmanager.common.cluster_conditions import ClusterDisagrees
 from loadmanager.core import znodes
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import TopicName, parse_topic
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.broker.in_process import Fault
 from loadmanager.testbed.faults.agent import SESSION_S
 from loadmanager.testbed.faults.cluster import Cluster, make_config, play

@@ -17,7 +17,7 @@ from loadmanager.core.orders import OrderChanges, Orders, SplitOrder
 from loadmanager.core.plan import Cause
 from loadmanager.core.splitting import Merge
 from loadmanager.leader.election import Deposed
-from loadmanager.ports import Disconnected, TooLarge
+from loadmanager.ports.coordination import Disconnected, TooLarge
 
 A, B, C, D = BUNDLES[:4]
 B1, B2, B3 = BROKERS

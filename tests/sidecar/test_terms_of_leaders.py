@@ -9,7 +9,8 @@ from loadmanager.core.orders import OrderChanges, Orders, encode_orders
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Disconnected, NotLeader
+from loadmanager.ports.coordination import Disconnected
+from loadmanager.ports.lookup import NotLeader
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster, order
 

@@ -20,7 +20,7 @@ from loadmanager.leader import harmful_reports
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.ports import SubjectUnknown
+from loadmanager.ports.leading import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster

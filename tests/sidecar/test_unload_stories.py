@@ -12,13 +12,9 @@ from loadmanager.admin.unloads import UnloadedBundle
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports import (
-    BundleUnknown,
-    LeaderElsewhere,
-    NamespaceUnknown,
-    Unavailable,
-    UnloadRefused,
-)
+from loadmanager.ports.administration import BundleUnknown, UnloadRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
 from loadmanager.testbed.faults.host import Host

@@ -13,7 +13,7 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
-from loadmanager.ports import SetData
+from loadmanager.ports.coordination import SetData
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import Fault, InProcessBroker
 

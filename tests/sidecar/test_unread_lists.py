@@ -14,7 +14,8 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
-from loadmanager.ports import CoordinationError, LookupRefused, Node
+from loadmanager.ports.coordination import CoordinationError, Node
+from loadmanager.ports.lookup import LookupRefused
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in

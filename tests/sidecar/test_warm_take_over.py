@@ -17,7 +17,8 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.wire import Standby, decode_standby, encode_standby
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import DecisionFilter, Disconnected, Operation, Stat
+from loadmanager.ports.coordination import Disconnected, Operation, Stat
+from loadmanager.ports.leading import DecisionFilter
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster
 

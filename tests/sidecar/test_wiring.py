@@ -23,7 +23,7 @@ from loadmanager.config.strategies import make_placement, make_shedder
 from loadmanager.core.history import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
-from loadmanager.ports import NoHistory
+from loadmanager.ports.history import NoHistory
 from loadmanager.testbed.faults.cluster import make_config
 from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 from loadmanager.wiring.sidecar import (

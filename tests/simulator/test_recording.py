@@ -18,7 +18,7 @@ from loadmanager.core.history import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.planner import Plan
 from loadmanager.core.snapshot import in_force, view_of_snapshot
-from loadmanager.ports import HistorySink
+from loadmanager.ports.history import HistorySink
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import MONDAY_MS, WRITER, Recording, origin_of
 from loadmanager.simulator.run import Run

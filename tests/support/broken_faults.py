@@ -8,7 +8,7 @@ from loadmanager.cli import main
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerControl, BrokerState, BrokerStats
+from loadmanager.ports.broker import BrokerControl, BrokerState, BrokerStats
 from loadmanager.testbed.faults import campaign
 from loadmanager.testbed.faults.seed_run import run_seed
 

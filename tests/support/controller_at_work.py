@@ -27,7 +27,7 @@ from loadmanager.core.wire import encode_registration
 from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports import Disconnected, Operation, TooLarge
+from loadmanager.ports.coordination import Disconnected, Operation, TooLarge
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.testbed.faults.virtual_time import VirtualClock, run

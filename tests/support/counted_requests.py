@@ -8,7 +8,7 @@ from random import Random
 from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.config import Config
-from loadmanager.ports import Check, Create, Node, Operation, SetData, Stat
+from loadmanager.ports.coordination import Check, Create, Node, Operation, SetData, Stat
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.service import TimedService

@@ -35,7 +35,7 @@ from loadmanager.leader.election import Term
 from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import NoSeed, SeedSource
+from loadmanager.ports.history import NoSeed, SeedSource
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
 

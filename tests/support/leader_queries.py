@@ -23,7 +23,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
 from loadmanager.core.snapshot import in_force
 from loadmanager.leader.explain import Explainer
-from loadmanager.ports import (
+from loadmanager.ports.leading import (
     Account,
     Assessment,
     DecisionFilter,
@@ -32,8 +32,8 @@ from loadmanager.ports import (
     SubjectUnknown,
     TaskFilter,
     TaskList,
-    Unavailable,
 )
+from loadmanager.ports.lookup import Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))
 BUNDLE = BundleId("t/ns/0x00000000_0x20000000")

@@ -22,7 +22,8 @@ from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
-from loadmanager.ports import BrokerStats, Coordination
+from loadmanager.ports.broker import BrokerStats
+from loadmanager.ports.coordination import Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.wiring.application import Application

@@ -17,7 +17,7 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.ports import BrokerControl
+from loadmanager.ports.broker import BrokerControl
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.demo.cluster import READY_BOUND_S
 

@@ -5,14 +5,14 @@ from leader_queries import AT_MS, B1, B2, ENDED, LEFT_ALONE, LIVE, MOVED
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing
 from loadmanager.core.plan import Reason
-from loadmanager.ports import (
+from loadmanager.ports.leading import TaskList
+from loadmanager.ports.overview import (
     BrokerUse,
     MissingBroker,
     Overview,
     RefusalCount,
     ResourceUse,
     TaskGain,
-    TaskList,
 )
 
 OVERVIEW = Overview(

@@ -19,7 +19,7 @@ from loadmanager.common.identity import Identity
 from loadmanager.config import Config
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.ports import Assignment, LeaderInfo, Unavailable
+from loadmanager.ports.lookup import Assignment, LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from loadmanager.admin.unloads import UnloadedBundle
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from loadmanager.core.ids import BundleId
 from loadmanager.core.rates import Rates
 from loadmanager.core.seed import BundleSeed, Seed, SeedHead, encode_seed, read_seed
-from loadmanager.ports import SeedUnreadable
+from loadmanager.ports.history import SeedUnreadable
 
 
 def rates(msgs_per_s: float) -> Rates:

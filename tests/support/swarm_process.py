@@ -27,7 +27,7 @@ from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_topic
-from loadmanager.ports import NamespaceUnknown, Unavailable
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.sidecar import zookeeper_options
 

@@ -4,7 +4,7 @@ import pytest
 from coordination_worlds import ZooKeeperWorld
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
-from loadmanager.ports import Create, SetData, TooLarge
+from loadmanager.ports.coordination import Create, SetData, TooLarge
 
 pytestmark = pytest.mark.zookeeper
 

@@ -27,7 +27,7 @@ from loadmanager.core.lease import (
     latest_end_s,
     report_interval_s,
 )
-from loadmanager.ports import Coordination
+from loadmanager.ports.coordination import Coordination
 from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]

@@ -33,7 +33,7 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerStats
+from loadmanager.ports.broker import BrokerStats
 
 PREFIX: Final = "/loadmanager-broker/v1"
 # A bundle is cut long before it has so many, and reading them takes a tenth of a second

@@ -23,7 +23,7 @@ from loadmanager.adapters.broker.contract import (
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.rates import Rates
-from loadmanager.ports import (
+from loadmanager.ports.broker import (
     BrokerRefused,
     BrokerState,
     BrokerStats,

@@ -14,7 +14,7 @@ from loadmanager.adapters.http.recent import Recent
 from loadmanager.adapters.http.replies import SERVER_NAME, Refused
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import LookupService, Owner
+from loadmanager.ports.lookup import LookupService, Owner
 
 # Answers to longer lines are not remembered: 65,536 of this length fit in about 40 MB.
 _MAX_LINE_BYTES: Final = 512

@@ -8,7 +8,7 @@ from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.core.bounds import Bound
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import parse_bundle
-from loadmanager.ports import LookupService
+from loadmanager.ports.lookup import LookupService
 
 _SERVED_WITHIN_S = Bound(0.0, 10.0, "seconds from 0 to 10")
 

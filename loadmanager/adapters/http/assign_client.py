@@ -14,7 +14,13 @@ from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BundleId, parse_broker
-from loadmanager.ports import Assignment, LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
+from loadmanager.ports.lookup import (
+    Assignment,
+    LeaderInfo,
+    NamespaceUnknown,
+    NotLeader,
+    Unavailable,
+)
 
 _MOST_BYTES_OF_A_DECISION: Final = 65_536
 _SECONDS: Final = re.compile(r"[0-9]{1,4}")

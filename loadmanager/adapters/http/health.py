@@ -6,7 +6,7 @@ from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource
 from loadmanager.adapters.http.parameters import Query
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.routes import Role
-from loadmanager.ports import LookupService
+from loadmanager.ports.lookup import LookupService
 
 
 class Leader(Document):

@@ -4,7 +4,7 @@ import json
 from typing import Any, Final
 
 from loadmanager.adapters.http.replies import raw_head
-from loadmanager.ports import Readiness
+from loadmanager.ports.lookup import Readiness
 
 _PATHS: Final = ("/healthz", "/readyz")
 

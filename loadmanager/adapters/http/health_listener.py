@@ -19,7 +19,7 @@ import structlog
 
 from loadmanager.adapters.http.health_answers import HealthAnswers
 from loadmanager.adapters.http.listening import listening_sockets
-from loadmanager.ports import Readiness
+from loadmanager.ports.lookup import Readiness
 
 STALLED_AFTER_S: Final = 5.0
 _TICK_S: Final = 0.5

@@ -32,7 +32,7 @@ from loadmanager.adapters.http.watching import Watching
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.ports import LookupService
+from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 
 log = structlog.get_logger()

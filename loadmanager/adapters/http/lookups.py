@@ -20,7 +20,7 @@ from loadmanager.adapters.http.routes import ANY_METHOD, Role, Route, Target
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
-from loadmanager.ports import LookupService, Owner, Redirection
+from loadmanager.ports.lookup import LookupService, Owner, Redirection
 from loadmanager.telemetry.lookups import LookupMetrics
 
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"

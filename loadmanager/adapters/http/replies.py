@@ -10,21 +10,18 @@ from aiohttp import web
 from pydantic_core import to_jsonable_python
 
 from loadmanager.core.errors import InvalidName, LoadManagerError
-from loadmanager.ports import (
+from loadmanager.ports.administration import (
     BrokerUnknown,
     BundleUnknown,
     Conflict,
     MergeRefused,
     Missing,
-    NamespaceTaken,
-    NamespaceUnknown,
-    NotLeader,
     SplitRefused,
-    SubjectUnknown,
-    Unavailable,
     Unfit,
     UnloadRefused,
 )
+from loadmanager.ports.leading import SubjectUnknown
+from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
 
 SERVER_NAME: Final = "loadmanager"
 _JSON_TYPE: Final = "application/json"

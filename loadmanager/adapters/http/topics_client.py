@@ -11,7 +11,7 @@ from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_bundle, parse_full_topic
 from loadmanager.core.rates import Rates
 from loadmanager.core.wire.shared_forms import rates_from, rates_to_json
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 
 TOPICS_PATH: Final = "/admin/v2/broker-stats/topics"
 # Some 400,000 topics of one broker.

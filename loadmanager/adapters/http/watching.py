@@ -9,7 +9,7 @@ from loadmanager.adapters.http.health_answers import readiness_answer
 from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation
 from loadmanager.adapters.http.replies import bytes_reply, json_reply, text_reply
 from loadmanager.adapters.http.routes import Role, Target
-from loadmanager.ports import LookupService
+from loadmanager.ports.lookup import LookupService
 
 
 class Readiness(Document):

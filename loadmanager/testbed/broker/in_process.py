@@ -11,7 +11,7 @@ from loadmanager.adapters.broker.contract import LeaseRequest, LoadRequest
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
-from loadmanager.ports import (
+from loadmanager.ports.broker import (
     BrokerError,
     BrokerRefused,
     BrokerState,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerState, BrokerStats, StaleAgent
+from loadmanager.ports.broker import BrokerState, BrokerStats, StaleAgent
 from loadmanager.testbed.broker.changes import (
     BundleLoaded,
     Change,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from loadmanager.core.ids import BundleId
-from loadmanager.ports import BrokerRefused
+from loadmanager.ports.broker import BrokerRefused
 
 
 class StaleToken(BrokerRefused):

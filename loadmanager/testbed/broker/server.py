@@ -31,7 +31,7 @@ from loadmanager.adapters.broker.contract import (
 from loadmanager.adapters.broker.secret import require_secret
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
-from loadmanager.ports import StaleAgent
+from loadmanager.ports.broker import StaleAgent
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import (
     Accepted,

@@ -17,7 +17,7 @@ from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import Assignment, LeaderInfo, Owner, Unavailable
+from loadmanager.ports.lookup import Assignment, LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService

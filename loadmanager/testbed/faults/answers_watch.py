@@ -14,7 +14,7 @@ from loadmanager.adapters.memory.tree import Znode
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.wire import decode_lock
-from loadmanager.ports import Owner
+from loadmanager.ports.lookup import Owner
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.trace import Trace
 from loadmanager.testbed.faults.violation import Invariant, Report

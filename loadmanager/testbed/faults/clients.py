@@ -5,7 +5,8 @@ from random import Random
 from typing import Final
 
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
-from loadmanager.ports import BrokerUnreachable, LookupRefused, NamespaceUnknown, Owner
+from loadmanager.ports.broker import BrokerUnreachable
+from loadmanager.ports.lookup import LookupRefused, NamespaceUnknown, Owner
 from loadmanager.testbed.broker.outcomes import Accepted
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.availability_watch import ASK_AGAIN_S, PATIENCE_S

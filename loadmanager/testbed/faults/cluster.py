@@ -30,7 +30,8 @@ from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire import encode_boundaries
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import Connection, CoordinationError, NotLeader
+from loadmanager.ports.coordination import Connection, CoordinationError
+from loadmanager.ports.lookup import NotLeader
 from loadmanager.testbed.checker.serving import overlaps
 from loadmanager.testbed.faults.agent import Agent, World
 from loadmanager.testbed.faults.host import Host

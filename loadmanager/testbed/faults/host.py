@@ -12,7 +12,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import HostUsage, ResourceUsage
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
+from loadmanager.ports.broker import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
 from loadmanager.testbed.broker.changes import Change, ServingInterval
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.testbed.faults.virtual_time import DriftingClock

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from loadmanager.core.bounds import COUNT, DAY_MS, MINUTE_MS, MOST_INT64, RATE, WINDOW_S
-from loadmanager.ports import BrokerError
+from loadmanager.ports.broker import BrokerError
 from loadmanager.testbed.broker.in_process import CommandName, Fault
 from loadmanager.testbed.faults.scene import Action, Scene
 

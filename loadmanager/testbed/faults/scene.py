@@ -10,7 +10,9 @@ from typing import Any
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.leader.election import Deposed
 from loadmanager.leader.term import LeaderTerm
-from loadmanager.ports import BrokerError, CoordinationError, LookupRefused
+from loadmanager.ports.broker import BrokerError
+from loadmanager.ports.coordination import CoordinationError
+from loadmanager.ports.lookup import LookupRefused
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.host import Host

@@ -10,7 +10,14 @@ from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.memory.link import Loss, MemoryLink
 from loadmanager.adapters.memory.server import Server
-from loadmanager.ports import Connection, Node, NodeWatch, Operation, SessionState, Stat
+from loadmanager.ports.coordination import (
+    Connection,
+    Node,
+    NodeWatch,
+    Operation,
+    SessionState,
+    Stat,
+)
 from loadmanager.testbed.faults.service import TimedService
 from loadmanager.testbed.faults.wires import Gate, Losses, LossPlace, Wire, sent
 

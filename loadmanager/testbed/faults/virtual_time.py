@@ -15,7 +15,7 @@ from random import Random
 from types import FrameType
 from typing import Any, Final, TypeVar, TypeVarTuple
 
-from loadmanager.ports import Clock
+from loadmanager.ports.host import Clock
 from loadmanager.testbed.faults.violation import Invariant, Violation
 from loadmanager.testbed.faults.virtual_loop import START_S, VirtualLoop, VirtualTimeError
 from loadmanager.testbed.faults.wires import Gate

@@ -12,7 +12,7 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerControl, BrokerRefused, BrokerState, StaleAgent
+from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerState, StaleAgent
 from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused

@@ -10,7 +10,7 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
 from loadmanager.config import BrokerSettings
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import BrokerRefused, StaleAgent
+from loadmanager.ports.broker import BrokerRefused, StaleAgent
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
 from loadmanager.testbed.broker.server import ServerOptions, broker_application
 

@@ -16,7 +16,7 @@ from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.ports import BrokerRefused, BrokerStats, BrokerUnreachable, StaleAgent
+from loadmanager.ports.broker import BrokerRefused, BrokerStats, BrokerUnreachable, StaleAgent
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 RATES = {"msgRateIn": 1, "msgRateOut": 2.5, "msgThroughputIn": 3, "msgThroughputOut": 4}

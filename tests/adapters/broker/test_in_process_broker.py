@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadmanager.core.ids import parse_bundle, parse_topic
-from loadmanager.ports import BrokerRefused, BrokerUnreachable
+from loadmanager.ports.broker import BrokerRefused, BrokerUnreachable
 from loadmanager.testbed.broker.changes import EndReason
 from loadmanager.testbed.broker.in_process import Fault, InProcessBroker
 from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused

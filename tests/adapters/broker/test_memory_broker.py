@@ -6,7 +6,7 @@ from timed_broker import TimedBroker
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats
-from loadmanager.ports import BrokerState, StaleAgent
+from loadmanager.ports.broker import BrokerState, StaleAgent
 from loadmanager.testbed.broker.changes import (
     BundleLoaded,
     Change,

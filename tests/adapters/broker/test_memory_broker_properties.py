@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from timed_broker import TimedBroker
 
 from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
-from loadmanager.ports import BrokerRefused
+from loadmanager.ports.broker import BrokerRefused
 from loadmanager.testbed.broker.changes import Change
 from loadmanager.testbed.broker.outcomes import Accepted
 from loadmanager.testbed.broker.serving_record import intervals_of

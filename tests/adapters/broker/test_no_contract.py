@@ -8,7 +8,7 @@ import pytest
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
 from loadmanager.core.ids import BrokerId
-from loadmanager.ports import BrokerUnreachable, NotTheContract
+from loadmanager.ports.broker import BrokerUnreachable, NotTheContract
 
 PULSAR = b'{"reason":"HTTP 404 Not Found"}'
 PAGE = b"<html><body>It works!</body></html>"

@@ -7,7 +7,7 @@ from loadmanager.adapters.coordination.counted import counted
 from loadmanager.adapters.memory.client import next_turn
 from loadmanager.adapters.memory.link import MemoryLink
 from loadmanager.adapters.memory.service import MemoryService
-from loadmanager.ports import Check, CommitRejected, NodeExists, NodeMissing
+from loadmanager.ports.coordination import Check, CommitRejected, NodeExists, NodeMissing
 
 
 class Told:

@@ -37,11 +37,10 @@ from loadmanager.core.ids import (
     range_of,
 )
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import (
+from loadmanager.ports.administration import Conflict, Missing
+from loadmanager.ports.lookup import (
     Assignment,
-    Conflict,
     LeaderInfo,
-    Missing,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,

@@ -12,7 +12,7 @@ from loadmanager.adapters.http.routes import Route, Target
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
-from loadmanager.ports import LeaderInfo
+from loadmanager.ports.lookup import LeaderInfo
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
 NEW = "/admin/v2/namespaces/acme/prod"

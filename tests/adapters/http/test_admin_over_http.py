@@ -34,7 +34,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")

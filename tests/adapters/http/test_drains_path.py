@@ -11,7 +11,8 @@ from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire import DrainMark
-from loadmanager.ports import BrokerUnknown, Unavailable
+from loadmanager.ports.administration import BrokerUnknown
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from loadmanager.adapters.http.health_answers import HealthAnswers
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
-from loadmanager.ports import Readiness
+from loadmanager.ports.lookup import Readiness
 from tests.adapters.http.conftest import until
 
 Probe = Callable[[int, str], tuple[int, str]]

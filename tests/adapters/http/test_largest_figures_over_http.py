@@ -29,7 +29,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot import decode_snapshot
 from loadmanager.core.wire import encode_loads
 from loadmanager.leader.preview import PreviewRequests
-from loadmanager.ports import Unavailable
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, RunningServer
 

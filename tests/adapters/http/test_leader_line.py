@@ -7,7 +7,7 @@ import pytest
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports import (
+from loadmanager.ports.lookup import (
     Assignment,
     LeaderInfo,
     LeaderLine,

@@ -29,7 +29,9 @@ from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import Overviews, overview_document
 from loadmanager.config.deployment import HttpSettings
-from loadmanager.ports import LeaderElsewhere, Overview, Unavailable
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import Unavailable
+from loadmanager.ports.overview import Overview
 from tests.adapters.http.conftest import RunningServer, StartServer, until
 
 EVENTS = "/live/events"

@@ -5,7 +5,7 @@ import pytest
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports import Redirection
+from loadmanager.ports.lookup import Redirection
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer
 
 TOPIC = TopicName("persistent", PUBLIC, "a/b")

@@ -13,14 +13,9 @@ from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.merges import Merges
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.ports import (
-    BundleUnknown,
-    Conflict,
-    LeaderElsewhere,
-    MergeRefused,
-    NamespaceUnknown,
-    Unavailable,
-)
+from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 

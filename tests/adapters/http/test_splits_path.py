@@ -11,7 +11,9 @@ from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.splits import Splits
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import SplitOrder
-from loadmanager.ports import BundleUnknown, LeaderElsewhere, SplitRefused, Unavailable
+from loadmanager.ports.administration import BundleUnknown, SplitRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 

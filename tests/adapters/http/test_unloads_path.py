@@ -11,13 +11,9 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.unloads import UnloadedBundle, Unloads
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.ports import (
-    BundleUnknown,
-    LeaderElsewhere,
-    NamespaceUnknown,
-    Unavailable,
-    UnloadRefused,
-)
+from loadmanager.ports.administration import BundleUnknown, UnloadRefused
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
 from tests.adapters.http.conftest import FakeLookup
 

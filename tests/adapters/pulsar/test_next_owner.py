@@ -13,7 +13,7 @@ from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
-from loadmanager.ports import BrokerRefused
+from loadmanager.ports.broker import BrokerRefused
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.broker.changes import Change, ServingEnded
 from loadmanager.testbed.broker.in_process import InProcessBroker

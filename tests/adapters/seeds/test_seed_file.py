@@ -14,7 +14,7 @@ from loadmanager.adapters.seeds import SeedFile, seed_at
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.seed import MOST_LINE_BYTES
-from loadmanager.ports import SeedUnreadable
+from loadmanager.ports.history import SeedUnreadable
 
 BUNDLES = Boundaries.even(Namespace("t/ns"), 4).bundles
 SIZES = dict.fromkeys(BUNDLES, 7.0)

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from loadmanager.adapters.http.assign_client import HttpAssignClient, refusal_text
 from loadmanager.adapters.http.replies import SERVER_NAME, unavailable
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.ports import LeaderElsewhere, Unavailable
+from loadmanager.ports.leading import LeaderElsewhere
+from loadmanager.ports.lookup import Unavailable
 
 log = structlog.get_logger()
 

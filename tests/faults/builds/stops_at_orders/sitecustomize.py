@@ -11,7 +11,7 @@ from pathlib import Path
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.core import znodes
-from loadmanager.ports import Check, Operation, Stat
+from loadmanager.ports.coordination import Check, Operation, Stat
 
 ASKED = Path(os.environ["STOP_FILE"])
 LEAVES_OUT = "LEAVE_OUT" in os.environ
