@@ -11,8 +11,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_namespace
-from loadmanager.core.wire import decode_anti_affinity
-from loadmanager.core.wire.policies import with_anti_affinity
+from loadmanager.core.wire.policies import decode_anti_affinity, with_anti_affinity
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.lookup import NamespaceUnknown
 

@@ -15,8 +15,8 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of, parse_namespace
 from loadmanager.core.policies import Policies, hosts_matching
-from loadmanager.core.wire import decode_isolation, decode_loads
-from loadmanager.core.wire.reports import report_to_json
+from loadmanager.core.wire.policies import decode_isolation
+from loadmanager.core.wire.reports import decode_loads, report_to_json
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.lookup import Unavailable
 

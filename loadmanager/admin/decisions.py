@@ -21,7 +21,7 @@ from loadmanager.core.explaining import Decision
 from loadmanager.core.joint.weighing import Payback, Weighing
 from loadmanager.core.plan import Reason, Refusal
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.core.snapshot import in_force_to_json
+from loadmanager.core.snapshot.encoding import in_force_to_json
 from loadmanager.leader.explain import Explainer
 from loadmanager.ports.leading import Account, DecisionFilter, TaskFilter
 

@@ -11,7 +11,7 @@ from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, belongs_to_a_broker
-from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mark
+from loadmanager.core.wire.records import DrainMark, decode_drain_mark, encode_drain_mark
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import CoordinationError, NodeExists, NodeMissing
 from loadmanager.ports.lookup import Unavailable

@@ -13,7 +13,7 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.core import znodes
 from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BrokerId, parse_broker
-from loadmanager.core.wire import decode_failure_domain
+from loadmanager.core.wire.policies import decode_failure_domain
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.coordination import Create, Delete, Node, Operation, SetData
 

@@ -16,7 +16,7 @@ from loadmanager.core import policies as core_policies
 from loadmanager.core import znodes
 from loadmanager.core.fields import parse_object, to_json
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.wire import decode_isolation
+from loadmanager.core.wire.policies import decode_isolation
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports.administration import Missing
 from loadmanager.ports.lookup import LookupRefused

@@ -13,7 +13,7 @@ from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats
-from loadmanager.core.splitting import CannotMerge, Merge, cut_again, neighbours
+from loadmanager.core.splitting.merging import CannotMerge, Merge, cut_again, neighbours
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.ports.administration import MergeRefused
 from loadmanager.ports.lookup import Unavailable

@@ -17,8 +17,12 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.fields import parse_object
 from loadmanager.core.ids import Namespace, namespace_of, parse_namespace
-from loadmanager.core.wire import encode_boundaries
-from loadmanager.core.wire.policies import bundles_to_json, encode_policies, encode_tenant
+from loadmanager.core.wire.policies import (
+    bundles_to_json,
+    encode_boundaries,
+    encode_policies,
+    encode_tenant,
+)
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.coordination import (

@@ -11,7 +11,7 @@ from loadmanager.admin.balancing import BalancingState
 from loadmanager.admin.optimality import OptimalityDocument
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.reason_texts import REASONS, sentence
-from loadmanager.core.snapshot import in_force_to_json
+from loadmanager.core.snapshot.encoding import in_force_to_json
 from loadmanager.ports.leading import PlanOverrides, Preview
 
 _MOST: Final = 10_000

@@ -14,7 +14,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import FULL_RANGE_END
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.splitting import SPLIT_ALGORITHMS, can_split
+from loadmanager.core.splitting.cutting import can_split
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 from loadmanager.leader.leadership import Leadership, unavailable
 from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.lookup import Unavailable

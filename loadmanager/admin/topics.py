@@ -28,7 +28,7 @@ from loadmanager.core.ids import (
     parse_topic,
 )
 from loadmanager.core.rates import Rates
-from loadmanager.core.wire import decode_partitions, encode_partitions
+from loadmanager.core.wire.records import decode_partitions, encode_partitions
 from loadmanager.ports.administration import Conflict, Missing, Unfit
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.lookup import Unavailable

@@ -21,7 +21,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.ownership import Phase, holds_lock
-from loadmanager.core.wire import decode_lock
+from loadmanager.core.wire.records import decode_lock
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.coordination import (
     Check,

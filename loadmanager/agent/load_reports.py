@@ -15,7 +15,8 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
 from loadmanager.core.report import Due, Published, due
 from loadmanager.core.usage_samples import UsageSamples
-from loadmanager.core.wire import encode_loads, encode_registration
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.broker import BrokerError, BrokerStats
 from loadmanager.ports.coordination import Check, CommitRejected, Create, Disconnected, NodeMissing
 from loadmanager.ports.history import offer_report

@@ -18,7 +18,7 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.orders import Orders
-from loadmanager.core.wire import decode_lock
+from loadmanager.core.wire.records import decode_lock
 from loadmanager.ports.coordination import (
     Check,
     CommitRejected,

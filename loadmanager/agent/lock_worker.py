@@ -18,7 +18,7 @@ from loadmanager.common.oversized import REST_S
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
-from loadmanager.core.splitting import merges_in
+from loadmanager.core.splitting.merging import merges_in
 from loadmanager.ports.coordination import TooLarge
 
 _IDLE_S: Final = 5.0

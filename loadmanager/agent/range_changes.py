@@ -14,7 +14,7 @@ import structlog
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.ownership import Phase
-from loadmanager.core.splitting import Merge
+from loadmanager.core.splitting.merging import Merge
 from loadmanager.ports.coordination import SetData
 
 log = structlog.get_logger()

@@ -19,7 +19,9 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.orders import decode_owned, encode_owned
-from loadmanager.core.wire import encode_agent, encode_loads, encode_registration
+from loadmanager.core.wire.records import encode_agent
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.coordination import (
     CommitRejected,
     Coordination,

@@ -22,20 +22,10 @@ from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, namespace_of, range_of
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.ownership import Phase
-from loadmanager.core.splitting import (
-    SPLIT_ALGORITHMS,
-    CannotMerge,
-    CannotSplit,
-    Merge,
-    NoPositions,
-    SplitAsk,
-    TopicLoad,
-    merge,
-    merges_in,
-    split,
-    whole_ordered,
-)
-from loadmanager.core.wire import decode_boundaries, encode_boundaries
+from loadmanager.core.splitting.cutting import CannotSplit, split
+from loadmanager.core.splitting.merging import CannotMerge, Merge, merge, merges_in, whole_ordered
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, NoPositions, SplitAsk, TopicLoad
+from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
 from loadmanager.ports.broker import BrokerError
 from loadmanager.ports.coordination import CoordinationError, SetData
 

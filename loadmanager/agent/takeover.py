@@ -10,7 +10,7 @@ from loadmanager.common.identity import Identity
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.succession import Rival, Verdict, judge, take_overs
-from loadmanager.core.wire import AgentRecord, decode_agent
+from loadmanager.core.wire.records import AgentRecord, decode_agent
 from loadmanager.ports.coordination import Coordination
 from loadmanager.ports.host import Clock
 

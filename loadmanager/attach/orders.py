@@ -22,7 +22,7 @@ from loadmanager.core.bundle_task import TaskEvent
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.orders import OrderChanges, SplitOrder
-from loadmanager.core.splitting import even_cuts, parts_at
+from loadmanager.core.splitting.cutting import even_cuts, parts_at
 from loadmanager.ports.coordination import Disconnected, SetData
 from loadmanager.ports.orders import Reported
 

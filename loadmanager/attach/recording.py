@@ -9,24 +9,22 @@ from loadmanager.attach.strategy import DecidedRound, Strategy
 from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.even_rates import GREEDY_RATE
-from loadmanager.core.history import (
+from loadmanager.core.history.records import (
     Record,
-    RoundFacts,
-    Stream,
-    bundles_records,
     cut_record,
-    round_records,
     task_records,
     term_record,
     tick_record,
 )
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.core.snapshot import Choice
-from loadmanager.core.splitting import parts_at
+from loadmanager.core.snapshot.document import Choice
+from loadmanager.core.splitting.cutting import parts_at
 from loadmanager.ports.history import HistorySink, offer_report
 
 

@@ -28,7 +28,7 @@ from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.bundle_task import BundleTask
-from loadmanager.core.history import Origin
+from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import BrokerId
 from loadmanager.telemetry.attaching import AttachMetrics
 from loadmanager.telemetry.history import HistoryMetrics

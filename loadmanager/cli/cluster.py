@@ -18,7 +18,7 @@ from loadmanager.cli.text_tables import Columns, print_records, terminal_width
 
 if TYPE_CHECKING:
     from loadmanager.core.load import ResourceUsage
-    from loadmanager.core.snapshot import Snapshot
+    from loadmanager.core.snapshot.document import Snapshot
 
 _WIDE = 140
 """Columns that the whole table of brokers takes."""
@@ -123,7 +123,7 @@ def snapshot_command(*, file: Path, client: SidecarClient) -> None:
 def snapshot_of(client: SidecarClient) -> "Snapshot":
     """Return the cluster as its leader sees it."""
     from loadmanager.core.errors import MalformedContent
-    from loadmanager.core.snapshot import decode_snapshot
+    from loadmanager.core.snapshot.decoding import decode_snapshot
 
     content = client.ask("/admin/v2/loadmanager/snapshot")
     try:

@@ -72,7 +72,8 @@ def decide(
     from loadmanager.config import ConfigError
     from loadmanager.config.offline import Wanted, planner_for
     from loadmanager.core.errors import MalformedContent
-    from loadmanager.core.snapshot import decode_snapshot, run_rounds
+    from loadmanager.core.snapshot.decoding import decode_snapshot
+    from loadmanager.core.snapshot.rounds import run_rounds
 
     wanted = Wanted(shedder=shedder, placement=placement, mode=mode, settings=settings)
     with ending(ConfigError, MalformedContent, OSError, code=2):

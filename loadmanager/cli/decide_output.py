@@ -10,13 +10,14 @@ import numpy as np
 from loadmanager.cli.options import print_json
 from loadmanager.cli.text_tables import Columns, print_records, print_table
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument
-from loadmanager.core.cost.document import decode_costs
+from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
 from loadmanager.core.reason_texts import sentence
-from loadmanager.core.snapshot import Round, Snapshot, in_force
+from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.snapshot.rounds import Round
 
 
 def costs_for(snapshot: Snapshot, wanted: str | None) -> CostDocument | None:

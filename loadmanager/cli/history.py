@@ -25,7 +25,7 @@ def format_command() -> None:
 
     Example: loadmanager history format > history-format.md
     """
-    from loadmanager.core.history import described
+    from loadmanager.core.history.describing import described
 
     click.echo(described(), nl=False)
 

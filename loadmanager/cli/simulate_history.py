@@ -14,7 +14,7 @@ import structlog
 from loadmanager.adapters.history import recorded
 from loadmanager.adapters.history.disk import Disk
 from loadmanager.config import ConfigError
-from loadmanager.core.history import Origin
+from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner
 from loadmanager.simulator.comparison import Comparison
 from loadmanager.simulator.recording import Recording, origin_of

@@ -12,7 +12,7 @@ from rich.text import Text
 from loadmanager.cli.cluster import broker_rows, leader_of, snapshot_of
 from loadmanager.cli.sidecar_client import SidecarClient
 from loadmanager.cli.text_tables import optimality_line
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.snapshot.document import Snapshot
 
 _BAR: Final = 10
 _BUSY: Final = 0.6

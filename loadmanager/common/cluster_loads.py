@@ -11,7 +11,7 @@ from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.load import BrokerUrls, LoadReport, Registration, with_registration
-from loadmanager.core.wire import decode_loads
+from loadmanager.core.wire.reports import decode_loads
 from loadmanager.ports.coordination import Coordination, Node
 from loadmanager.ports.host import Clock
 from loadmanager.telemetry.metrics import Metrics

@@ -17,7 +17,9 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.leadership import Incumbent, successors
 from loadmanager.core.load import Registration
-from loadmanager.core.wire import decode_boundaries, decode_leader, decode_registration
+from loadmanager.core.wire.policies import decode_boundaries
+from loadmanager.core.wire.records import decode_leader
+from loadmanager.core.wire.registrations import decode_registration
 from loadmanager.ports.coordination import Connection, Coordination, Node, SessionState, Watch
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import LeaderInfo

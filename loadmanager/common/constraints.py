@@ -16,8 +16,11 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import parse_fields
 from loadmanager.core.ids import BrokerId, Namespace, parse_namespace
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.wire import decode_anti_affinity, decode_failure_domain
-from loadmanager.core.wire.policies import isolation_from
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    decode_failure_domain,
+    isolation_from,
+)
 from loadmanager.ports.coordination import Node, Watch
 
 log = structlog.get_logger()

@@ -7,8 +7,8 @@ from loadmanager.common.documents import Documents, as_unavailable
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
-from loadmanager.core.cost import CostDocument, LearnedCost
-from loadmanager.core.cost.document import decode_costs, pack_costs
+from loadmanager.core.cost.document import CostDocument, decode_costs, pack_costs
+from loadmanager.core.cost.learned import LearnedCost
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.planner import Planner
 from loadmanager.ports.administration import Conflict, Missing, Unfit

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
-from loadmanager.core.wire import LeaderRecord, LockRecord, encode_leader, encode_lock
+from loadmanager.core.wire.records import LeaderRecord, LockRecord, encode_leader, encode_lock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

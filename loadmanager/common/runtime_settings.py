@@ -6,7 +6,8 @@ from typing import Final
 
 from loadmanager.core.planner import Planner
 from loadmanager.core.report import ReportRules
-from loadmanager.core.splitting import SplitLimits, SplitRules
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.positions import SplitLimits
 from loadmanager.ports.host import Clock
 
 _NAP_S: Final = 2.0

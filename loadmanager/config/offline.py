@@ -23,7 +23,8 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import values_of
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.core.snapshot import Choice, InForce, in_force
+from loadmanager.core.snapshot.document import Choice, InForce
+from loadmanager.core.snapshot.encoding import in_force
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

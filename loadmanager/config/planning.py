@@ -18,7 +18,8 @@ from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.planner import Planner
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Deciding
-from loadmanager.core.splitting import SplitLimits, SplitRules
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.positions import SplitLimits
 
 NAMES_IN_FILES: Final[Mapping[str, str]] = {
     "margin_fraction": "margin",

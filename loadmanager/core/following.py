@@ -8,7 +8,7 @@ from loadmanager.core.ids import BrokerId, BundleId, namespace_of, range_of
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import merges_in, whole_ordered
+from loadmanager.core.splitting.merging import merges_in, whole_ordered
 
 CUT_WITHIN_S: Final = 60.0
 """How long an order to split or merge stands before it is withdrawn."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument, CostModel, LearnedCost, TrafficShare
+from loadmanager.core.cost.document import CostDocument
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain

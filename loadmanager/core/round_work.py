@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost import CostModel
+from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Eligibility, Filters, Limits, RestrictedTargets
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
 from loadmanager.core.memory import Memory

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from loadmanager.core.wire import AgentRecord
+from loadmanager.core.wire.records import AgentRecord
 
 MOST_TAKE_OVERS: Final = 3
 SOON_MS: Final = 600_000

@@ -17,7 +17,7 @@ from loadmanager.core.errors import LoadManagerError, MalformedContent
 from loadmanager.core.ids import BundleId, Namespace, namespace_of, range_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import OrderChanges
-from loadmanager.core.splitting import merged_by_order
+from loadmanager.core.splitting.merging import merged_by_order
 from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.task_controller import TaskController
 

@@ -9,7 +9,7 @@ from loadmanager.common.context import Context
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Move

@@ -21,7 +21,9 @@ from loadmanager.core.ids import (
     parse_bundle,
 )
 from loadmanager.core.round_memory import shifted
-from loadmanager.core.snapshot import RunningLoad, Snapshot, agreed, encode_snapshot, in_force
+from loadmanager.core.snapshot.agreement import agreed
+from loadmanager.core.snapshot.document import RunningLoad, Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports.leading import (

@@ -21,7 +21,7 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
 from loadmanager.core.policies import Policies
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire import Standby, encode_standby
+from loadmanager.core.wire.standby import Standby, encode_standby
 
 log = structlog.get_logger()
 

@@ -6,20 +6,17 @@ from dataclasses import dataclass, replace
 from loadmanager.common.context import Context
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history import (
+from loadmanager.core.history.records import (
     Record,
-    RoundFacts,
-    Stream,
-    bundles_records,
     cut_record,
-    move_record,
     optimality_record,
-    round_records,
     shadow_record,
     task_records,
     term_record,
     tick_record,
 )
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.optimality import Optimality

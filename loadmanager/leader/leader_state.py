@@ -19,7 +19,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.joint.document import decode_joint, encode_joint
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.round_memory import RoundMemory, shifted
-from loadmanager.core.wire import Standby, decode_standby, encode_standby
+from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.leader.optimality import OptimalityWatch
 from loadmanager.leader.splits import Splits

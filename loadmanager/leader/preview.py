@@ -6,9 +6,9 @@ import numpy as np
 
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.planner import Planner
-from loadmanager.core.snapshot import in_force
+from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.leadership import Leadership
 from loadmanager.ports.administration import Unfit

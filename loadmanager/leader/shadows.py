@@ -7,7 +7,7 @@ import numpy as np
 from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.history_recorder import HistoryRecorder

@@ -10,7 +10,8 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import Merge, find_splits
+from loadmanager.core.splitting.finder import find_splits
+from loadmanager.core.splitting.merging import Merge
 from loadmanager.leader.adoption import Adoption
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.task_controller import TaskController

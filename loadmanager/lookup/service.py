@@ -17,7 +17,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
-from loadmanager.core.wire import decode_lock, decode_partitions
+from loadmanager.core.wire.records import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock

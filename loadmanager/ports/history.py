@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.history import Record, Stream, report_record
+from loadmanager.core.history.records import Record, report_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.load import LoadReport
 from loadmanager.core.seed import Seed
 

@@ -10,7 +10,7 @@ from loadmanager.core.explaining import Decision, Explanation
 from loadmanager.core.optimality import Optimality
 from loadmanager.core.planner import Plan
 from loadmanager.core.shadow import Shadow
-from loadmanager.core.snapshot import InForce
+from loadmanager.core.snapshot.document import InForce
 from loadmanager.ports.lookup import LookupRefused
 
 

@@ -26,8 +26,11 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import to_json
 from loadmanager.core.ids import BundleId, Namespace, belongs_to_a_broker, namespace_of
-from loadmanager.core.wire import decode_anti_affinity, encode_boundaries
-from loadmanager.core.wire.policies import with_anti_affinity
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    encode_boundaries,
+    with_anti_affinity,
+)
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.lookup import LookupRefused
 from loadmanager.pulsar_sidecar.broker import PulsarBroker

@@ -16,18 +16,10 @@ from typing import Final, Self
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history import (
-    HAND_OVER,
-    Origin,
-    Record,
-    RoundFacts,
-    Stream,
-    bundles_records,
-    move_record,
-    record_of,
-    round_records,
-    term_record,
-)
+from loadmanager.core.history.kinds import HAND_OVER
+from loadmanager.core.history.records import Origin, Record, record_of, term_record
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, move_record, round_records
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Move

@@ -40,7 +40,7 @@ from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port, own_url
 from loadmanager.config.security import uses_cluster_key
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.history import Origin
+from loadmanager.core.history.records import Origin
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed

@@ -18,7 +18,7 @@ from replayed import replayed
 from loadmanager.cli import main
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.history.replaying import report_of, snapshot_of
-from loadmanager.core.snapshot import view_of_snapshot
+from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED
 

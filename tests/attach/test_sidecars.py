@@ -16,8 +16,8 @@ from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
-from loadmanager.core.wire import decode_standby
 from loadmanager.core.wire.records import encode_balancing
+from loadmanager.core.wire.standby import decode_standby
 from loadmanager.ports.lookup import NamespaceUnknown
 
 OFF = dict.fromkeys(SWITCHES, "false")

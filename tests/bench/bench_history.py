@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.history import open_history, recorded
 from loadmanager.config.history import HistorySettings
-from loadmanager.core.history import Origin, Stream, report_record
+from loadmanager.core.history.records import Origin, report_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.telemetry.history import HistoryMetrics

@@ -26,7 +26,8 @@ from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.wire import encode_loads, encode_registration
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.overview import OverviewRequests
 from loadmanager.ports.leading import LeaderElsewhere
 

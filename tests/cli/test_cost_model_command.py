@@ -23,7 +23,8 @@ from loadmanager.core.bounds import TIME_MS
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import CostDocument, Quality, Term, decode_costs, encode_costs
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.core.snapshot import InForce, Snapshot, encode_snapshot
+from loadmanager.core.snapshot.document import InForce, Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import LookupService
 from loadmanager.telemetry.lookups import LookupMetrics

@@ -10,7 +10,7 @@ from loadmanager.cli import main
 from loadmanager.cli.text_tables import plain_lines
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.snapshot import encode_snapshot, in_force
+from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
 from loadmanager.core.wire.reports import report_to_json
 
 

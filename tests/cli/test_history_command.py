@@ -7,7 +7,9 @@ from click.testing import CliRunner, Result
 
 from loadmanager.adapters.history import recorded
 from loadmanager.cli import main
-from loadmanager.core.history import Origin, Stream, described, lost_record, term_record
+from loadmanager.core.history.describing import described
+from loadmanager.core.history.records import Origin, lost_record, term_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
 NOON_MS = 1_795_262_400_000

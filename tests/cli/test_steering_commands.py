@@ -19,7 +19,7 @@ from loadmanager.admin.unloads import UnloadedBundle, Unloads
 from loadmanager.cli import main
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.core.wire import DrainMark
+from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, UnloadRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupService, Unavailable

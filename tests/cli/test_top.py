@@ -29,7 +29,8 @@ from loadmanager.cli.cluster import broker_rows
 from loadmanager.cli.top_screen import Look, draw
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import ResourceUsage
-from loadmanager.core.snapshot import Snapshot, encode_snapshot
+from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.ports.lookup import LeaderInfo, LookupService
 from loadmanager.telemetry.lookups import LookupMetrics
 

@@ -29,7 +29,8 @@ from loadmanager.core.planner_settings import Mode
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import JointShedder, ThresholdShedder
 from loadmanager.core.shedding.joint import MovePrice
-from loadmanager.core.splitting import SplitLimits, SplitRules
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.positions import SplitLimits
 
 PARITY = PlannerSettings(mode="parity")
 

@@ -14,16 +14,9 @@ from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.core.settings import from_pulsar
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.splitting import (
-    SPLIT_ALGORITHMS,
-    CannotSplit,
-    SplitAsk,
-    SplitLimits,
-    SplitRules,
-    TopicLoad,
-    find_splits,
-    split,
-)
+from loadmanager.core.splitting.cutting import CannotSplit, split
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
 NameBundle = Callable[..., BundleId]
 SPACE = Namespace("t/n")

@@ -13,7 +13,7 @@ from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import OrderChanges, SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import Merge
+from loadmanager.core.splitting.merging import Merge
 
 A, B = Boundaries.even(Namespace("t/n"), 2).bundles
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))

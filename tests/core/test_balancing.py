@@ -9,8 +9,9 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
-from loadmanager.core.wire import decode_anti_affinity, decode_boundaries
 from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    decode_boundaries,
     encode_policies,
     encode_tenant,
     with_anti_affinity,

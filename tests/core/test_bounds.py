@@ -21,19 +21,18 @@ from loadmanager.core.load import BrokerUrls, Registration
 from loadmanager.core.orders import decode_orders, decode_owned
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import read_seed
-from loadmanager.core.snapshot import decode_snapshot
-from loadmanager.core.wire import (
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.wire.records import (
     decode_agent,
+    decode_balancing,
     decode_drain_mark,
     decode_leader,
-    decode_loads,
     decode_lock,
     decode_partitions,
-    decode_registration,
-    decode_standby,
 )
-from loadmanager.core.wire.records import decode_balancing
-from loadmanager.core.wire.reports import report_from
+from loadmanager.core.wire.registrations import decode_registration
+from loadmanager.core.wire.reports import decode_loads, report_from
+from loadmanager.core.wire.standby import decode_standby
 
 BUNDLE = parse_bundle("t/n/0x00000000_0x80000000")
 EVERY: dict[str, Bound] = {

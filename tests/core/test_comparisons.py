@@ -27,14 +27,8 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
-from loadmanager.core.splitting import (
-    SPLIT_ALGORITHMS,
-    SplitAsk,
-    SplitLimits,
-    SplitRules,
-    TopicLoad,
-    find_splits,
-)
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS, SplitAsk, SplitLimits, TopicLoad
 
 MakeView = Callable[..., ClusterView]
 MIB = 1024.0 * 1024.0

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import TrafficShare
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 
 MakeView = Callable[..., ClusterView]

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.wire import DrainMark, decode_drain_mark, encode_drain_mark
+from loadmanager.core.wire.records import DrainMark, decode_drain_mark, encode_drain_mark
 
 
 @given(since_ms=st.integers(0, TIMES_END_MS - 1), by=st.text(), reason=st.text())

@@ -24,7 +24,7 @@ from loadmanager.core.plan import Cause, Move, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot import Snapshot, view_of_snapshot
+from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
 
 B3 = BrokerId("b3:8080")
 OWN = BundleId("pulsar/b1:8080/0x00000000_0xffffffff")

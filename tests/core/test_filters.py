@@ -9,7 +9,11 @@ from loadmanager.core.filters import Filters, version_rank
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.plan import Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.wire import decode_anti_affinity, decode_failure_domain, decode_isolation
+from loadmanager.core.wire.policies import (
+    decode_anti_affinity,
+    decode_failure_domain,
+    decode_isolation,
+)
 
 MakeView = Callable[..., ClusterView]
 NAMESPACE = Namespace("t/n")

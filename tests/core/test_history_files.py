@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.history import Origin, Stream
 from loadmanager.core.history.files import FileName, hour_of, hour_of_partition, partition
+from loadmanager.core.history.records import Origin
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
 NAME = "rounds-b1_8080-5f2a90c1d07be344-000000000731.jsonl.gz"

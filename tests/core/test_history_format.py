@@ -11,30 +11,26 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history import (
-    HAND_OVER,
-    KINDS,
+from loadmanager.core.history.describing import described
+from loadmanager.core.history.kinds import HAND_OVER, KINDS
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import (
     Origin,
     Record,
-    RoundFacts,
-    Stream,
-    bundles_records,
     cut_record,
-    described,
     encode,
     lost_record,
     optimality_record,
-    read_line,
     record_of,
-    report_of,
     report_record,
-    round_records,
     shadow_record,
-    snapshot_of,
     task_records,
     term_record,
     tick_record,
 )
+from loadmanager.core.history.replaying import report_of, snapshot_of
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
 from loadmanager.core.optimality import Optimality
@@ -43,7 +39,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Shadowed
-from loadmanager.core.snapshot import Choice
+from loadmanager.core.snapshot.document import Choice
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "history-format.md"
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")

@@ -13,7 +13,7 @@ from loadmanager.core.bundle_task import (
     TaskKind,
     advanced,
 )
-from loadmanager.core.history import task_records
+from loadmanager.core.history.records import task_records
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from joint_cluster import CPU_PER_MSG, Broker, Traffic, name, open_limits, view
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import TrafficShare
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from joint_cluster import CPU_PER_BYTE, CPU_PER_MSG, Broker, Traffic, view
 
-from loadmanager.core.cost import TrafficShare
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import learned_from
 from loadmanager.core.joint.prior import published_costs

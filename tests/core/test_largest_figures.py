@@ -13,16 +13,15 @@ from loadmanager.core.bounds import COUNT, RATE, TIME_MS
 from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
 from loadmanager.core.fields import Fields
-from loadmanager.core.history import (
-    RoundFacts,
-    bundles_records,
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import (
+    Origin,
+    encode,
     optimality_record,
-    read_line,
     report_record,
-    round_records,
     shadow_record,
 )
-from loadmanager.core.history.records import Origin, encode
+from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
 from loadmanager.core.ids import BrokerId, bundle_id, parse_namespace
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import LoadTracker
@@ -33,14 +32,11 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from loadmanager.core.wire import (
-    Standby,
-    decode_loads,
-    decode_standby,
-    encode_loads,
-    encode_standby,
-)
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
+from loadmanager.core.wire.reports import decode_loads, encode_loads
+from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
 NAMESPACE = parse_namespace("t/n")

@@ -12,8 +12,9 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
-from loadmanager.core.cost import LearnedCost, TrafficShare
 from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.cost.trust import distrust
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId
@@ -27,7 +28,9 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY
 from loadmanager.core.shedding import Shed
-from loadmanager.core.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import Snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
 
 NameBundle = Callable[..., BundleId]
 A, B = BrokerId("a:1"), BrokerId("b:1")

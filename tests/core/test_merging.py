@@ -8,19 +8,19 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, bundle_id, range_of
 from loadmanager.core.load import BundleStats
 from loadmanager.core.orders import Orders, SplitOrder, decode_orders, encode_orders
-from loadmanager.core.splitting import (
-    SPLIT_ALGORITHMS,
+from loadmanager.core.splitting.cutting import split
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.merging import (
     CannotMerge,
     Merge,
-    SplitRules,
     cut_again,
     merge,
     merged_by_order,
     merges_in,
     neighbours,
-    split,
     whole_ordered,
 )
+from loadmanager.core.splitting.positions import SPLIT_ALGORITHMS
 
 NAMESPACE = Namespace("acme/orders")
 FOUR = Boundaries.even(NAMESPACE, 4)

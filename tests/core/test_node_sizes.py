@@ -26,12 +26,9 @@ from loadmanager.core.orders import (
     encode_orders,
     encode_owned,
 )
-from loadmanager.core.wire import (
-    decode_loads,
-    decode_standby,
-    encode_loads,
-    encode_registration,
-)
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import decode_loads, encode_loads
+from loadmanager.core.wire.standby import decode_standby
 
 JUTE_MAX_BUFFER = 0xFFFFF
 """The megabyte that ZooKeeper takes in one request."""

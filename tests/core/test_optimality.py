@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadmanager.core import optimality
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import TrafficShare
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.optimality import (

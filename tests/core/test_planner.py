@@ -9,7 +9,7 @@ import pytest
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Listing
-from loadmanager.core.cost import TrafficShare
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats

@@ -9,7 +9,8 @@ from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import SettingOutOfRange, from_pulsar, groups_of, settings_of
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder, UniformLoadShedder
-from loadmanager.core.splitting import SplitLimits, SplitRules
+from loadmanager.core.splitting.finder import SplitRules
+from loadmanager.core.splitting.positions import SplitLimits
 
 KINDS = sorted(
     {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import TrafficShare
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.optimality import Optimality, divided, optimality_of
 from loadmanager.core.other_owners import with_owners

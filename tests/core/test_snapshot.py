@@ -10,13 +10,10 @@ from snapshot_samples import B1, B2, HIGH, LOW, NS, report, whole_snapshot
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.snapshot import (
-    Snapshot,
-    decode_snapshot,
-    encode_snapshot,
-    view_of_snapshot,
-)
-from loadmanager.core.wire import encode_registration
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import Snapshot, view_of_snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
+from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import report_to_json
 
 WHERE = "cluster.json"

@@ -15,14 +15,10 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import ThresholdShedder, TransferShedder
-from loadmanager.core.snapshot import (
-    RunningLoad,
-    Snapshot,
-    decode_snapshot,
-    encode_snapshot,
-    run_rounds,
-    view_of_snapshot,
-)
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import RunningLoad, Snapshot, view_of_snapshot
+from loadmanager.core.snapshot.encoding import encode_snapshot
+from loadmanager.core.snapshot.rounds import run_rounds
 
 WHERE = "cluster.json"
 

@@ -11,19 +11,14 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range
 from loadmanager.core.load import BundleStats
 from loadmanager.core.plan import Reason
 from loadmanager.core.rates import Rates
-from loadmanager.core.splitting import (
+from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, parts_at, split
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import (
     SPLIT_ALGORITHMS,
-    CannotSplit,
     NoPositions,
     SplitAsk,
     SplitLimits,
-    SplitRules,
     TopicLoad,
-    can_split,
-    even_cuts,
-    find_splits,
-    parts_at,
-    split,
 )
 from loadmanager.core.top_k import heaviest
 

@@ -4,7 +4,7 @@ import pytest
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.succession import MOST_TAKE_OVERS, SOON_MS, Rival, Verdict, judge, take_overs
-from loadmanager.core.wire import AgentRecord, decode_agent, encode_agent
+from loadmanager.core.wire.records import AgentRecord, decode_agent, encode_agent
 
 NOW_MS = 1_700_000_000_000
 

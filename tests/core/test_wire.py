@@ -26,25 +26,20 @@ from loadmanager.core.load import (
 from loadmanager.core.memory import Memory
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire import (
+from loadmanager.core.wire.policies import decode_boundaries, encode_boundaries
+from loadmanager.core.wire.records import (
     LeaderRecord,
     LockRecord,
-    Standby,
-    decode_boundaries,
     decode_leader,
-    decode_loads,
     decode_lock,
-    decode_registration,
-    decode_standby,
-    encode_boundaries,
+    decode_partitions,
     encode_leader,
-    encode_loads,
     encode_lock,
-    encode_registration,
-    encode_standby,
+    encode_partitions,
 )
-from loadmanager.core.wire.records import decode_partitions, encode_partitions
-from loadmanager.core.wire.reports import report_from, report_to_json
+from loadmanager.core.wire.registrations import decode_registration, encode_registration
+from loadmanager.core.wire.reports import decode_loads, encode_loads, report_from, report_to_json
+from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 
 NAMESPACE = Namespace("t/n")
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)

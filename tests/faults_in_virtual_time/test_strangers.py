@@ -8,7 +8,7 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
-from loadmanager.core.wire import LockRecord, encode_lock
+from loadmanager.core.wire.records import LockRecord, encode_lock
 from loadmanager.ports.coordination import Create, Node
 from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.testbed.faults.monitor import Monitor

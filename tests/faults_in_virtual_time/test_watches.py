@@ -12,7 +12,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
-from loadmanager.core.wire import LockRecord, encode_lock
+from loadmanager.core.wire.records import LockRecord, encode_lock
 from loadmanager.ports.coordination import Create
 from loadmanager.ports.lookup import Owner
 from loadmanager.testbed.faults.availability_watch import LAGS_TO_A_NEW_OWNER

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from history_lines import NOON_MS, cut, line, put, report
 
-from loadmanager.core.history import Stream
 from loadmanager.core.history.files import hour_of
+from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import StoredFile
 from loadmanager.pipeline.ingest.history_files import (

@@ -9,9 +9,9 @@ from history_sinks import Archive, KeptHistory
 from replay_events import events_of
 from replayed import events, frames, live, simulated, told
 
-from loadmanager.core.history import report_of, snapshot_of
+from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.snapshot import view_of_snapshot
+from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Refused
 from loadmanager.pipeline.replay.refusals import (

@@ -12,7 +12,8 @@ from history_sinks import KeptHistory
 from replayed import PAIR, UNEVEN, events, frames, live, replayed, scores, simulated
 from simulated_worlds import EXACT, FREE, QUIET, scenario
 
-from loadmanager.core.cost import LearnedCost, TrafficShare
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.scores import CPU, MEMORY
 from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, TrafficCosts
 from loadmanager.pipeline.replay.combinations import combinations

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import small_report
 
-from loadmanager.core.splitting import SplitRules
+from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.reporting import capacity, optimality
 from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain, scaled, span
 from loadmanager.pipeline.reporting.job import too_short

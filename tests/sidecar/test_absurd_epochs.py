@@ -8,7 +8,7 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders, encode_orders
-from loadmanager.core.wire import LeaderRecord, encode_leader
+from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster
 

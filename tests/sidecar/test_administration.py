@@ -25,7 +25,11 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.core.planner import Planner
-from loadmanager.core.wire import decode_boundaries, decode_failure_domain, decode_isolation
+from loadmanager.core.wire.policies import (
+    decode_boundaries,
+    decode_failure_domain,
+    decode_isolation,
+)
 from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, Conflict, Missing, Unfit
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
 

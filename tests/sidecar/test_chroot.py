@@ -12,7 +12,7 @@ from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.wire import LeaderRecord, encode_leader
+from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.ports.coordination import Connection
 from loadmanager.testbed.faults.cluster import make_config
 from loadmanager.wiring.sidecar import conditions_of

@@ -15,8 +15,8 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy
-from loadmanager.core.snapshot import decode_snapshot
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.ports.lookup import Unavailable
 
 B1, B2, B3 = (BrokerId(f"b{number}:8080") for number in (1, 2, 3))

@@ -15,7 +15,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.ports.coordination import Node, Operation, SetData
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, order

@@ -10,7 +10,7 @@ from stories import place_all, story
 from loadmanager.admin.drains import Marked
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.core.wire import DrainMark, decode_drain_mark
+from loadmanager.core.wire.records import DrainMark, decode_drain_mark
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.lookup import LookupRefused

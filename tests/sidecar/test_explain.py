@@ -20,8 +20,10 @@ from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.snapshot import decode_snapshot, in_force, view_of_snapshot
-from loadmanager.core.wire import LeaderRecord
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import view_of_snapshot
+from loadmanager.core.snapshot.encoding import in_force
+from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, SubjectUnknown, TaskFilter
 from loadmanager.ports.lookup import Unavailable
 

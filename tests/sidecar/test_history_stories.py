@@ -8,7 +8,7 @@ from history_sinks import Archive, KeptHistory
 from stories import place_all, story
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.history import Stream
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.orders import SplitOrder
 from loadmanager.testbed.faults.agent import SESSION_S
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster

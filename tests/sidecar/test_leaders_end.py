@@ -21,7 +21,7 @@ from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, order, play

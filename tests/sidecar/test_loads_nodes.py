@@ -8,7 +8,8 @@ from stories import place_all, story
 from loadmanager.agent import load_reports as publishing
 from loadmanager.core import znodes
 from loadmanager.core.load import LoadReport
-from loadmanager.core.wire import decode_loads, decode_registration, encode_loads
+from loadmanager.core.wire.registrations import decode_registration
+from loadmanager.core.wire.reports import decode_loads, encode_loads
 from loadmanager.testbed.faults.agent import SESSION_S, Agent
 from loadmanager.testbed.faults.cluster import Cluster
 

@@ -6,7 +6,7 @@ from stories import place_all, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_topic
-from loadmanager.core.wire import encode_partitions
+from loadmanager.core.wire.records import encode_partitions
 from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.testbed.broker.in_process import Fault
 from loadmanager.testbed.faults.cluster import Cluster, topic_in

@@ -9,7 +9,8 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import Namespace, parse_broker, parse_topic
-from loadmanager.core.wire import decode_registration, encode_boundaries, encode_registration
+from loadmanager.core.wire.policies import encode_boundaries
+from loadmanager.core.wire.registrations import decode_registration, encode_registration
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 

@@ -12,8 +12,8 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders
-from loadmanager.core.splitting import Merge
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.splitting.merging import Merge
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.coordination import Operation, SetData
 from loadmanager.ports.lookup import LookupRefused
 from loadmanager.testbed.faults.agent import SESSION_S, Agent

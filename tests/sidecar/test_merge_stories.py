@@ -12,8 +12,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.splitting import Merge
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.splitting.merging import Merge
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable

@@ -18,7 +18,7 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.wire import LeaderRecord
+from loadmanager.core.wire.records import LeaderRecord
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides

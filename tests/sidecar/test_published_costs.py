@@ -14,14 +14,15 @@ from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.cost import LearnedCost
 from loadmanager.core.cost.document import CostDocument, pack_costs
+from loadmanager.core.cost.learned import LearnedCost
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.snapshot import decode_snapshot, run_rounds
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.rounds import run_rounds
 from loadmanager.leader.preview import PreviewRequests
 from loadmanager.ports.administration import Conflict, Missing, Unfit
 from loadmanager.ports.leading import PlanOverrides

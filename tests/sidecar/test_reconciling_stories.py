@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.orders import Orders, encode_orders
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 from loadmanager.testbed.faults.host import Host
 

@@ -22,7 +22,7 @@ from loadmanager.core.orders import decode_orders
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.core.wire import encode_registration
+from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.leader.election import TermGivenUp
 
 Args = TypeVarTuple("Args")

@@ -18,7 +18,7 @@ from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.seed import hour_of_week
-from loadmanager.core.wire import Standby, encode_standby
+from loadmanager.core.wire.standby import Standby, encode_standby
 from loadmanager.leader import warm_start as seeding
 from loadmanager.ports.history import SeedUnreadable
 from loadmanager.ports.lookup import NotLeader, Unavailable

@@ -9,7 +9,7 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.coordination import Operation
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in

@@ -12,7 +12,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_topic, range_of
 from loadmanager.core.orders import SplitOrder
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.leader.election import Term
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.administration import BundleUnknown, SplitRefused

@@ -15,7 +15,7 @@ from loadmanager.core.following import CUT_WITHIN_S
 from loadmanager.core.ids import Namespace
 from loadmanager.core.orders import OrderChanges, Orders, SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import Merge
+from loadmanager.core.splitting.merging import Merge
 from loadmanager.leader.election import Deposed
 from loadmanager.ports.coordination import Disconnected, TooLarge
 

@@ -14,7 +14,7 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import TopicName
 from loadmanager.core.plan import Move
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire import Standby, decode_standby, encode_standby
+from loadmanager.core.wire.standby import Standby, decode_standby, encode_standby
 from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation, Stat

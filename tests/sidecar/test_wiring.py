@@ -20,7 +20,7 @@ from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import ConfigError
 from loadmanager.config.balancing import PlacementSettings, SheddingSettings
 from loadmanager.config.strategies import make_placement, make_shedder
-from loadmanager.core.history import Stream
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.ports.history import NoHistory

@@ -14,10 +14,11 @@ from loadmanager.adapters.history import recorded
 from loadmanager.adapters.history.checking import check_history
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history import report_of, snapshot_of
+from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.planner import Plan
-from loadmanager.core.snapshot import in_force, view_of_snapshot
+from loadmanager.core.snapshot.document import view_of_snapshot
+from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.ports.history import HistorySink
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import MONDAY_MS, WRITER, Recording, origin_of

@@ -13,8 +13,9 @@ from pyspark.sql import Row
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
-from loadmanager.core.cost import CostDocument, LearnedCost, TrafficShare
-from loadmanager.core.cost.document import RATES, ClassCosts, Quality, Term
+from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import LoadTracker

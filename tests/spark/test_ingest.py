@@ -10,7 +10,8 @@ from history_disks import finished, lines_in
 from history_lines import ORIGIN, SPOILT, UNUSUAL, cut, line, packed, put, report
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history import Stream, read_line
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.ingest import job as ingest
 from loadmanager.pipeline.jobs import Work

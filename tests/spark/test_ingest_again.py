@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from history_lines import NOON_MS, cut, line, packed, put, report
 
-from loadmanager.core.history import Origin, Stream
+from loadmanager.core.history.records import Origin
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.ingest import job as ingest

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from replay_events import events_of
 
-from loadmanager.core.history import KINDS, Stream
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay import job as replay

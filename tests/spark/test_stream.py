@@ -12,8 +12,9 @@ from killed_jobs import killed_at
 from load_rows import RATES
 
 from loadmanager.adapters.history import recorded
-from loadmanager.core.history import Origin, Record, Stream
 from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import Origin, Record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work

@@ -23,7 +23,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import Orders, decode_orders, encode_orders, encode_owned
 from loadmanager.core.plan import Cause
-from loadmanager.core.wire import encode_registration
+from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.task_controller import TaskController

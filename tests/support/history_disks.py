@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager.adapters.history.disk import Disk
-from loadmanager.core.history import read_line
+from loadmanager.core.history.reading import read_line
 
 
 @dataclass

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadmanager.core.bounds import TIMES_END_MS
-from loadmanager.core.history import Origin, Record, Stream, cut_record, encode
 from loadmanager.core.history.files import FileName, hour_of, partition
+from loadmanager.core.history.records import Origin, Record, cut_record, encode
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId
 
 NOON_MS: Final = 1_767_614_400_000

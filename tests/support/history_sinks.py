@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadmanager.common.context import Context
-from loadmanager.core.history import KINDS, Origin, Record, Stream, encode, read_line
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.reading import read_line
+from loadmanager.core.history.records import Origin, Record, encode
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
 

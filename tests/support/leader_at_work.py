@@ -24,13 +24,10 @@ from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.orders import encode_owned
 from loadmanager.core.planner import Planner
-from loadmanager.core.wire import (
-    LeaderRecord,
-    encode_boundaries,
-    encode_leader,
-    encode_loads,
-    encode_registration,
-)
+from loadmanager.core.wire.policies import encode_boundaries
+from loadmanager.core.wire.records import LeaderRecord, encode_leader
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership

@@ -21,7 +21,7 @@ from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Planner
 from loadmanager.core.rates import Rates
 from loadmanager.core.shadow import Shadow, Shadowed
-from loadmanager.core.snapshot import in_force
+from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.leader.explain import Explainer
 from loadmanager.ports.leading import (
     Account,

@@ -26,7 +26,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import JointShedder, ThresholdShedder
-from loadmanager.core.wire import decode_loads, encode_loads
+from loadmanager.core.wire.reports import decode_loads, encode_loads
 
 THRESHOLD: Final = Planner(shedder=ThresholdShedder(min_bytes_per_s=0.0))
 JOINT: Final = Planner(

@@ -9,7 +9,8 @@ from history_sinks import Archive
 from stories import place_all
 
 from loadmanager.adapters.history import recorded
-from loadmanager.core.history import KINDS, Origin
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play

@@ -14,7 +14,8 @@ from simulated_worlds import FREE, QUIET, scenario
 from stories import place_all
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.history import KINDS, Stream
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.replay.combinations import Combination, combinations
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.core.splitting import SplitRules
+from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.replay.advice import Advice, Verdict
 from loadmanager.pipeline.replay.trust import Level
 from loadmanager.pipeline.reporting import (

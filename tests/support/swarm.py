@@ -21,7 +21,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.testbed.broker.changes import ServingInterval
 from loadmanager.testbed.checker.serving import overlaps
 

@@ -21,7 +21,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.live_tasks import LiveTasks
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.plan import Cause
-from loadmanager.core.splitting import Merge
+from loadmanager.core.splitting.merging import Merge
 
 BUNDLES = Boundaries.even(Namespace("t/n"), 2).bundles
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))

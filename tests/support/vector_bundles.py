@@ -16,18 +16,14 @@ from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Reason
 from loadmanager.core.scores import ResourceWeights, max_usage, percent_usage, weighted_max_usage
 from loadmanager.core.settings import from_pulsar, with_arithmetic
-from loadmanager.core.splitting import (
+from loadmanager.core.splitting.cutting import CannotSplit, can_split, even_cuts, split
+from loadmanager.core.splitting.finder import SplitRules, find_splits
+from loadmanager.core.splitting.positions import (
     SPLIT_ALGORITHMS,
-    CannotSplit,
     NoPositions,
     SplitAsk,
     SplitLimits,
-    SplitRules,
     TopicLoad,
-    can_split,
-    even_cuts,
-    find_splits,
-    split,
 )
 from loadmanager.core.top_k import heaviest
 

@@ -27,24 +27,22 @@ from loadmanager.core.memory import Memory
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.core.orders import Orders, SplitOrder, encode_orders, encode_owned
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.wire import (
+from loadmanager.core.wire.policies import encode_boundaries, encode_policies, encode_tenant
+from loadmanager.core.wire.records import (
     AgentRecord,
     DrainMark,
     LeaderRecord,
     LockRecord,
-    Standby,
     encode_agent,
-    encode_boundaries,
+    encode_balancing,
     encode_drain_mark,
     encode_leader,
-    encode_loads,
     encode_lock,
     encode_partitions,
-    encode_registration,
-    encode_standby,
 )
-from loadmanager.core.wire.policies import encode_policies, encode_tenant
-from loadmanager.core.wire.records import encode_balancing
+from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.core.wire.reports import encode_loads
+from loadmanager.core.wire.standby import Standby, encode_standby
 
 BROKER: Final = BrokerId("{broker}")
 NAMESPACE: Final = Namespace("{tenant}/{namespace}")

@@ -19,7 +19,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport
 from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
-from loadmanager.core.wire import encode_loads
+from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.telemetry.metrics import Metrics

@@ -14,8 +14,9 @@ from loadmanager.adapters.history.sink import Pace, ThreadedHistory
 from loadmanager.adapters.history.storage import HistoryUnavailable, RemoteStorage, Storage
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
 from loadmanager.config.history import HistorySettings
-from loadmanager.core.history import Origin, Stream
 from loadmanager.core.history.files import writer_word
+from loadmanager.core.history.records import Origin
+from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.history import HistoryMetrics
 
 __all__ = ["HistoryUnavailable", "ThreadedHistory", "finish_left", "open_history", "recorded"]

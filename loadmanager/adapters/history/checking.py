@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from loadmanager.adapters.history.disk import Disk
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history import KINDS, read_line
+from loadmanager.core.history.kinds import KINDS
+from loadmanager.core.history.reading import read_line
 
 _MOST_SHOWN: Final = 20
 

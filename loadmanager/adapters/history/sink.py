@@ -11,7 +11,8 @@ import structlog
 from loadmanager.adapters.history.retention import Recovered, Retention, expired
 from loadmanager.adapters.history.storage import HistoryUnavailable, Storage
 from loadmanager.adapters.history.stream_writer import StreamWriter
-from loadmanager.core.history import Record, Stream, lost_record
+from loadmanager.core.history.records import Record, lost_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.history import HistoryMetrics
 
 log = structlog.get_logger()

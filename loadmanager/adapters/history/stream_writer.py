@@ -10,8 +10,9 @@ from typing import Final
 import structlog
 
 from loadmanager.adapters.history.disk import Disk
-from loadmanager.core.history import Origin, Record, Stream, encode
 from loadmanager.core.history.files import FileName, hour_of, partition
+from loadmanager.core.history.records import Origin, Record, encode
+from loadmanager.core.history.schema import Stream
 
 _GZIP = 31
 _CHUNK_BYTES = 1 << 16

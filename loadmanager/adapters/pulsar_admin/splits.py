@@ -13,7 +13,7 @@ from loadmanager.adapters.pulsar_admin.client import AnswerRefused, RequestFaile
 from loadmanager.adapters.pulsar_admin.move_order import Outcome
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.splitting import parts_at
+from loadmanager.core.splitting.cutting import parts_at
 
 LOOK_S: Final = 5.0
 """Time after an order within which the broker is expected to serve the parts."""

@@ -12,8 +12,8 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, LoadReport, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.core.scores import RESOURCES
-from loadmanager.core.snapshot import RunningLoad, Snapshot
 from loadmanager.core.snapshot.decoding import Reading
+from loadmanager.core.snapshot.document import RunningLoad, Snapshot
 
 Line = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost import CostModel, TrafficShare
+from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.scores import FloatArray

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.cost.document import CostDocument
+from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument, CostModel
+from loadmanager.core.cost.document import CostDocument
+from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from

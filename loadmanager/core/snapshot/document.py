@@ -11,7 +11,7 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import view_of

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.cost import CostModel, LearnedCost
 from loadmanager.core.cost.document import costs_to_json
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.fields import to_json
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner

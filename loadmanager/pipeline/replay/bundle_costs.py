@@ -5,7 +5,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.cost import CostDocument, LearnedCost
+from loadmanager.core.cost.document import CostDocument
+from loadmanager.core.cost.learned import LearnedCost
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,

@@ -20,7 +20,7 @@ from loadmanager.config.pairs import (
 from loadmanager.config.strategies import own_placement
 from loadmanager.core.placement import PLACEMENTS, PlannedPlacement
 from loadmanager.core.shedding import SHEDDERS, AvgShedder
-from loadmanager.core.snapshot import InForce
+from loadmanager.core.snapshot.document import InForce
 
 AS_RECORDED: Final = "as recorded"
 """The combination without changes: its deviation from the recorded is the replay's own error."""

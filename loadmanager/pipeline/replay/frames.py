@@ -14,7 +14,7 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray
-from loadmanager.core.snapshot import InForce
+from loadmanager.core.snapshot.document import InForce
 from loadmanager.pipeline.replay.carried_out import CarriedOut, CarriedOutMoves
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.latest_reports import (

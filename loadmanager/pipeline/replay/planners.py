@@ -8,7 +8,9 @@ import numpy as np
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost import CostDocument, CostModel, LearnedCost, TrafficShare
+from loadmanager.core.cost.document import CostDocument
+from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching

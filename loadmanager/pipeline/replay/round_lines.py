@@ -13,7 +13,8 @@ from loadmanager.core.history.schema import TRAFFIC
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls, LoadReport
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.core.snapshot import Snapshot, decode_snapshot
+from loadmanager.core.snapshot.decoding import decode_snapshot
+from loadmanager.core.snapshot.document import Snapshot
 from loadmanager.core.wire.reports import report_to_json
 from loadmanager.pipeline.replay.latest_reports import Report
 

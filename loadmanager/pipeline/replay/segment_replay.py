@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost import CostDocument
+from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory

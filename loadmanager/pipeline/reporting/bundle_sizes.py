@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.core.splitting import SplitRules
+from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.move_effects.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
 from loadmanager.pipeline.rollup.weights import covered_s

@@ -10,8 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.charts import Cell, Column, Html, table, tag
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BundleId, parse_bundle, range_of
-from loadmanager.core.splitting import Merge, SplitRules, can_split, cut_again
-from loadmanager.core.splitting.finder import excess_of
+from loadmanager.core.splitting.cutting import can_split
+from loadmanager.core.splitting.finder import SplitRules, excess_of
+from loadmanager.core.splitting.merging import Merge, cut_again
 from loadmanager.pipeline.reporting.bundle_sizes import Sizes, largest, rates_of, small, stats_of
 from loadmanager.pipeline.reporting.formats import many, percent, scaled
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight

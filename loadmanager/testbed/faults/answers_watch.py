@@ -13,7 +13,7 @@ from typing import Final
 from loadmanager.adapters.memory.tree import Znode
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.core.wire import decode_lock
+from loadmanager.core.wire.records import decode_lock
 from loadmanager.ports.lookup import Owner
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.trace import Trace

@@ -28,7 +28,7 @@ from loadmanager.core.ids import (
 )
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.plan import Cause
-from loadmanager.core.wire import encode_boundaries
+from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import NotLeader

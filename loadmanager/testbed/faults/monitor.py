@@ -10,7 +10,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, position
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.core.wire import decode_boundaries
+from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.lookup import Owner
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.answers_watch import AnswersWatch

@@ -6,7 +6,7 @@ from loadmanager.adapters.memory.tree import Znode
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import decode_orders
-from loadmanager.core.wire import decode_lock
+from loadmanager.core.wire.records import decode_lock
 from loadmanager.ports.coordination import Create, Node, Operation
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.service import TimedService

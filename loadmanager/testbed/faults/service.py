@@ -10,7 +10,7 @@ from loadmanager.adapters.memory import MemoryService
 from loadmanager.adapters.memory.server import Server
 from loadmanager.adapters.memory.tree import Draft, Znode, drafted
 from loadmanager.core import znodes
-from loadmanager.core.wire import decode_leader
+from loadmanager.core.wire.records import decode_leader
 from loadmanager.ports.coordination import Delete, Operation, Stat
 
 _EPOCH_BITS: Final = 32

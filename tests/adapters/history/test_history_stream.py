@@ -7,7 +7,8 @@ from history_disks import FailingDisk, finished, lines_in, seqs_in, unfinished
 
 from loadmanager.adapters.history.retention import recover
 from loadmanager.adapters.history.stream_writer import Rolling, StreamWriter
-from loadmanager.core.history import Origin, Record, Stream, term_record
+from loadmanager.core.history.records import Origin, Record, term_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "0123456789abcdef")

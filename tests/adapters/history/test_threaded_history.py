@@ -11,7 +11,8 @@ from waiting import eventually
 from loadmanager.adapters.history import HistoryUnavailable, ThreadedHistory, open_history, recorded
 from loadmanager.adapters.history.checking import check_history
 from loadmanager.config.history import HistorySettings
-from loadmanager.core.history import Origin, Record, Stream, term_record
+from loadmanager.core.history.records import Origin, Record, term_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
 from loadmanager.telemetry.history import HistoryMetrics
 

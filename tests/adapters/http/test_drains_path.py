@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.admin.drains import DrainRequests, Drains, DrainState, Marked
 from loadmanager.core.ids import BrokerId
-from loadmanager.core.wire import DrainMark
+from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.telemetry.lookups import LookupMetrics
