@@ -2,13 +2,12 @@
 
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
-and most of them do not need it, nor all lists at their start and after each reconnect. So a list
-is read at once only while it is followed here: the leader follows all lists, a lookup that
-waits that of the planned owner (all, where it is not known), and a bundle that this broker is
-ordered to take that of the broker that still has it.
+and most of them do not need it, nor all lists at their start. So a list is read at once only
+while it is followed here: the leader follows all lists, a lookup that waits and gets no owner
+from the leader that of the planned owner or of the lock's holder, and a bundle that this broker
+is ordered to take that of the broker that still has it.
 Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
-list that changed, or may have changed while this sidecar was not connected, and was not read
-names no owner.
+list that changed, also while this sidecar was not connected, and was not read names no owner.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ class WatchedFolder(Generic[Value]):
     `MalformedContent`: then the child is logged, reported to ``malformed`` and left out
     until it changes. ``changed`` is called with a name, its former and its new value;
     ``completed`` when the folder was found with no child to read, which nothing else reports.
-    ``postpone`` is called with a child that came or changed, and with each after a reconnect, and
+    ``postpone`` is called with a child that came or changed, and with each in a new session, and
     is True to leave it unread for now.
     """
 
