@@ -170,7 +170,7 @@ class LinkedCoordination:
         """Publish the link's state.
 
         A first connection waits until the chroot exists. One that resumes the session waits until
-        the watches are set again: whoever sees it connected is told what changed meanwhile.
+        the watches are set again: what changed meanwhile is reported before anything is asked.
         """
         self._link_state = state
         if self._closed:
