@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     "--strategy",
     "strategies",
     metavar="A+B,...",
-    help="Measure only these pairs, as in `loadmanager simulate`. With --scenario the file keeps its "
-    "figures of other pairs, else it has these alone.",
+    help="Measure only these pairs, as in `loadmanager simulate`. With --scenario the file keeps "
+    "its figures of other pairs, else it has these alone.",
 )
 def rate_strategies_command(
     *,

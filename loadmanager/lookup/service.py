@@ -38,6 +38,10 @@ log = structlog.get_logger()
 _ASK_AGAIN_S = 1.0
 _READ_WITHIN_S = 0.5
 _SERVED_WITHIN_S = 3.0
+MOST_WAITING_AT_LEADER = 2_048
+"""Most lookups of all sidecars that wait at the leader, each of which keeps a connection open: half
+of those that a server accepts. Each sidecar has an equal share; further lookups wait here."""
+
 _MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
@@ -116,6 +120,7 @@ class LookupService:
         self._mode = mode
         self._settings = settings
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
+        self._waiting_at_leader = 0
 
     @property
     def cluster_state_version(self) -> int:
@@ -360,8 +365,11 @@ class LookupService:
         served. Otherwise each list that changes would be read by all sidecars with lookups
         that wait for one of its bundles. A client that follows redirects waits at the owner.
         """
-        waits = mode is LookupMode.ANSWER and not self._cluster_state.lists.few
-        served_within_s = max(0.0, min(left_s, _SERVED_WITHIN_S)) if waits else 0.0
+        served_within_s = max(0.0, min(left_s, _SERVED_WITHIN_S))
+        if mode is LookupMode.REDIRECT or not self._may_wait_at_leader:
+            served_within_s = 0.0
+        waits = served_within_s > 0
+        self._waiting_at_leader += waits
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
@@ -375,7 +383,17 @@ class LookupService:
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
             return None, str(error)
+        finally:
+            self._waiting_at_leader -= waits
         return found, self._what_is_awaited(found.broker, "the leader has not decided in time")
+
+    @property
+    def _may_wait_at_leader(self) -> bool:
+        """Whether there are many brokers, and room for a waiting lookup of this one's."""
+        if self._cluster_state.lists.few:
+            return False
+        share = MOST_WAITING_AT_LEADER // max(1, len(self._cluster_state.brokers))
+        return self._waiting_at_leader < max(1, share)
 
     def _answer_of(
         self, bundle: BundleId, found: Assignment | None, mode: LookupMode

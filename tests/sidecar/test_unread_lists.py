@@ -14,8 +14,9 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
+from loadmanager.lookup import service
 from loadmanager.ports.coordination import CoordinationError, Node
-from loadmanager.ports.lookup import LookupRefused
+from loadmanager.ports.lookup import Assignment, LookupRefused
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
@@ -263,6 +264,27 @@ def test_lookups_of_what_nobody_owns_yet_wait_at_the_leader_and_read_no_lists() 
         assert {one.bundle: one.fencing_token for one in owners} == tokens
 
     _told(tell, sidecars=16)
+
+
+def test_no_more_lookups_wait_at_the_leader_than_it_has_connections_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def tell(cluster: Cluster, _service: CountingService, _boundaries: Boundaries) -> None:
+        cold = await cluster.make_namespace(32, Namespace("acme/cold"))
+        asked, waits = _bystander(cluster), list[float]()
+        assign = cluster.leader.app.answering.assign
+
+        async def noted(bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
+            waits.append(served_within_s)
+            return await assign(bundle, served_within_s)
+
+        monkeypatch.setattr(cluster.leader.app.answering, "assign", noted)
+        monkeypatch.setattr(service, "MOST_WAITING_AT_LEADER", 3 * len(cluster.hosts))
+        owners = await asyncio.gather(*(asked.look_up(topic_in(cold, one)) for one in cold.bundles))
+        assert all(cluster.server(one.bundle).name == one.broker for one in owners)
+        assert sum(within_s > 0 for within_s in waits) == 3
+
+    _told(tell)
 
 
 def test_a_lookup_that_waits_longer_than_the_leader_follows_the_planned_owner() -> None:
