@@ -10,8 +10,7 @@ from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.lock_worker import LockWorker
 from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.registration import Membership
+from loadmanager.agent.registration import Membership, Registrar
 from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
 from loadmanager.common.context import Context

@@ -20,8 +20,7 @@ from loadmanager.agent.lease_terms import (
 from loadmanager.agent.load_reports import Publisher
 from loadmanager.agent.membership_tasks import MembershipTasks
 from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.registration import Membership
+from loadmanager.agent.registration import Membership, Registrar, register
 from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
 from loadmanager.agent.takeover import StandingBy, Takeover
@@ -61,7 +60,7 @@ class OwningAgent:
         self._health = health
         self._leaving = leaving
         self._succession = Takeover(context.identity, context.coordination, context.clock)
-        self._registrar = Registrar(context, self._succession)
+        self._registrar = Registrar(context)
         self._unleased = Unleased(context, self._succession)
         self._membership: Membership | None = None
         self._lapsed: Membership | None = None
@@ -185,7 +184,9 @@ class OwningAgent:
         drained, _ = await asyncio.gather(context.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
         report = self._publisher.fitting(await self._first_report())
-        membership, former = await registrar.register(report)
+        membership, former = await register(
+            context.coordination, context.identity, report, self._succession
+        )
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop bundles that it is to continue to serve.
         await self._obedience.read()
