@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
 
 import structlog
@@ -18,10 +19,9 @@ from loadmanager.agent.lease_terms import (
     MembershipEnded,
 )
 from loadmanager.agent.load_reports import Publisher
-from loadmanager.agent.membership_tasks import MembershipTasks
+from loadmanager.agent.lock_worker import LockWorker
 from loadmanager.agent.ownership_worker import OwnershipWorker
-from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.registration import Membership
+from loadmanager.agent.registration import Membership, Registrar, register
 from loadmanager.agent.shutdown import Shutdown
 from loadmanager.agent.splits import Splitter
 from loadmanager.agent.takeover import StandingBy, Takeover
@@ -37,6 +37,8 @@ from loadmanager.ports.coordination import CoordinationError
 log = structlog.get_logger()
 
 _LEAST_PAUSE_S = 0.5
+_COMPARE_S = 0.5
+_DROP_POLL_S = 0.02
 
 
 class OwningAgent:
@@ -56,12 +58,13 @@ class OwningAgent:
         self._context = context
         self._ownerships = ownerships
         self._publisher = publisher
+        self._splitter = splitter
         self._lease_terms = lease_terms
         self._intention = publisher.sampler.intention
         self._health = health
         self._leaving = leaving
         self._succession = Takeover(context.identity, context.coordination, context.clock)
-        self._registrar = Registrar(context, self._succession)
+        self._registrar = Registrar(context)
         self._unleased = Unleased(context, self._succession)
         self._membership: Membership | None = None
         self._lapsed: Membership | None = None
@@ -70,16 +73,6 @@ class OwningAgent:
         # Before the first session, which begins when this runs.
         self._heartbeats = Heartbeats(context.clock.monotonic_s())
         self._former_locks = FormerLocks(context, ownerships)
-        self._tasks = MembershipTasks(
-            context,
-            ownerships,
-            registrar=self._registrar,
-            publisher=publisher,
-            splitter=splitter,
-            obedience=self._obedience,
-            leaving=leaving,
-            former_locks=self._former_locks,
-        )
         context.cluster_state.owner_changes.subscribe(ownerships.retry_refused)
 
     @property
@@ -185,7 +178,9 @@ class OwningAgent:
         drained, _ = await asyncio.gather(context.coordination.get(mark), self._obedience.learn())
         self._intention.mark_read(drained)
         report = self._publisher.fitting(await self._first_report())
-        membership, former = await registrar.register(report)
+        membership, former = await register(
+            context.coordination, context.identity, report, self._succession
+        )
         # Not before: they may change while it waits for its turn, and by former ones it would
         # stop bundles that it is to continue to serve.
         await self._obedience.read()
@@ -209,7 +204,7 @@ class OwningAgent:
             await self._former_locks.clear(membership, serving)
             self._membership = membership
             context.cluster_state.changes.notify()  # This sidecar may be eligible to lead now.
-            await self._tasks.run(membership, report, lease)
+            await self._run_membership(membership, report, lease)
         except* StaleAgent as stale:
             raise Displaced(f"the broker obeys a newer agent: {first_leaf(stale)}") from stale
         except* Displaced:
@@ -248,3 +243,74 @@ class OwningAgent:
             await self._registrar.give_up(self._lapsed)
             await lease.provable()
             self._lapsed = None
+
+    async def _run_membership(
+        self, membership: Membership, report: LoadReport, lease: LeaseKeeper
+    ) -> None:
+        """Own, publish, split and renew; ``report`` is the report of the registration.
+
+        Raises, in a group:
+            MembershipEnded: the registration, the lease or the session is gone.
+            Displaced: another sidecar took over this broker.
+            CoordinationError: after this reply of ZooKeeper the agent must restart.
+        """
+        watch, broker = self._context.coordination.watch, membership.broker
+        watches = (
+            watch(znodes.orders(broker), self._obedience.seen),
+            watch(znodes.draining(broker), self._intention.mark_read),
+        )
+        locks = LockWorker(self._context, self._ownerships, membership)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._ownerships.joined(membership)
+                tasks.create_task(locks.run(), name="locks")
+                tasks.create_task(self._former_locks.run(membership), name="former locks")
+                tasks.create_task(self._publisher.run(membership, report), name="reports")
+                tasks.create_task(self._compare_now_and_then(), name="comparison")
+                tasks.create_task(self._splitter.run(), name="splits")
+                tasks.create_task(self._watch_registration(membership), name="registration")
+                tasks.create_task(self._watch_disobedience(), name="disobedience")
+                tasks.create_task(self._obedience.run(), name="obedience")
+                try:
+                    await lease.run()
+                except BrokerLost:
+                    await self._drop_everything()
+                    raise
+        finally:
+            for one in watches:
+                one.close()
+
+    async def _drop_everything(self) -> None:
+        """Let the lock worker drop all locks of a broker that can no longer serve."""
+        while self._ownerships.records.count:
+            # Again each time: a lock whose taking was under way is taken only now, and no
+            # renewal follows any more that would have a failed unload repeated.
+            self._ownerships.broker_lost()
+            await self._context.clock.sleep(_DROP_POLL_S)
+
+    async def _compare_now_and_then(self) -> None:
+        while True:
+            await self._context.clock.sleep(_COMPARE_S)
+            self._ownerships.retry_refused()
+
+    async def _watch_registration(self, membership: Membership) -> None:
+        """Detect that the registration was deleted or taken over.
+
+        Raises:
+            MembershipEnded: the registration was deleted while the session lives.
+            Displaced: another session registered the same broker after us.
+        """
+        await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
+        # The leader assigns our bundles to other brokers, so we release them.
+        self._ownerships.recall_all()
+        await self._leaving.let_go(math.inf)
+        raise MembershipEnded("the registration was deleted")
+
+    async def _watch_disobedience(self) -> None:
+        """Detect that the broker refuses a command because it obeys a newer agent.
+
+        Raises:
+            Displaced: the broker obeys a newer agent.
+        """
+        await self._ownerships.disobeyed.wait()
+        raise Displaced("the broker obeys a newer agent, and refused a command of this one")

@@ -40,10 +40,14 @@ def position(topic: TopicName, hash_name: HashName) -> int:
 
 
 def lies_in(at: int, bundle: BundleId) -> bool:
-    """Return whether a position lies in the range of ``bundle``.
+    """Return whether a position lies in the range of ``bundle``."""
+    return in_range(at, *range_of(bundle))
+
+
+def in_range(at: int, lower: int, upper: int) -> bool:
+    """Return whether a position lies in the range of a bundle.
 
     A range holds its lower bound and not its upper one, except the last range of a namespace,
     which holds 0xffffffff too.
     """
-    lower, upper = range_of(bundle)
     return lower <= at < upper or at == upper == FULL_RANGE_END

@@ -10,8 +10,7 @@ import structlog
 
 from loadmanager.agent.lease_terms import BrokerLost, Displaced, MembershipEnded
 from loadmanager.agent.load_reports import Publisher
-from loadmanager.agent.registrar import Registrar
-from loadmanager.agent.registration import Membership, deregister
+from loadmanager.agent.registration import Membership, Registrar, deregister, register
 from loadmanager.agent.takeover import StandingBy, Takeover
 from loadmanager.common.context import Context
 from loadmanager.common.task_groups import first_leaf, leaves, raise_if_cancelled
@@ -67,7 +66,7 @@ class ObservingAgent:
         """Begin without a registration."""
         context = self.context
         self._takeover = Takeover(context.identity, context.coordination, context.clock)
-        self._registrar = Registrar(context, self._takeover)
+        self._registrar = Registrar(context)
         context.metrics.broker_leased.set(0)
 
     @property
@@ -132,7 +131,9 @@ class ObservingAgent:
         except BrokerError:
             await registrar.take_back()
             raise
-        membership, _ = await registrar.register(report)
+        membership, _ = await register(
+            context.coordination, context.identity, report, self._takeover
+        )
         try:
             self._tokens = {}
             await self._publish_owned(owned)

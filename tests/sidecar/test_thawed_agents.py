@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from stories import place_all
 
-from loadmanager.agent.membership_tasks import MembershipTasks
+from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId
 from loadmanager.testbed.broker.memory_broker import MemoryBroker
@@ -43,10 +43,10 @@ def take_any_token(patch: pytest.MonkeyPatch) -> None:
 def overlook_successors(patch: pytest.MonkeyPatch) -> None:
     """Let agents not see that another registered their broker."""
 
-    async def see_nothing(_tasks: MembershipTasks, _membership: Membership) -> None:
+    async def see_nothing(_agent: OwningAgent, _membership: Membership) -> None:
         await asyncio.Event().wait()
 
-    patch.setattr(MembershipTasks, "_watch_registration", see_nothing)
+    patch.setattr(OwningAgent, "_watch_registration", see_nothing)
 
 
 LAYERS = (obey_anyone, take_any_token, overlook_successors)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from loadmanager.core.errors import LoadManagerError
-from loadmanager.core.hashing import FULL_RANGE_END
+from loadmanager.core.hashing import in_range
 from loadmanager.core.settings import Settings, setting
 
 _MIB: Final = 1048576
@@ -52,16 +52,8 @@ class SplitAsk:
 
     def held(self) -> list[TopicLoad]:
         """Return the topics in the bundle's range, in order of their positions."""
-        last = self.upper == FULL_RANGE_END
-        return sorted(
-            (
-                topic
-                for topic in self.topics
-                if self.lower <= topic.position < self.upper
-                or (last and topic.position == FULL_RANGE_END)
-            ),
-            key=lambda topic: topic.position,
-        )
+        held = (one for one in self.topics if in_range(one.position, self.lower, self.upper))
+        return sorted(held, key=lambda topic: topic.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

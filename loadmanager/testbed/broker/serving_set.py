@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
-from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of, range_of
+from loadmanager.core.hashing import HashName, lies_in, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
 from loadmanager.testbed.broker.changes import EndReason, ServingEnded
 from loadmanager.testbed.broker.outcomes import StaleToken
 from loadmanager.testbed.broker.traffic import BundleTraffic
@@ -89,14 +89,8 @@ class ServingSet:
         """Return the bundle that accepts new requests for ``topic``, if there is one."""
         at = position(topic, self._hash_name)
         candidates = self._by_namespace.get(topic.namespace, {}).values()
-        holding = [one for one in candidates if not one.closing and in_range(one.bundle, at)]
+        holding = [one for one in candidates if not one.closing and lies_in(at, one.bundle)]
         return max(holding, key=lambda one: one.fencing_token, default=None)
-
-
-def in_range(bundle: BundleId, at: int) -> bool:
-    """Return whether ``bundle`` holds a hash position; the last one holds the end as well."""
-    lower, upper = range_of(bundle)
-    return lower <= at < upper or at == upper == FULL_RANGE_END
 
 
 class FencingTokens:

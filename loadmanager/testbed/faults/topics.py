@@ -3,8 +3,8 @@
 import functools
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.hashing import DEFAULT_HASH, FULL_RANGE_END, position
-from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic, range_of
+from loadmanager.core.hashing import DEFAULT_HASH, lies_in, position
+from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic
 
 
 def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
@@ -17,10 +17,8 @@ def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
 @functools.lru_cache(maxsize=10_000)
 def topic_of(bundle: BundleId) -> TopicName:
     """Return a topic whose hash lies in the bundle's range."""
-    lower, upper = range_of(bundle)
     for number in range(1_000_000):
         topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
-        hashed = position(topic, DEFAULT_HASH)
-        if lower <= hashed < upper or hashed == upper == FULL_RANGE_END:
+        if lies_in(position(topic, DEFAULT_HASH), bundle):
             return topic
     raise AssertionError(f"no topic falls in {bundle}")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from loadmanager.core.hashing import lies_in
 from loadmanager.core.ids import BundleId, TopicName, namespace_of
-from loadmanager.testbed.broker.serving_set import in_range
 from loadmanager.testbed.pulsar_protocol.clients import Consumer, Producer, Refused
 from loadmanager.testbed.pulsar_protocol.cursor import Cursor
 from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType
@@ -55,7 +55,7 @@ class ServedTopic:
 
     def is_in(self, bundle: BundleId) -> bool:
         """Return whether ``bundle`` holds this topic."""
-        return namespace_of(bundle) == self.name.namespace and in_range(bundle, self._at)
+        return namespace_of(bundle) == self.name.namespace and lies_in(self._at, bundle)
 
     def add_producer(self, producer: Producer) -> None:
         """Connect a producer; a client that reconnects replaces its former producer.
