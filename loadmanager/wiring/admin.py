@@ -50,7 +50,7 @@ def admin_routes(
         BalancingModes(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews.overview),
-        Decisions(application.accounting),
+        Decisions(application.explainer),
         Plans(PreviewRequests(application.leading).plan),
     ]
     if config.broker.kind == "pulsar":

@@ -163,11 +163,11 @@ class Application:
             context, self.leading, settings=settings, wait_s=_UNLOAD_WAIT_S
         )
         self.drain_requests = DrainRequests(context, kind.stays)
-        self.accounting = Explainer(context, self.leading, cluster)
+        self.explainer = Explainer(context, self.leading, cluster)
         self.overviews = OverviewRequests(
             context,
             self.leading,
-            self.accounting,
+            self.explainer,
             cluster=cluster,
             splits=config.broker.kind != "pulsar",
         )

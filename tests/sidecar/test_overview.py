@@ -33,7 +33,7 @@ TAKEN = Rates(25.0, 0.0, 0.75e6, 0.0)
 async def test_a_leader_tells_of_balance_brokers_and_who_is_missing() -> None:
     async with leader_at_work(Planner(settings=PlannerSettings(settle_s=0.0))) as sidecar:
         requests = OverviewRequests(
-            sidecar.context, sidecar.leading, sidecar.accounting, cluster="east"
+            sidecar.context, sidecar.leading, sidecar.explainer, cluster="east"
         )
         with pytest.raises(Unavailable):
             requests.overview()
@@ -71,7 +71,7 @@ async def test_a_leader_tells_of_balance_brokers_and_who_is_missing() -> None:
 async def test_a_broker_that_reports_nothing_is_missing_too() -> None:
     async with leader_at_work(Planner()) as sidecar:
         requests = OverviewRequests(
-            sidecar.context, sidecar.leading, sidecar.accounting, cluster="east"
+            sidecar.context, sidecar.leading, sidecar.explainer, cluster="east"
         )
         await sidecar.report(report(B1, 0.2, {}), report(B2, 0.2, {}))
         await sidecar.hand.delete(znodes.loads(B2))

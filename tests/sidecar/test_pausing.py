@@ -68,7 +68,7 @@ async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork)
     sidecar.lead()
     await sidecar.rounds(5)
     assert await orders_away(sidecar) == 0
-    account = sidecar.accounting.explain(B1)
+    account = sidecar.explainer.explain(B1)
     assert account.balancing.mode is BalancingMode.PAUSED
     assert (account.balancing.by, account.balancing.reason) == ("ann", "new disks")
     assert Reason.SHEDDING_OFF in {one.reason for one in account.explanation.grounds}
@@ -87,7 +87,7 @@ async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
 
     def observed() -> bool:
         wish = DecisionFilter(limit=1, outcome="observed")
-        return bool(sidecar.leading.leader_term and sidecar.accounting.decisions(wish))
+        return bool(sidecar.leading.leader_term and sidecar.explainer.decisions(wish))
 
     await eventually(observed)
     assert await orders_away(sidecar) == 0

@@ -92,12 +92,12 @@ async def test_rounds_move_nothing_to_brokers_that_cannot_bear_it() -> None:
 
 async def test_settings_metrics_and_candidates_tell_which_costs_decide(idle: LeaderAtWork) -> None:
     await sampled(idle)
-    account = idle.accounting.explain(BUNDLES[0])
+    account = idle.explainer.explain(BUNDLES[0])
     assert account.in_force.cost == {"model": "traffic_share"}
     assert account.explanation.candidates[0].refused is None
     assert metric(idle, "loadmanager_cost_model", kind="traffic_share") == 1
     await published(idle, COSTS)
-    account = idle.accounting.explain(BUNDLES[0])
+    account = idle.explainer.explain(BUNDLES[0])
     assert account.in_force.cost == {"model": "learned", "madeAtMs": COSTS.made_at_ms}
     assert account.explanation.candidates[0].refused is Reason.NO_IMPROVEMENT
     assert account.explanation.candidates[0].score_with > 1.0
@@ -111,7 +111,7 @@ async def test_settings_metrics_and_candidates_tell_which_costs_decide(idle: Lea
 async def test_a_snapshot_decides_as_the_leader_would_have(idle: LeaderAtWork) -> None:
     await sampled(idle)
     await published(idle, COSTS)
-    snapshot = decode_snapshot("live", await idle.accounting.snapshot())
+    snapshot = decode_snapshot("live", await idle.explainer.snapshot())
     assert snapshot.costs == COSTS
     planner = planner_for("live", snapshot.in_force, Wanted())
     rng = np.random.default_rng(0)

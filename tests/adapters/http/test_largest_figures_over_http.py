@@ -70,7 +70,7 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         resources = (
             Brokers(sidecar.context, "east", topics),
             Plans(PreviewRequests(sidecar.leading).plan),
-            Decisions(sidecar.accounting),
+            Decisions(sidecar.explainer),
         )
         server = HttpServer(
             FakeLookup(),
