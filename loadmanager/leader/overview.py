@@ -65,13 +65,13 @@ class OverviewRequests:
             since_ms=term.began_at_ms,
             at_ms=at_ms,
             measure="use",
-            balancing=term.balancing,
+            balancing=term.steering.balancing,
             course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
             resources=resources_of(brokers),
             bundles=len(self._context.cluster_state.owners),
-            unowned=len(term.unowned),
+            unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
             tasks=tasks,
             gains=term.gains.look(),
@@ -82,7 +82,7 @@ class OverviewRequests:
 
     def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerUse]:
         reports = self._context.cluster_state.loads.reports
-        for broker, load in term.brokers.loads.items():
+        for broker, load in term.tracker.loads.items():
             known = reports.get(broker)
             yield BrokerUse(
                 broker=broker,
@@ -100,8 +100,8 @@ class OverviewRequests:
             )
 
     def _missing(self, term: LeaderTerm, at_ms: int, now_s: float) -> Iterator[MissingBroker]:
-        registered, reported = self._context.cluster_state.brokers, term.brokers.brokers
-        for broker, left_s in sorted(term.brokers.departed_at_s.items(), key=lambda one: -one[1]):
+        registered, reported = self._context.cluster_state.brokers, term.tracker.brokers
+        for broker, left_s in sorted(term.tracker.departed_at_s.items(), key=lambda one: -one[1]):
             if broker not in registered:
                 since_ms = at_ms - round(1000 * (now_s - left_s))
                 yield MissingBroker(broker=broker, why="left, or crashed", since_ms=since_ms)
@@ -123,7 +123,7 @@ def _fraction(load: BrokerLoad, resource: int) -> float | None:
 
 
 def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
-    left_out = term.left_out.get(broker)
+    left_out = term.harmful.brokers.get(broker)
     if left_out is None:
         return "registered, and has reported no load yet"
     return f"left out of decisions: its report makes them fail ({left_out})"

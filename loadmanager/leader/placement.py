@@ -89,10 +89,6 @@ class PlacementWorker:
         finally:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)
 
-    def end(self, epoch: int) -> None:
-        """Refuse all waiting lookups at the end of the term."""
-        self.wanted.end(epoch)
-
     async def _turn(self) -> None:
         """Place pending bundles, rest, and wait for more unless some arrived meanwhile.
 

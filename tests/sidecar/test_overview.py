@@ -77,7 +77,7 @@ async def test_a_broker_that_reports_nothing_is_missing_too() -> None:
         await sidecar.hand.delete(znodes.loads(B2))
         sidecar.lead()
         await eventually(lambda: sidecar.leading.leader_term is not None)
-        await eventually(lambda: B1 in sidecar.leader_term.brokers.brokers)
+        await eventually(lambda: B1 in sidecar.leader_term.tracker.brokers)
         await eventually(
             lambda: (
                 [one.broker for one in requests.overview().missing] == [B2]
