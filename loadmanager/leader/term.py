@@ -104,7 +104,7 @@ class LeaderTerm:
             context, term.epoch, self.tracker, base_every_rounds=base_every_rounds
         )
         self._seeding = WarmStart(
-            context, self.tracker, cluster=cluster, max_age_days=seed_max_age_days
+            context=context, tracker=self.tracker, cluster=cluster, max_age_days=seed_max_age_days
         )
         self.began_at_ms = context.clock.wall_ms()
         self.is_open = False
