@@ -89,9 +89,9 @@ class HistoryRecorder:
     def ticked(self) -> None:
         """Record that a sample was added to all averages."""
         self._ticks += 1
-        self._tell_taken(sampled=True)
+        self._record_tick(sampled=True)
 
-    def _tell_taken(self, *, sampled: bool) -> None:
+    def _record_tick(self, *, sampled: bool) -> None:
         taken, self._taken = self._taken, {}
         left, self._left = self._left, set()
         tick, number = self._ticks, self._rounds
@@ -132,7 +132,7 @@ class HistoryRecorder:
             # The previous round was never decided, so nothing can be replayed from it.
             self._based_on = None
         if self._taken or self._left:
-            self._tell_taken(sampled=False)
+            self._record_tick(sampled=False)
         self._rounds += 1
         facts = RoundFacts(
             at_ms=self._context.clock.wall_ms(),

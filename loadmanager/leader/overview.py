@@ -69,7 +69,7 @@ class OverviewRequests:
             unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
             tasks=tasks,
-            gains=term.gains.look(),
+            gains=term.gains.updated(),
             refusals=self._refusals(term, tasks.epoch),
             decisions=self.explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
             actions=(*_ACTIONS, _SPLIT) if self.splits else _ACTIONS,

@@ -124,7 +124,7 @@ class PlacementWorker:
         # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
         try:
-            await self.untaken.look()
+            await self.untaken.check()
             everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
             bundles = [bundle for bundle in everything if bundle not in awaited]
             emptied = await self._empty_draining()

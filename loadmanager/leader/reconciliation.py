@@ -38,7 +38,7 @@ class Reconciler:
     decision_log: DecisionLog
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Repair or report inconsistencies.
 
         Raises:

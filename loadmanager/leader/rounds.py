@@ -174,7 +174,7 @@ class Rounds:
         report_plan(self.context.metrics, strategy, plan, self.term.epoch)
         cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not doubtful:
-            await self.splits.look()
+            await self.splits.order_oversized()
         found: Dispatched | None = None
         if plan.moves:
             state = await self.leader_state.write(plan.memory)
@@ -182,7 +182,7 @@ class Rounds:
         if found is None or not found.rode:
             await self.leader_state.leave(self.decider.memory)
         if not (doubtful or self.brokers_own):
-            await self.reconciler.look()
+            await self.reconciler.reconcile()
         if found is None:
             return "observed" if plan.observed else "quiet"
         if found.too_large is not None:

@@ -93,7 +93,7 @@ class UntakenOrders:
             for broker in sorted(self.passed_over)
         ]
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Compare orders and owners, and pass over brokers that are too late.
 
         Raises:
