@@ -45,7 +45,7 @@ class Reconciler:
             CoordinationError: the state cannot be read, or the orders cannot be written, now.
         """
         found = [
-            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", repaired=True)
+            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
             for broker in await self.tasks.rewrite_changed()
         ]
         found += [

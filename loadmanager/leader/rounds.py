@@ -26,6 +26,10 @@ from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.telemetry.metrics import Metrics
 
+log = structlog.get_logger()
+
+MOST_FAILED_ROUNDS: Final = 3
+
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
     """Report each move, and each refusal with its reason."""
@@ -47,11 +51,6 @@ def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None
             reason=refusal.reason.value,
             detail=refusal.detail,
         )
-
-
-log = structlog.get_logger()
-
-MOST_FAILED_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
