@@ -117,7 +117,11 @@ class UnloadRequests:
         holdings = {bundle: self.context.cluster_state.live_owner(bundle) for bundle in bundles}
         owners = {bundle: holding.broker for bundle, holding in holdings.items() if holding}
         # A bundle that is being placed counts as owned by its first owner.
-        coming = {bundle: leader_term.planned(bundle) for bundle in bundles if bundle not in owners}
+        coming = {
+            bundle: leader_term.placement_worker.planned(bundle)
+            for bundle in bundles
+            if bundle not in owners
+        }
         owners |= {bundle: planned for bundle, planned in coming.items() if planned is not None}
         leaving = {b: o for b, o in owners.items() if _is_to_leave(leader_term, b, o, destination)}
         with unavailable("the order to unload was not written"):
@@ -166,7 +170,7 @@ def _is_to_leave(
     leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
     """Return whether a new order is needed; a bundle that moves already needs none."""
-    planned = leader_term.planned(bundle)
+    planned = leader_term.placement_worker.planned(bundle)
     if destination is None:
         return planned in {None, owner}
     return destination != (planned or owner)

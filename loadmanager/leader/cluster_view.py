@@ -106,7 +106,7 @@ class ViewBuilder:
         Changes of the bundles themselves are detected by the task controller.
         """
         brokers, began = self.context.cluster_state.brokers, sight.tally.started_at_ms
-        given_nothing = {*self.untaken.passed_over, *self.harmful.brokers}
+        unassignable = {*self.untaken.passed_over, *self.harmful.brokers}
         found: dict[BundleId, str] = {}
         for bundle, target in ((move.bundle, move.target) for move in moves):
             if target not in brokers:
@@ -115,6 +115,6 @@ class ViewBuilder:
                 found[bundle] = f"{target} restarted meanwhile"
             elif brokers[target].registration.draining:
                 found[bundle] = f"{target} is draining now"
-            elif target in given_nothing:
-                found[bundle] = f"{target} is given nothing now"
+            elif target in unassignable:
+                found[bundle] = f"{target} is assigned no bundles now"
         return found

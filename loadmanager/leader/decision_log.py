@@ -112,10 +112,6 @@ class DecisionLog:
         """Number a decision, and store it as the last one about its parties."""
         self._entries += 1
         decision = replace(decision, number=self._entries)
-        self._keep(decision)
-        return decision
-
-    def _keep(self, decision: Decision) -> None:
         left_alone = decision.outcome is Outcome.LEFT_ALONE
         parties = (decision.subject, decision.source, decision.target)
         for subject in dict.fromkeys(party for party in parties if party):
@@ -123,3 +119,4 @@ class DecisionLog:
             self._about[subject] = (move, decision) if left_alone else (decision, refusal)
         while len(self._about) > self._most_subjects:
             self._about.popitem(last=False)
+        return decision

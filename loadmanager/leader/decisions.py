@@ -85,7 +85,7 @@ class Decider:
 
     @property
     def steered(self) -> Planner:
-        """The planner as far as it may go by itself now."""
+        """The planner, restricted by the balancing mode."""
         return steered(self.planner, self.steering.balancing.mode)
 
     async def round(self, *, session_doubtful: bool) -> Decided:

@@ -59,11 +59,11 @@ class TermGivenUp(LoadManagerError):
 
 
 class Elector(Protocol):
-    """A candidate's part of the election, implemented by a sidecar's `Context`."""
+    """A candidate's part of the election: a sidecar's `Context`, or an attached controller."""
 
     @property
     def identity(self) -> Identity:
-        """The sidecar that takes part."""
+        """The process that takes part."""
 
     @property
     def coordination(self) -> Coordination:
@@ -262,10 +262,10 @@ class Election:
             self._won = None
             log.info("leadership.term.ended", epoch=term.epoch)
         if not leading.cancelled():
-            self._tell_end(leading.exception())
+            self._log_end(leading.exception())
             await self._clock.sleep(_RETRY_S)
 
-    def _tell_end(self, error: BaseException | None) -> None:
+    def _log_end(self, error: BaseException | None) -> None:
         """Log why a term ended early; a leader that cannot work does not campaign for a while.
 
         The next turn deletes its election node, so that others can campaign at once.

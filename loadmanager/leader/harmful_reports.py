@@ -157,6 +157,6 @@ def _raised(trial: Trial, reports: Sequence[KnownLoads], now_s: float) -> Except
         view = replace(view, membership_changed_s=-math.inf, departures_s=())
         plan = trial.planner.round(view, trial.memory, np.random.default_rng(0), draining=False)
         encode_standby(Standby(plan.memory, tracker.averages(), tracker.running()))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except Exception as error:  # noqa: BLE001 - any error is the result of the trial
         return error
     return None

@@ -49,7 +49,7 @@ class HistoryRecorder:
     def __init__(
         self, context: Context, epoch: int, tracker: LoadTracker, *, base_every_rounds: int
     ) -> None:
-        self.on = context.history.wants(Stream.ROUNDS)
+        self._on = context.history.wants(Stream.ROUNDS)
         self._context = context
         self._epoch = epoch
         self._tracker = tracker
@@ -66,9 +66,8 @@ class HistoryRecorder:
 
     def began(self) -> None:
         """Record the beginning of the term."""
-        if self.on:
-            self._began = True
-            self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
+        self._began = True
+        self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
 
     def ended(self) -> None:
         """Record the end of the term, and a pending round whose orders are unknown."""
@@ -81,21 +80,18 @@ class HistoryRecorder:
 
     def took(self, broker: BrokerId, reported_at_ms: int) -> None:
         """Note that a report is in use from now on."""
-        if self.on:
-            self._taken[broker] = reported_at_ms
+        self._taken[broker] = reported_at_ms
 
     def forgot(self, broker: BrokerId) -> None:
         """Note that a broker left."""
-        if self.on:
-            self._left.add(broker)
+        self._left.add(broker)
 
     def ticked(self) -> None:
         """Record that a sample was added to all averages."""
-        if self.on:
-            self._ticks += 1
-            self._tell_taken(sampled=True)
+        self._ticks += 1
+        self._record_tick(sampled=True)
 
-    def _tell_taken(self, *, sampled: bool) -> None:
+    def _record_tick(self, *, sampled: bool) -> None:
         taken, self._taken = self._taken, {}
         left, self._left = self._left, set()
         tick, number = self._ticks, self._rounds
@@ -129,14 +125,14 @@ class HistoryRecorder:
         Call it before the round is decided: ticks in the meantime apply on top of these
         averages.
         """
-        if not self.on:
+        if not self._on:
             return
         self._write_round()
         if self._facts is not None:
             # The previous round was never decided, so nothing can be replayed from it.
             self._based_on = None
         if self._taken or self._left:
-            self._tell_taken(sampled=False)
+            self._record_tick(sampled=False)
         self._rounds += 1
         facts = RoundFacts(
             at_ms=self._context.clock.wall_ms(),
@@ -219,19 +215,17 @@ class HistoryRecorder:
 
     def assessed(self, found: Optimality) -> None:
         """Record the distance of the cluster from the best possible at the last decided round."""
-        if self.on:
-            epoch, number = self._epoch, self._rounds
-            self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
+        epoch, number = self._epoch, self._rounds
+        self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
     def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
         """Record the result of a shadow strategy at that round."""
-        if self.on:
-            epoch, number = self._epoch, self._rounds
-            self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
+        epoch, number = self._epoch, self._rounds
+        self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
         """Record moves that were decided on this view between two rounds and ordered."""
-        if not self.on or not moves:
+        if not moves:
             return
         first_move = self._moves + 1
         self._moves += len(moves)
@@ -260,8 +254,6 @@ class HistoryRecorder:
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
         """Record a split of ``whole`` into ``parts``, or their merge."""
-        if not self.on:
-            return
         # Averages were divided or summed: a replay has to restart from a new base.
         self._based_on = None
         self._record(
@@ -283,5 +275,6 @@ class HistoryRecorder:
         return {name: known[name].report.reported_at_ms for name in names if name in known}
 
     def _record(self, make: Callable[[int], Iterable[Record]]) -> None:
+        """Offer records to the sink, which ignores them if it does not write this stream."""
         at_ms = self._context.clock.wall_ms()
         self._context.history.offer(Stream.ROUNDS, at_ms, lambda: make(at_ms))

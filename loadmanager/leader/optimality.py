@@ -70,7 +70,7 @@ class OptimalityWatch:
         try:
             compute = self.context.computing.compute
             found, parts = await compute(_assessed, planner, view, memory)
-        except Exception as error:  # noqa: BLE001 - the round was done, whatever is said of it
+        except Exception as error:  # noqa: BLE001 - a failed assessment does not fail the round
             self.context.unexpected.caught("round", error)
             return None
         if found is None or parts is None:

@@ -1,6 +1,7 @@
 """The overview of a cluster, from state that its leader keeps anyway, without a view."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from loadmanager.common.context import Context
@@ -28,24 +29,18 @@ _ACTIONS: Final = ("explain", "pause", "observe", "resume", "unload", "drain", "
 _SPLIT: Final = "split"
 
 
+@dataclass(slots=True, eq=False)
 class OverviewRequests:
     """Gives the overview of a cluster; ``splits`` is whether bundles can be split."""
 
-    def __init__(
-        self,
-        context: Context,
-        leading: Leadership,
-        explainer: Explainer,
-        *,
-        cluster: str,
-        splits: bool = True,
-    ) -> None:
-        self._context = context
-        self._leading = leading
-        self._explainer = explainer
-        self._cluster = cluster
-        self._actions = (*_ACTIONS, _SPLIT) if splits else _ACTIONS
-        self._refused: tuple[tuple[int, int], Sequence[RefusalCount]] = ((0, 0), ())
+    context: Context
+    leading: Leadership
+    explainer: Explainer
+    cluster: str
+    splits: bool = True
+    _refused: tuple[tuple[int, int], Sequence[RefusalCount]] = field(
+        default=((0, 0), ()), init=False
+    )
 
     def overview(self) -> Overview:
         """Return the cluster at a glance.
@@ -54,35 +49,35 @@ class OverviewRequests:
             LeaderElsewhere: another sidecar leads.
             Unavailable: no sidecar leads.
         """
-        term = self._leading.require_term()
-        tasks = self._explainer.tasks(TaskFilter(limit=MOST_TASKS))
+        term = self.leading.require_term()
+        tasks = self.explainer.tasks(TaskFilter(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms
         brokers = scarcest_first(self._brokers(term, now_s))
         return Overview(
-            cluster=self._cluster,
+            cluster=self.cluster,
             leader=tasks.leader,
             epoch=tasks.epoch,
             since_ms=term.began_at_ms,
             at_ms=at_ms,
             measure="use",
-            balancing=term.balancing,
+            balancing=term.steering.balancing,
             course=last_hour(term.optimality_watch.course, at_ms, _MOST_POINTS),
             brokers=brokers[:MOST_BROKERS],
             brokers_in_all=len(brokers),
             resources=resources_of(brokers),
-            bundles=len(self._context.cluster_state.owners),
-            unowned=len(term.unowned),
+            bundles=len(self.context.cluster_state.owners),
+            unowned=len(term.placement_worker.unowned),
             missing=list(self._missing(term, at_ms, now_s))[:MOST_MISSING],
             tasks=tasks,
-            gains=term.gains.look(),
+            gains=term.gains.updated(),
             refusals=self._refusals(term, tasks.epoch),
-            decisions=self._explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
-            actions=self._actions,
+            decisions=self.explainer.decisions(DecisionFilter(limit=MOST_DECISIONS)),
+            actions=(*_ACTIONS, _SPLIT) if self.splits else _ACTIONS,
         )
 
     def _brokers(self, term: LeaderTerm, now_s: float) -> Iterator[BrokerUse]:
-        reports = self._context.cluster_state.loads.reports
-        for broker, load in term.brokers.loads.items():
+        reports = self.context.cluster_state.loads.reports
+        for broker, load in term.tracker.loads.items():
             known = reports.get(broker)
             yield BrokerUse(
                 broker=broker,
@@ -100,8 +95,8 @@ class OverviewRequests:
             )
 
     def _missing(self, term: LeaderTerm, at_ms: int, now_s: float) -> Iterator[MissingBroker]:
-        registered, reported = self._context.cluster_state.brokers, term.brokers.brokers
-        for broker, left_s in sorted(term.brokers.departed_at_s.items(), key=lambda one: -one[1]):
+        registered, reported = self.context.cluster_state.brokers, term.tracker.brokers
+        for broker, left_s in sorted(term.tracker.departed_at_s.items(), key=lambda one: -one[1]):
             if broker not in registered:
                 since_ms = at_ms - round(1000 * (now_s - left_s))
                 yield MissingBroker(broker=broker, why="left, or crashed", since_ms=since_ms)
@@ -123,7 +118,7 @@ def _fraction(load: BrokerLoad, resource: int) -> float | None:
 
 
 def _why_unreported(broker: BrokerId, term: LeaderTerm) -> str:
-    left_out = term.left_out.get(broker)
+    left_out = term.harmful.brokers.get(broker)
     if left_out is None:
         return "registered, and has reported no load yet"
     return f"left out of decisions: its report makes them fail ({left_out})"

@@ -89,10 +89,6 @@ class PlacementWorker:
         finally:
             self.context.cluster_state.changes.unsubscribe(self._work.notify)
 
-    def end(self, epoch: int) -> None:
-        """Refuse all waiting lookups at the end of the term."""
-        self.wanted.end(epoch)
-
     async def _turn(self) -> None:
         """Place pending bundles, rest, and wait for more unless some arrived meanwhile.
 
@@ -128,7 +124,7 @@ class PlacementWorker:
         # left, which is unknown while the cluster state is incomplete.
         planless = [bundle for bundle in self.wanted if bundle not in self.tasks.assigned]
         try:
-            await self.untaken.look()
+            await self.untaken.check()
             everything = dict.fromkeys([*planless, *orphans, *self.untaken.bundles()])
             bundles = [bundle for bundle in everything if bundle not in awaited]
             emptied = await self._empty_draining()

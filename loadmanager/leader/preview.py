@@ -16,27 +16,21 @@ from loadmanager.ports.leading import PlanOverrides, Preview
 from loadmanager.ports.lookup import Unavailable
 
 
-class PreviewRequests:
-    """Computes rounds that are not carried out."""
+async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
+    """Return the result of a round of the leader at this time, which is not carried out.
 
-    def __init__(self, leading: Leadership) -> None:
-        self._leading = leading
-
-    async def plan(self, wish: PlanOverrides) -> Preview:
-        """Return the result of a round of the leader at this time.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no sidecar leads, or no broker has reported yet.
-            Unfit: a strategy or setting is unknown, or a value is invalid.
-        """
-        look = self._leading.require_term().look()
-        if not look.view.brokers.names:
-            raise Unavailable("no broker has a load report yet")
-        planner = _wanted(look.planner, look.costs, wish)
-        # View and memory are immutable, and the leader's own generator is not used.
-        rng = np.random.default_rng(wish.seed)
-        return await asyncio.to_thread(_previewed, planner, look, rng)
+    Raises:
+        LeaderElsewhere: another sidecar leads.
+        Unavailable: no sidecar leads, or no broker has reported yet.
+        Unfit: a strategy or setting is unknown, or a value is invalid.
+    """
+    look = leading.require_term().look()
+    if not look.view.brokers.names:
+        raise Unavailable("no broker has a load report yet")
+    planner = _wanted(look.planner, look.costs, wish)
+    # View and memory are immutable, and the leader's own generator is not used.
+    rng = np.random.default_rng(wish.seed)
+    return await asyncio.to_thread(_previewed, planner, look, rng)
 
 
 def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Preview:

@@ -38,14 +38,14 @@ class Reconciler:
     decision_log: DecisionLog
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Repair or report inconsistencies.
 
         Raises:
             CoordinationError: the state cannot be read, or the orders cannot be written, now.
         """
         found = [
-            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another hand", repaired=True)
+            Disagreement(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
             for broker in await self.tasks.rewrite_changed()
         ]
         found += [

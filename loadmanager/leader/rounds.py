@@ -26,6 +26,10 @@ from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.telemetry.metrics import Metrics
 
+log = structlog.get_logger()
+
+MOST_FAILED_ROUNDS: Final = 3
+
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
     """Report each move, and each refusal with its reason."""
@@ -47,11 +51,6 @@ def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None
             reason=refusal.reason.value,
             detail=refusal.detail,
         )
-
-
-log = structlog.get_logger()
-
-MOST_FAILED_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +173,7 @@ class Rounds:
         report_plan(self.context.metrics, strategy, plan, self.term.epoch)
         cuts = self.decider.steering.balancing.mode is BalancingMode.ACTIVE
         if cuts and not doubtful:
-            await self.splits.look()
+            await self.splits.order_oversized()
         found: Dispatched | None = None
         if plan.moves:
             state = await self.leader_state.write(plan.memory)
@@ -182,7 +181,7 @@ class Rounds:
         if found is None or not found.rode:
             await self.leader_state.leave(self.decider.memory)
         if not (doubtful or self.brokers_own):
-            await self.reconciler.look()
+            await self.reconciler.reconcile()
         if found is None:
             return "observed" if plan.observed else "quiet"
         if found.too_large is not None:

@@ -71,7 +71,7 @@ class Splits:
             moves = tuple(move for move in choices.moves if move.target != assigned[move.bundle])
             await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
-    async def look(self) -> None:
+    async def order_oversized(self) -> None:
         """Order splits of bundles that are too large, as many as one round allows.
 
         Raises:

@@ -79,8 +79,8 @@ class TaskGains:
         elif task.state is TaskState.SERVING and task.number in self._gains:
             self._ended[task.number] = task
 
-    def look(self) -> Mapping[int, TaskGain]:
-        """Return the gains by task number, as far as they are known."""
+    def updated(self) -> Mapping[int, TaskGain]:
+        """Update and return the gains by task number, as far as they are known."""
         loads = self._tracker.loads
         for number, task in list(self._ended.items()):
             load = None if task.source is None else loads.get(task.source)

@@ -13,7 +13,7 @@ from loadmanager.common.constraints import Constraints
 from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.balancing import Balancing, BalancingMode
+from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy, BundleTask
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, namespace_of
 from loadmanager.core.load_tracker import LoadTracker
@@ -99,41 +99,41 @@ class LeaderTerm:
         self._foreign = foreign
         self._owners: OwnerView = context.cluster_state if foreign is None else foreign.owners
         self._constraints = Constraints(context, cluster)
-        self._tracker = LoadTracker(weights=settings.now.planner.weights)
+        self.tracker = LoadTracker(weights=settings.now.planner.weights)
         self._recorder = HistoryRecorder(
-            context, term.epoch, self._tracker, base_every_rounds=base_every_rounds
+            context, term.epoch, self.tracker, base_every_rounds=base_every_rounds
         )
         self._seeding = WarmStart(
-            context, self._tracker, cluster=cluster, max_age_days=seed_max_age_days
+            context=context, tracker=self.tracker, cluster=cluster, max_age_days=seed_max_age_days
         )
         self.began_at_ms = context.clock.wall_ms()
         self.is_open = False
         """Whether the input of decisions has been read; requests are refused until then."""
-        self.gains = TaskGains(self._tracker)
+        self.gains = TaskGains(self.tracker)
         self.tasks = self._new_task_controller()
         self.decision_log = DecisionLog(
             context.clock, term.epoch, task_of=self.tasks.tasks.number_of
         )
         self._untaken = UntakenOrders(context, self.tasks)
-        self._adoption = Adoption(context, self.tasks, self._tracker, self._recorder)
-        self._harmful = HarmfulReports(context)
+        self._adoption = Adoption(context, self.tasks, self.tracker, self._recorder)
+        self.harmful = HarmfulReports(context)
         self._view_builder = ViewBuilder(
             context,
             self.tasks,
             self._constraints,
-            self._tracker,
+            self.tracker,
             recorder=self._recorder,
-            harmful=self._harmful,
+            harmful=self.harmful,
             untaken=self._untaken,
         )
-        self._steering = BalancingModeWatch(context, foreign.held if foreign else str)
+        self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
         self._cost_model = CostModelWatch(context, settings)
         self._decider = Decider(
             self._cost_model,
             self._view_builder,
             self.tasks,
             self.decision_log,
-            self._steering,
+            self.steering,
             rng,
             recorder=self._recorder,
             computing=context.computing,
@@ -145,16 +145,16 @@ class LeaderTerm:
         self.splits = Splits(
             context,
             self.tasks,
-            self._tracker,
+            self.tracker,
             settings,
             self._adoption,
             self._decider,
             uncut=() if foreign is None else foreign.uncut,
         )
         self._leader_state = LeaderState(
-            context, term, self._tracker, self.splits, self.optimality_watch
+            context, term, self.tracker, self.splits, self.optimality_watch
         )
-        self._placement_worker = self._new_placement_worker()
+        self.placement_worker = self._new_placement_worker()
         self._rounds = self._new_rounds()
 
     def _new_task_controller(self) -> TaskController:
@@ -192,54 +192,34 @@ class LeaderTerm:
             context=self._context,
             term=self._term,
             settings=self._settings,
-            tracker=self._tracker,
+            tracker=self.tracker,
             view_builder=self._view_builder,
             decider=self._decider,
             tasks=self.tasks,
             splits=self.splits,
-            placement_worker=self._placement_worker,
+            placement_worker=self.placement_worker,
             reconciler=Reconciler(
                 self._context, self.tasks, self._adoption, self._untaken, self.decision_log
             ),
             leader_state=self._leader_state,
             recorder=self._recorder,
-            harmful=self._harmful,
+            harmful=self.harmful,
             optimality_watch=self.optimality_watch,
             brokers_own=self._foreign is not None,
         )
-
-    @property
-    def brokers(self) -> LoadTracker:
-        """The reports of brokers, and when brokers left."""
-        return self._tracker
-
-    @property
-    def balancing(self) -> Balancing:
-        """The current balancing mode."""
-        return self._steering.balancing
-
-    @property
-    def unowned(self) -> tuple[BundleId, ...]:
-        """The bundles that are about to be placed."""
-        return self._placement_worker.unowned
-
-    @property
-    def left_out(self) -> Mapping[BrokerId, str]:
-        """The brokers left out of decisions, with the error that their report caused."""
-        return self._harmful.brokers
 
     def look(self) -> Look:
         """Return the current view and memory of this leader."""
         return Look(
             epoch=self._term.epoch,
             view=self._view_builder.view(),
-            averages=self._tracker.averages(),
+            averages=self.tracker.averages(),
             memory=self._decider.memory,
             planner=self._decider.planner,
-            balancing=self._steering.balancing,
+            balancing=self.steering.balancing,
             costs=self._cost_model.document,
-            unowned=self._placement_worker.unowned,
-            left_out=self._harmful.brokers,
+            unowned=self.placement_worker.unowned,
+            left_out=self.harmful.brokers,
         )
 
     async def run(self) -> None:
@@ -250,7 +230,7 @@ class LeaderTerm:
             TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
-        documents = (self._constraints, self._steering, self._cost_model)
+        documents = (self._constraints, self.steering, self._cost_model)
         for one in documents:
             one.open()
         try:
@@ -264,23 +244,23 @@ class LeaderTerm:
             self.is_open = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")
-                tasks.create_task(self._placement_worker.run(), name="placements")
+                tasks.create_task(self.placement_worker.run(), name="placements")
                 tasks.create_task(self._rounds.run(), name="rounds")
                 if self._foreign is not None:
                     tasks.create_task(self._foreign.run(self._wants_moves), name="foreign brokers")
         finally:
             for one in documents:
                 one.close()
-            self._placement_worker.end(self._term.epoch)
+            self.placement_worker.wanted.end(self._term.epoch)
             self.tasks.close()
             if self._foreign is not None:
                 self._foreign.close()
             self._recorder.ended()
-            self._harmful.end()
+            self.harmful.end()
             self.optimality_watch.end()
 
     def _wants_moves(self) -> bool:
-        active = self._steering.wanted.mode is BalancingMode.ACTIVE
+        active = self.steering.wanted.mode is BalancingMode.ACTIVE
         return active and not self._decider.planner.settings.observe
 
     async def assign(self, bundle: BundleId) -> BrokerId:
@@ -293,11 +273,7 @@ class LeaderTerm:
         holding = self._context.cluster_state.live_owner(bundle)
         if holding is not None:
             return holding.broker
-        return self.planned(bundle) or await self._placement_worker.assign(bundle)
-
-    def planned(self, bundle: BundleId) -> BrokerId | None:
-        """Return the registered broker that is to own ``bundle``."""
-        return self._placement_worker.planned(bundle)
+        return self.placement_worker.planned(bundle) or await self.placement_worker.assign(bundle)
 
     async def order_unload(
         self, leaving: Mapping[BundleId, BrokerId], destination: BrokerId | None

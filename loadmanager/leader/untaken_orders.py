@@ -8,7 +8,7 @@ namespace, do not count against a broker.
 """
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import structlog
@@ -44,20 +44,20 @@ class _Rest:
     rest_s: float
 
 
+@dataclass(slots=True, eq=False)
 class UntakenOrders:
     """The free locks that brokers were ordered to take, during one term."""
 
-    def __init__(self, context: Context, tasks: TaskController) -> None:
-        self._context = context
-        self._tasks = tasks
-        self._since_s: dict[BundleId, tuple[_Taker, float]] = {}
-        self._took_at_s: dict[BrokerId, float] = {}
-        self._rests: dict[BrokerId, _Rest] = {}
+    context: Context
+    tasks: TaskController
+    _since_s: dict[BundleId, tuple[_Taker, float]] = field(default_factory=dict, init=False)
+    _took_at_s: dict[BrokerId, float] = field(default_factory=dict, init=False)
+    _rests: dict[BrokerId, _Rest] = field(default_factory=dict, init=False)
 
     @property
     def passed_over(self) -> frozenset[BrokerId]:
         """The brokers passed over now; none if no other broker could take bundles."""
-        now_s, brokers = self._context.clock.monotonic_s(), self._context.cluster_state.brokers
+        now_s, brokers = self.context.clock.monotonic_s(), self.context.cluster_state.brokers
         resting = frozenset(
             broker
             for broker, rest in self._rests.items()
@@ -74,15 +74,15 @@ class UntakenOrders:
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
         """Return the bundles to place elsewhere, each with the broker that did not take it."""
-        passed_over, owners = self.passed_over, self._context.cluster_state.owners
-        if not passed_over or not self._context.cluster_state.current:
+        passed_over, owners = self.passed_over, self.context.cluster_state.owners
+        if not passed_over or not self.context.cluster_state.current:
             return {}
-        assigned = self._tasks.assigned.items()
+        assigned = self.tasks.assigned.items()
         return {b: to for b, to in assigned if to in passed_over and b not in owners}
 
     def disagreements(self) -> list[Disagreement]:
         """Return the brokers passed over as inconsistencies to report."""
-        now_s = self._context.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         return [
             Disagreement(
                 Kind.LOCKS_UNTAKEN,
@@ -93,18 +93,18 @@ class UntakenOrders:
             for broker in sorted(self.passed_over)
         ]
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Compare orders and owners, and pass over brokers that are too late.
 
         Raises:
             CoordinationError: a lock cannot be read now.
         """
-        if not self._context.cluster_state.current:
+        if not self.context.cluster_state.current:
             self._since_s.clear()
             return
-        now_s = self._context.clock.monotonic_s()
+        now_s = self.context.clock.monotonic_s()
         self._observe(now_s)
-        within_s = TAKEN_WITHIN_FRACTION * self._context.coordination.session.timeout_s
+        within_s = TAKEN_WITHIN_FRACTION * self.context.coordination.session.timeout_s
         late: dict[_Taker, list[BundleId]] = {}
         for bundle, (taker, since_s) in self._since_s.items():
             if now_s - max(since_s, self._took_at_s.get(taker.broker, since_s)) >= within_s:
@@ -115,10 +115,10 @@ class UntakenOrders:
                 self._pass_over(taker, len(bundles), now_s)
             else:
                 self._since_s.update(dict.fromkeys(bundles, (taker, now_s)))
-        self._context.metrics.brokers_passed_over.set(len(self.passed_over))
+        self.context.metrics.brokers_passed_over.set(len(self.passed_over))
 
     def _observe(self, now_s: float) -> None:
-        owners = self._context.cluster_state.owners
+        owners = self.context.cluster_state.owners
         for bundle, (taker, _) in self._since_s.items():
             holding = owners.get(bundle)
             if holding is not None and holding.broker == taker.broker:
@@ -132,9 +132,9 @@ class UntakenOrders:
 
     def _takeable(self) -> Iterator[tuple[BundleId, _Taker]]:
         """Yield each unlisted bundle with the registered broker that is to own it."""
-        cluster_state, passed_over = self._context.cluster_state, self.passed_over
+        cluster_state, passed_over = self.context.cluster_state, self.passed_over
         owners = cluster_state.owners
-        for bundle, planned in self._tasks.assigned.items():
+        for bundle, planned in self.tasks.assigned.items():
             if bundle in owners:  # The usual case.
                 continue
             if planned in cluster_state.brokers and planned not in passed_over:
@@ -145,11 +145,11 @@ class UntakenOrders:
     def _has_others(self, brokers: Container[BrokerId]) -> bool:
         return any(
             other not in brokers and not known.registration.draining
-            for other, known in self._context.cluster_state.brokers.items()
+            for other, known in self.context.cluster_state.brokers.items()
         )
 
     async def _is_free(self, bundle: BundleId) -> bool:
-        return await self._context.coordination.get(znodes.lock(bundle)) is None
+        return await self.context.coordination.get(znodes.lock(bundle)) is None
 
     def _pass_over(self, taker: _Taker, bundles: int, now_s: float) -> None:
         broker, registered_as = taker

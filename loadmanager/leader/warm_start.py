@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -25,23 +26,18 @@ WITHIN_S: Final = 10.0
 _AT_ONCE: Final = 100
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
     """Fills the load tracker of a new term from history where averages are missing.
 
-    Args:
-        context: the sidecar's, with the source of seeds.
-        tracker: that of the term.
-        cluster: the cluster whose history a seed must cover.
-        max_age_days: an older seed is not used.
+    ``cluster`` is the cluster whose history a seed must cover; a seed older than
+    ``max_age_days`` is not used.
     """
 
-    def __init__(
-        self, context: Context, tracker: LoadTracker, *, cluster: str, max_age_days: float
-    ) -> None:
-        self._context = context
-        self._tracker = tracker
-        self._cluster = cluster
-        self._max_age_ms = max_age_days * DAY_MS
+    context: Context
+    tracker: LoadTracker
+    cluster: str
+    max_age_days: float
 
     async def seed(self) -> None:
         """Read the seed and use its averages for bundles without a sample.
@@ -53,7 +49,7 @@ class WarmStart:
             return
         try:
             async with asyncio.timeout(WITHIN_S):
-                seed = await self._context.seeds.read(hour_of_week(self._context.clock.wall_ms()))
+                seed = await self.context.seeds.read(hour_of_week(self.context.clock.wall_ms()))
                 if seed is not None:
                     await self._use(seed)
         except TimeoutError:
@@ -62,29 +58,29 @@ class WarmStart:
             self._give_up("unreadable", str(error))
 
     def _is_cold(self) -> bool:
-        known = self._tracker.averages().keys()
-        brokers = self._context.cluster_state.loads.reports.values()
+        known = self.tracker.averages().keys()
+        brokers = self.context.cluster_state.loads.reports.values()
         reported = {bundle for one in brokers for bundle in one.report.bundles}
         return not known or 2 * len(reported & known) < len(reported)
 
     async def _use(self, seed: Seed) -> None:
-        if seed.head.cluster != self._cluster:
-            why = f"it is of cluster {seed.head.cluster!r}, this one is {self._cluster!r}"
+        if seed.head.cluster != self.cluster:
+            why = f"it is of cluster {seed.head.cluster!r}, this one is {self.cluster!r}"
             self._give_up("foreign", why)
             return
-        age_ms = self._context.clock.wall_ms() - seed.head.until_ms
-        if age_ms > self._max_age_ms:
-            most = f"older than {self._max_age_ms / DAY_MS:g}"
+        age_ms = self.context.clock.wall_ms() - seed.head.until_ms
+        if age_ms > self.max_age_days * DAY_MS:
+            most = f"older than {self.max_age_days:g}"
             self._give_up("stale", f"its history ended {age_ms / DAY_MS:.1f} days ago, {most}")
             return
         boundaries = await self._boundaries({namespace_of(one) for one in seed.bundles})
-        count = self._tracker.suppose(seeded(seed.bundles, boundaries))
-        self._context.metrics.learning.seeded("used", count)
+        count = self.tracker.suppose(seeded(seed.bundles, boundaries))
+        self.context.metrics.learning.seeded("used", count)
         log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
         """Return the current boundaries of the namespaces that exist."""
-        cluster_state = self._context.cluster_state
+        cluster_state = self.context.cluster_state
         names = sorted(namespaces)
         found: dict[Namespace, Boundaries] = {}
         for start in range(0, len(names), _AT_ONCE):
@@ -94,5 +90,5 @@ class WarmStart:
         return found
 
     def _give_up(self, result: str, why: str) -> None:
-        self._context.metrics.learning.seeded(result)
+        self.context.metrics.learning.seeded(result)
         log.warning("leadership.warm_start.skipped", result=result, error=why)

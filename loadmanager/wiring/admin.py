@@ -1,5 +1,7 @@
 """The routes of the admin REST, built on the application."""
 
+from functools import partial
+
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.routes import Route
@@ -27,7 +29,7 @@ from loadmanager.common.context import Context
 from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of
-from loadmanager.leader.preview import PreviewRequests
+from loadmanager.leader.preview import preview_round
 from loadmanager.wiring.application import Application
 
 
@@ -50,8 +52,8 @@ def admin_routes(
         BalancingModes(BalancingModeRequests(context)),
         CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews.overview),
-        Decisions(application.accounting),
-        Plans(PreviewRequests(application.leading).plan),
+        Decisions(application.explainer),
+        Plans(partial(preview_round, application.leading)),
     ]
     if config.broker.kind == "pulsar":
         partitions = [route for route in partitions if route.method == "GET"]

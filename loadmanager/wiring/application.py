@@ -32,7 +32,6 @@ from loadmanager.leader.election import Election, Term
 from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.overview import OverviewRequests
-from loadmanager.leader.successor import SuccessorReading
 from loadmanager.leader.term import ForeignTerm, LeaderTerm
 from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
 from loadmanager.lookup.service import LookupService
@@ -154,7 +153,6 @@ class Application:
             lead=self.leading.lead,
             barred=lambda: bool(self.reachability.why),
         )
-        self.readiness = SuccessorReading(context, self.leading)
         self.split_requests = SplitRequests(context, self.leading, _SPLIT_WAIT_S)
         self.merge_requests = MergeRequests(
             context, self.leading, settings=settings, wait_s=_MERGE_WAIT_S
@@ -163,11 +161,11 @@ class Application:
             context, self.leading, settings=settings, wait_s=_UNLOAD_WAIT_S
         )
         self.drain_requests = DrainRequests(context, kind.stays)
-        self.accounting = Explainer(context, self.leading, cluster)
+        self.explainer = Explainer(context, self.leading, cluster)
         self.overviews = OverviewRequests(
             context,
             self.leading,
-            self.accounting,
+            self.explainer,
             cluster=cluster,
             splits=config.broker.kind != "pulsar",
         )

@@ -11,6 +11,7 @@ from loadmanager.common.cluster_conditions import Conditions, agree
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
+from loadmanager.leader.successor import read_ahead
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
 from loadmanager.wiring.application import Application
 
@@ -102,7 +103,7 @@ class Sidecar:
             tasks.create_task(application.member.run(), name="member")
             tasks.create_task(application.election.run(), name="election")
             tasks.create_task(application.reachability.run(), name="reachability")
-            tasks.create_task(application.readiness.run(), name="readiness")
+            tasks.create_task(read_ahead(context, application.leading), name="reading ahead")
             tasks.create_task(self._agree_again(conditions), name="agreement")
             tasks.create_task(self._show(), name="gauges")
             if self.key is not None:

@@ -150,7 +150,7 @@ async def leader_that_answers(document: bytes) -> AsyncIterator[str]:
 async def test_ten_viewers_cost_less_than_a_hundredth_of_a_core() -> None:
     async with large_leader() as leader:
         requests = OverviewRequests(
-            leader.context, leader.leading, leader.accounting, cluster="large"
+            leader.context, leader.leading, leader.explainer, cluster="large"
         )
         seen = requests.overview()
         assert (seen.brokers_in_all, len(seen.brokers)) == (BROKERS, MOST_BROKERS)

@@ -45,7 +45,7 @@ Serve = Callable[..., str]
 
 @dataclass
 class Planned:
-    """A `PreviewRequests` with a canned plan."""
+    """A preview with a canned plan."""
 
     moves: tuple[Move, ...] = (Move(BUNDLE, BrokerId("b2:8080"), B1, Cause.OVERLOADED),)
     optimality: Optimality | None = ASSESSMENT.optimality

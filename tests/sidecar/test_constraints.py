@@ -207,7 +207,7 @@ async def test_a_namespace_whose_brokers_are_away_waits_for_them(sidecar: Leader
     await eventually(lambda: sidecar.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker can take"):
         await sidecar.leading.assign(BUNDLES[0])
-    told = sidecar.accounting.explain(BUNDLES[0]).explanation
+    told = sidecar.explainer.explain(BUNDLES[0]).explanation
     assert told.decisions[0].code is Reason.NO_CANDIDATE
     assert {one.refused for one in told.candidates} == {Reason.ISOLATED}
 
@@ -233,7 +233,7 @@ async def test_constraints_are_part_of_a_live_snapshot(sidecar: LeaderAtWork) ->
         return bool(policies.isolation and policies.anti_affinity and policies.domains)
 
     await eventually(lambda: sidecar.leading.leader_term and all_read())
-    got = decode_snapshot("live", await sidecar.accounting.snapshot()).policies
+    got = decode_snapshot("live", await sidecar.explainer.snapshot()).policies
     assert got.isolation == {"p": TO_B2_READ}
     assert got.anti_affinity == {NS: "g"}
     assert got.domains == {B1: "d1"}

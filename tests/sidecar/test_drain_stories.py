@@ -168,7 +168,7 @@ async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_ti
         assert asyncio.get_running_loop().time() - marked_s < 0.5
         await asyncio.sleep(10.0)
     assert second.serving == tokens
-    told = cluster.leader.app.accounting.explain(boundaries.bundles[-1]).explanation
+    told = cluster.leader.app.explainer.explain(boundaries.bundles[-1]).explanation
     assert [one.code.value for one in told.decisions][:1] == ["no_candidate"]
 
 

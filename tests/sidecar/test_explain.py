@@ -61,7 +61,7 @@ async def test_a_live_snapshot_can_be_decided_on_elsewhere(slow: LeaderAtWork) -
     await slow.report(*HOT)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
-    got = decode_snapshot("live", await slow.accounting.snapshot())
+    got = decode_snapshot("live", await slow.explainer.snapshot())
     assert (got.cluster, got.epoch) == ("east", slow.leader_term.look().epoch)
     assert got.reports == {one.broker: one for one in HOT}
     assert got.owners == dict.fromkeys(BUNDLES, B1)
@@ -83,7 +83,7 @@ async def test_a_snapshots_memory_is_by_the_wall_clock(sidecar: LeaderAtWork) ->
     sidecar.lead()
     await sidecar.rounds(1)
     await eventually(lambda: sidecar.leader_term.look().memory.moved_at_s)
-    got = decode_snapshot("live", await sidecar.accounting.snapshot())
+    got = decode_snapshot("live", await sidecar.explainer.snapshot())
     assert got.memory.moved_at_s
     assert all(-1 < got.now_s - at_s < 60 for at_s in got.memory.moved_at_s.values())
     assert got.memory.shedder != Memory()
@@ -96,7 +96,7 @@ async def test_orders_under_way_and_waiting_bundles_are_in_a_snapshot(
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(2)
-    got = decode_snapshot("live", await sidecar.accounting.snapshot())
+    got = decode_snapshot("live", await sidecar.explainer.snapshot())
     assert got.in_flight
     assert set(got.in_flight.values()) <= {B2, B3}
     assert got.unowned == ()
@@ -110,7 +110,7 @@ async def test_boundaries_that_are_not_all_known_are_left_out_of_a_snapshot(
     await slow.report(*HOT, report(BrokerId("b4:8080"), 0.1, {other: 1.0}))
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
-    got = decode_snapshot("live", await slow.accounting.snapshot())
+    got = decode_snapshot("live", await slow.explainer.snapshot())
     assert got.boundaries == {}
     assert other in got.owners
 
@@ -122,7 +122,7 @@ async def test_owners_outside_their_boundaries_do_not_spoil_a_snapshot(
     await slow.report(*HOT)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
-    got = decode_snapshot("live", await slow.accounting.snapshot())
+    got = decode_snapshot("live", await slow.explainer.snapshot())
     assert got.boundaries == {NS: Boundaries.even(NS, 16)}
     assert got.owners == {}
 
@@ -131,10 +131,10 @@ async def test_a_moved_bundle_is_explained_by_its_move(sidecar: LeaderAtWork) ->
     await sidecar.report(*HOT)
     sidecar.lead()
     await eventually(lambda: sidecar.leading.leader_term and sidecar.leader_term.look().view.moved)
-    decisions = sidecar.accounting.decisions(DecisionFilter(limit=2000))
+    decisions = sidecar.explainer.decisions(DecisionFilter(limit=2000))
     moved = next(one for one in decisions if one.outcome is Outcome.MOVED)
     assert (moved.code, moved.source) == (Cause.OVERLOADED, B1)
-    account = sidecar.accounting.explain(moved.subject)
+    account = sidecar.explainer.explain(moved.subject)
     told = account.explanation
     assert (told.kind, told.owner, told.target) == ("bundle", B1, moved.target)
     assert moved in told.decisions
@@ -153,7 +153,7 @@ async def test_an_idle_broker_is_explained_by_what_the_last_round_said(
     await sidecar.report(*HOT)
     sidecar.lead()
     await sidecar.rounds(2)
-    told = sidecar.accounting.explain(B2).explanation
+    told = sidecar.explainer.explain(B2).explanation
     assert (told.kind, told.subject, told.score) == ("broker", B2, 0.0)
     assert told.grounds[0].reason is Reason.WITHIN_THRESHOLD
     assert told.grounds[0].subject == B2
@@ -163,7 +163,7 @@ async def test_before_the_first_round_an_account_says_so(slow: LeaderAtWork) -> 
     await slow.report(*HOT)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
-    account = slow.accounting.explain(B1)
+    account = slow.explainer.explain(B1)
     assert (account.last_round, account.last_round_at_ms) == (0, 0)
     assert account.explanation.decisions == ()
     assert account.explanation.grounds == ()
@@ -174,7 +174,7 @@ async def test_a_placed_bundle_is_remembered(slow: LeaderAtWork) -> None:
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     broker = await slow.leading.assign(BUNDLES[0])
-    (decision,) = slow.accounting.decisions(DecisionFilter(limit=10))
+    (decision,) = slow.explainer.decisions(DecisionFilter(limit=10))
     assert (decision.subject, decision.outcome, decision.code, decision.target) == (
         BUNDLES[0],
         Outcome.PLACED,
@@ -187,9 +187,9 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     await slow.report(*HOT[1:])
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
-    assert not slow.accounting.tasks(TaskFilter(limit=10)).tasks
+    assert not slow.explainer.tasks(TaskFilter(limit=10)).tasks
     targets = {bundle: await slow.leading.assign(bundle) for bundle in BUNDLES[:2]}
-    told = slow.accounting.tasks(TaskFilter(limit=1))
+    told = slow.explainer.tasks(TaskFilter(limit=1))
     assert (told.leader, told.epoch, told.found) == (ME, slow.leader_term.look().epoch, 2)
     (oldest,) = told.tasks
     assert (oldest.bundles, oldest.target) == (BUNDLES[:1], targets[BUNDLES[0]])
@@ -197,8 +197,8 @@ async def test_tasks_are_listed_from_their_order_to_their_end(slow: LeaderAtWork
     assert 0 <= told.age_s(oldest) < 60
     assert abs(told.wall_ms(oldest.proposed_at_s) - told.at_ms) < 60_000
     await slow.write(znodes.owned(oldest.target), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.accounting.tasks(TaskFilter(limit=10, live=True)).found == 1)
-    told = slow.accounting.tasks(TaskFilter(limit=10))
+    await eventually(lambda: slow.explainer.tasks(TaskFilter(limit=10, live=True)).found == 1)
+    told = slow.explainer.tasks(TaskFilter(limit=10))
     assert [(one.bundle, one.state) for one in told.tasks] == [
         (BUNDLES[1], TaskState.ORDERED),
         (BUNDLES[0], TaskState.SERVING),
@@ -219,12 +219,12 @@ async def test_the_age_of_the_oldest_live_task_is_shown_while_its_leader_leads(
     await eventually(lambda: slow.leading.leader_term)
     assert shown_s() == 0
     targets = [await slow.leading.assign(bundle) for bundle in BUNDLES[:2]]
-    older, newer = slow.accounting.tasks(TaskFilter(limit=2)).tasks
+    older, newer = slow.explainer.tasks(TaskFilter(limit=2)).tasks
     now_s = slow.context.clock.monotonic_s
     before_s, value_s, after_s = now_s(), shown_s(), now_s()
     assert before_s - older.proposed_at_s <= value_s <= after_s - older.proposed_at_s
     await slow.write(znodes.owned(targets[0]), encode_owned({BUNDLES[0]: 1}))
-    await eventually(lambda: slow.accounting.tasks(TaskFilter(limit=2, live=True)).found == 1)
+    await eventually(lambda: slow.explainer.tasks(TaskFilter(limit=2, live=True)).found == 1)
     assert shown_s() <= now_s() - newer.proposed_at_s
     await slow.stop_leading()
     assert shown_s() == 0
@@ -237,20 +237,20 @@ async def test_decisions_and_explanations_have_their_task_in_its_present_state(
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     target = await slow.leading.assign(BUNDLES[0])
-    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+    (task,) = slow.explainer.explain(BUNDLES[0]).tasks.tasks
 
     def decided() -> tuple[int, TaskState | None]:
-        (listed,) = slow.accounting.decisions(DecisionFilter(limit=10))
-        (explained,) = slow.accounting.explain(BUNDLES[0]).explanation.decisions
+        (listed,) = slow.explainer.decisions(DecisionFilter(limit=10))
+        (explained,) = slow.explainer.explain(BUNDLES[0]).explanation.decisions
         assert (listed.task, listed.task_state) == (explained.task, explained.task_state)
         return listed.task, listed.task_state
 
     assert decided() == (task.number, TaskState.ORDERED)
     await slow.write(znodes.owned(target), encode_owned({BUNDLES[0]: 1}))
     await eventually(lambda: decided() == (task.number, TaskState.SERVING))
-    (task,) = slow.accounting.explain(BUNDLES[0]).tasks.tasks
+    (task,) = slow.explainer.explain(BUNDLES[0]).tasks.tasks
     assert task.state is TaskState.SERVING
-    assert slow.accounting.explain(target).tasks.tasks == []
+    assert slow.explainer.explain(target).tasks.tasks == []
 
 
 async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> None:
@@ -259,7 +259,7 @@ async def test_a_bundle_that_nobody_can_take_says_why(slow: LeaderAtWork) -> Non
     await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker can take"):
         await slow.leading.assign(BUNDLES[0])
-    told = slow.accounting.explain(BUNDLES[0]).explanation
+    told = slow.explainer.explain(BUNDLES[0]).explanation
     assert told.decisions[0].code is Reason.NO_CANDIDATE
     assert told.decisions[0].detail == "2 draining"
     assert {one.broker: one.refused for one in told.candidates} == {
@@ -274,7 +274,7 @@ async def test_what_nobody_knows_is_told_apart(slow: LeaderAtWork, subject: str)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(SubjectUnknown, match=subject):
-        slow.accounting.explain(subject)
+        slow.explainer.explain(subject)
 
 
 @pytest.mark.parametrize("subject", ["b9", "t/ns", "t/ns/x", "", "a b:1"])
@@ -283,12 +283,12 @@ async def test_what_is_no_name_is_refused(slow: LeaderAtWork, subject: str) -> N
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(InvalidName, match="is not valid; expected"):
-        slow.accounting.explain(subject)
+        slow.explainer.explain(subject)
 
 
 async def test_without_a_leader_nobody_can_tell(slow: LeaderAtWork) -> None:
     with pytest.raises(Unavailable, match="no leader is at work"):
-        await slow.accounting.snapshot()
+        await slow.explainer.snapshot()
 
 
 async def test_a_leader_whose_term_has_not_begun_yet_sends_nobody_to_itself(
@@ -298,7 +298,7 @@ async def test_a_leader_whose_term_has_not_begun_yet_sends_nobody_to_itself(
         LeaderRecord(broker=ME, service_url="", sidecar_url="http://me", instance="me")
     )
     with pytest.raises(Unavailable, match="no leader is at work"):
-        slow.accounting.explain(B1)
+        slow.explainer.explain(B1)
 
 
 async def test_another_leader_is_told_with_its_address(slow: LeaderAtWork) -> None:
@@ -307,21 +307,21 @@ async def test_another_leader_is_told_with_its_address(slow: LeaderAtWork) -> No
     )
     await slow.elect(other)
     with pytest.raises(LeaderElsewhere) as caught:
-        slow.accounting.decisions(DecisionFilter(limit=1))
+        slow.explainer.decisions(DecisionFilter(limit=1))
     assert caught.value.sidecar_url == "http://b2:7750"
 
 
 async def test_a_leader_without_a_sidecar_cannot_be_asked(slow: LeaderAtWork) -> None:
     await slow.elect(LeaderRecord(broker=B2, service_url="http://b2:8080"))
     with pytest.raises(Unavailable, match="the leader b2:8080 has no sidecar to ask"):
-        slow.accounting.decisions(DecisionFilter(limit=1))
+        slow.explainer.decisions(DecisionFilter(limit=1))
 
 
 async def test_an_empty_cluster_has_no_snapshot_yet(slow: LeaderAtWork) -> None:
     slow.lead()
     await eventually(lambda: slow.leading.leader_term)
     with pytest.raises(Unavailable, match="no broker has a load report yet"):
-        await slow.accounting.snapshot()
+        await slow.explainer.snapshot()
 
 
 async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) -> None:
@@ -330,13 +330,13 @@ async def test_a_term_that_is_over_tells_nothing_any_more(slow: LeaderAtWork) ->
     await eventually(lambda: slow.leading.leader_term)
     await slow.stop_leading()
     with pytest.raises(Unavailable):
-        slow.accounting.explain(B1)
+        slow.explainer.explain(B1)
 
 
 async def test_a_snapshot_is_json_with_pulsars_names(slow: LeaderAtWork) -> None:
     await slow.report(*HOT)
     slow.lead()
     await eventually(lambda: slow.leading.leader_term and slow.leader_term.look().averages)
-    told = json.loads(await slow.accounting.snapshot())
+    told = json.loads(await slow.explainer.snapshot())
     assert told["brokers"][B1]["loadReportType"] == "LocalBrokerData"
     assert set(told["bundles"][BUNDLES[0]]) == {"shortTermData", "longTermData", "topics"}

@@ -61,11 +61,11 @@ async def test_each_round_shows_the_distance_from_the_best_until_the_term_ends(
     # Eight equal bundles of a tenth each: three lie together on one of three brokers.
     await eventually(lambda: shown(sidecar, "bound") == pytest.approx(0.3))
     assert (shown(sidecar, "largest"), shown(sidecar, "gap")) == pytest.approx((0.8, 5 / 3))
-    told = sidecar.accounting.assessment()
+    told = sidecar.explainer.assessment()
     assert told is not None
     assert told.optimality.gap == pytest.approx(5 / 3)
     assert 1 <= told.round <= sidecar.leader_term.decision_log.rounds
-    assert sidecar.accounting.explain(B1).assessment is not None
+    assert sidecar.explainer.explain(B1).assessment is not None
     await sidecar.stop_leading()
     assert all(math.isnan(shown(sidecar, figure)) for figure in FIGURES)
 
@@ -99,4 +99,4 @@ async def test_an_error_in_it_is_counted_and_takes_nothing_from_the_round(
     value = sidecar.registry.get_sample_value
     assert (value("loadmanager_unexpected_errors_total", {"place": "round"}) or 0) >= 1
     assert value("loadmanager_rounds_total", {"outcome": "failed"}) is None
-    assert sidecar.accounting.assessment() is None
+    assert sidecar.explainer.assessment() is None

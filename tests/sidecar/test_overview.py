@@ -33,7 +33,7 @@ TAKEN = Rates(25.0, 0.0, 0.75e6, 0.0)
 async def test_a_leader_tells_of_balance_brokers_and_who_is_missing() -> None:
     async with leader_at_work(Planner(settings=PlannerSettings(settle_s=0.0))) as sidecar:
         requests = OverviewRequests(
-            sidecar.context, sidecar.leading, sidecar.accounting, cluster="east"
+            sidecar.context, sidecar.leading, sidecar.explainer, cluster="east"
         )
         with pytest.raises(Unavailable):
             requests.overview()
@@ -71,13 +71,13 @@ async def test_a_leader_tells_of_balance_brokers_and_who_is_missing() -> None:
 async def test_a_broker_that_reports_nothing_is_missing_too() -> None:
     async with leader_at_work(Planner()) as sidecar:
         requests = OverviewRequests(
-            sidecar.context, sidecar.leading, sidecar.accounting, cluster="east"
+            sidecar.context, sidecar.leading, sidecar.explainer, cluster="east"
         )
         await sidecar.report(report(B1, 0.2, {}), report(B2, 0.2, {}))
         await sidecar.hand.delete(znodes.loads(B2))
         sidecar.lead()
         await eventually(lambda: sidecar.leading.leader_term is not None)
-        await eventually(lambda: B1 in sidecar.leader_term.brokers.brokers)
+        await eventually(lambda: B1 in sidecar.leader_term.tracker.brokers)
         await eventually(
             lambda: (
                 [one.broker for one in requests.overview().missing] == [B2]
@@ -141,16 +141,16 @@ def test_the_gain_of_a_move_is_expected_by_traffic_and_measured_later() -> None:
     tracker.put(loaded(80.0, 1.0))
     task = moving()
     gains.task_changed(task)
-    found = gains.look()[1]
+    found = gains.updated()[1]
     assert (found.before, found.after) == (0.8, None)
     assert found.expected == pytest.approx(0.4)
     tracker.put(loaded(60.0, 3.0))
     gains.task_changed(replace(task, state=TaskState.SERVING, ended_at_s=4.0))
-    assert gains.look()[1].after is None
+    assert gains.updated()[1].after is None
     tracker.put(loaded(45.0, 14.0))
-    assert gains.look()[1].after == pytest.approx(0.45)
+    assert gains.updated()[1].after == pytest.approx(0.45)
     tracker.put(loaded(99.0, 30.0))
-    assert gains.look()[1].after == pytest.approx(0.45)
+    assert gains.updated()[1].after == pytest.approx(0.45)
 
 
 def test_no_gain_is_told_where_traffic_or_source_is_unknown() -> None:
@@ -160,11 +160,11 @@ def test_no_gain_is_told_where_traffic_or_source_is_unknown() -> None:
     tracker.put(loaded(80.0, 1.0))
     gains.task_changed(moving(2, influence=None))
     gains.task_changed(replace(moving(3), source=None))
-    assert gains.look() == {}
+    assert gains.updated() == {}
     gains.task_changed(moving(4))
     gains.task_changed(replace(moving(4), state=TaskState.SERVING, ended_at_s=2.0))
     tracker.forget(B1, 3.0)
-    assert gains.look()[4].after is None
+    assert gains.updated()[4].after is None
 
 
 def test_only_the_last_moves_are_kept() -> None:
@@ -173,4 +173,4 @@ def test_only_the_last_moves_are_kept() -> None:
     tracker.put(loaded(80.0, 1.0))
     for number in range(1, 1001):
         gains.task_changed(moving(number))
-    assert min(gains.look()) == 1001 - 256
+    assert min(gains.updated()) == 1001 - 256

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from leader_at_work import ME, LeaderAtWork, leader_at_work
@@ -19,7 +20,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.records import LeaderRecord
-from loadmanager.leader.preview import PreviewRequests
+from loadmanager.leader.preview import preview_round
 from loadmanager.ports.administration import Unfit
 from loadmanager.ports.leading import DecisionFilter, LeaderElsewhere, PlanOverrides
 from loadmanager.ports.lookup import Unavailable
@@ -68,7 +69,7 @@ async def test_a_paused_leader_moves_nothing_and_says_why(sidecar: LeaderAtWork)
     sidecar.lead()
     await sidecar.rounds(5)
     assert await orders_away(sidecar) == 0
-    account = sidecar.accounting.explain(B1)
+    account = sidecar.explainer.explain(B1)
     assert account.balancing.mode is BalancingMode.PAUSED
     assert (account.balancing.by, account.balancing.reason) == ("ann", "new disks")
     assert Reason.SHEDDING_OFF in {one.reason for one in account.explanation.grounds}
@@ -87,7 +88,7 @@ async def test_a_leader_that_observes_enters_its_moves_and_orders_none(
 
     def observed() -> bool:
         wish = DecisionFilter(limit=1, outcome="observed")
-        return bool(sidecar.leading.leader_term and sidecar.accounting.decisions(wish))
+        return bool(sidecar.leading.leader_term and sidecar.explainer.decisions(wish))
 
     await eventually(observed)
     assert await orders_away(sidecar) == 0
@@ -146,38 +147,38 @@ async def test_a_preview_tells_the_moves_of_the_next_round_and_makes_none(
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
     before = idle.leader_term.look().memory
-    previews = PreviewRequests(idle.leading)
-    preview = await previews.plan(PlanOverrides())
+    preview_now = partial(preview_round, idle.leading)
+    preview = await preview_now(PlanOverrides())
     assert {move.source for move in preview.plan.moves} == {B1}
     assert idle.leader_term.look().memory == before
     assert await orders_away(idle) == 0
-    assert (await previews.plan(PlanOverrides())).plan.moves == preview.plan.moves
+    assert (await preview_now(PlanOverrides())).plan.moves == preview.plan.moves
 
 
 async def test_another_strategy_or_setting_is_tried_on_the_same_view(idle: LeaderAtWork) -> None:
     idle.lead()
     await eventually(lambda: idle.leading.leader_term and idle.leader_term.look().averages)
-    previews = PreviewRequests(idle.leading)
-    preview = await previews.plan(PlanOverrides(shedder="overload"))
+    preview_now = partial(preview_round, idle.leading)
+    preview = await preview_now(PlanOverrides(shedder="overload"))
     assert preview.in_force.shedder
     assert preview.in_force.shedder.strategy == "overload"
-    none = await previews.plan(PlanOverrides(settings=("moves_per_round=0",)))
+    none = await preview_now(PlanOverrides(settings=("moves_per_round=0",)))
     assert none.plan.moves == ()
     assert Reason.ROUND_BUDGET in {one.reason for one in none.plan.refusals}
     for wish in (PlanOverrides(shedder="none"), PlanOverrides(settings=("threshold=x",))):
         with pytest.raises(Unfit):
-            await previews.plan(wish)
+            await preview_now(wish)
 
 
 async def test_only_the_leader_tells_what_it_would_do(idle: LeaderAtWork) -> None:
-    previews = PreviewRequests(idle.leading)
+    preview_now = partial(preview_round, idle.leading)
     with pytest.raises(Unavailable):
-        await previews.plan(PlanOverrides())
+        await preview_now(PlanOverrides())
     await idle.elect(
         LeaderRecord(
             broker=B2, service_url="", sidecar_url="http://b2:7750", instance="other", epoch=3
         )
     )
     with pytest.raises(LeaderElsewhere):
-        await previews.plan(PlanOverrides())
+        await preview_now(PlanOverrides())
     assert ME == B1

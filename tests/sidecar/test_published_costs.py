@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.snapshot.rounds import run_rounds
-from loadmanager.leader.preview import PreviewRequests
+from loadmanager.leader.preview import preview_round
 from loadmanager.ports.administration import Conflict, Missing, Unfit
 from loadmanager.ports.leading import PlanOverrides
 from loadmanager.ports.lookup import Unavailable
@@ -69,15 +70,15 @@ async def published(at_work: LeaderAtWork, document: CostDocument | None) -> Non
 
 async def test_the_leader_decides_by_what_is_published_from_then_on(idle: LeaderAtWork) -> None:
     await sampled(idle)
-    previews = PreviewRequests(idle.leading)
-    by_shares = await previews.plan(PlanOverrides())
+    preview_now = partial(preview_round, idle.leading)
+    by_shares = await preview_now(PlanOverrides())
     assert {move.target for move in by_shares.plan.moves} == {B2}
     await published(idle, COSTS)
-    by_costs = await previews.plan(PlanOverrides())
+    by_costs = await preview_now(PlanOverrides())
     assert not by_costs.plan.moves
     assert Reason.NO_IMPROVEMENT in {one.reason for one in by_costs.plan.refusals}
     await published(idle, None)
-    assert (await previews.plan(PlanOverrides())).plan.moves == by_shares.plan.moves
+    assert (await preview_now(PlanOverrides())).plan.moves == by_shares.plan.moves
 
 
 async def test_rounds_move_nothing_to_brokers_that_cannot_bear_it() -> None:
@@ -92,12 +93,12 @@ async def test_rounds_move_nothing_to_brokers_that_cannot_bear_it() -> None:
 
 async def test_settings_metrics_and_candidates_tell_which_costs_decide(idle: LeaderAtWork) -> None:
     await sampled(idle)
-    account = idle.accounting.explain(BUNDLES[0])
+    account = idle.explainer.explain(BUNDLES[0])
     assert account.in_force.cost == {"model": "traffic_share"}
     assert account.explanation.candidates[0].refused is None
     assert metric(idle, "loadmanager_cost_model", kind="traffic_share") == 1
     await published(idle, COSTS)
-    account = idle.accounting.explain(BUNDLES[0])
+    account = idle.explainer.explain(BUNDLES[0])
     assert account.in_force.cost == {"model": "learned", "madeAtMs": COSTS.made_at_ms}
     assert account.explanation.candidates[0].refused is Reason.NO_IMPROVEMENT
     assert account.explanation.candidates[0].score_with > 1.0
@@ -111,7 +112,7 @@ async def test_settings_metrics_and_candidates_tell_which_costs_decide(idle: Lea
 async def test_a_snapshot_decides_as_the_leader_would_have(idle: LeaderAtWork) -> None:
     await sampled(idle)
     await published(idle, COSTS)
-    snapshot = decode_snapshot("live", await idle.accounting.snapshot())
+    snapshot = decode_snapshot("live", await idle.explainer.snapshot())
     assert snapshot.costs == COSTS
     planner = planner_for("live", snapshot.in_force, Wanted())
     rng = np.random.default_rng(0)
@@ -156,11 +157,11 @@ def test_a_mode_or_setting_keeps_to_traffic_shares(settings: PlannerSettings) ->
 async def test_a_preview_of_other_settings_computes_with_the_same_costs(idle: LeaderAtWork) -> None:
     await sampled(idle)
     await published(idle, COSTS)
-    previews = PreviewRequests(idle.leading)
-    other = await previews.plan(PlanOverrides(settings=("margin=0.01",)))
+    preview_now = partial(preview_round, idle.leading)
+    other = await preview_now(PlanOverrides(settings=("margin=0.01",)))
     assert other.in_force.cost["model"] == "learned"
     assert not other.plan.moves
-    without = await previews.plan(PlanOverrides(settings=("learned_costs=false",)))
+    without = await preview_now(PlanOverrides(settings=("learned_costs=false",)))
     assert without.in_force.cost == {"model": "traffic_share"}
     assert without.plan.moves
 

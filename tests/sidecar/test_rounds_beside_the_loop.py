@@ -77,7 +77,7 @@ async def ordered_to(sidecar: LeaderAtWork, broker: BrokerId) -> frozenset[Bundl
 
 async def paused(sidecar: LeaderAtWork) -> None:
     await BalancingModeRequests(sidecar.context).put(BalancingMode.PAUSED, by="ann", reason="")
-    await eventually(lambda: sidecar.leader_term.balancing.mode is BalancingMode.PAUSED)
+    await eventually(lambda: sidecar.leader_term.steering.balancing.mode is BalancingMode.PAUSED)
 
 
 async def draining(sidecar: LeaderAtWork) -> None:

@@ -80,7 +80,7 @@ async def test_a_strategy_beside_would_have_evened_out_what_stays_as_it_is(
     assert (shown(sidecar, "gap") or 9) < first.gap
     assert (shown(sidecar, "regret") or 0) > 0
     assert (shown(sidecar, "moves_total") or 0) >= shadow.moves > 0
-    told = sidecar.accounting.shadows()
+    told = sidecar.explainer.shadows()
     assert (told.active, list(told.shadows)) == ("AvgShedder", ["ThresholdShedder"])
     # Nothing of it was ordered.
     assert set(sidecar.leader_term.tasks.assigned.values()) <= {B1}
@@ -94,16 +94,16 @@ async def test_a_strategy_beside_would_have_evened_out_what_stays_as_it_is(
 async def test_strategies_come_and_go_with_the_configuration(sidecar: LeaderAtWork) -> None:
     sidecar.lead()
     await sidecar.rounds(2)
-    assert sidecar.accounting.shadows().shadows == {}
+    assert sidecar.explainer.shadows().shadows == {}
     beside(sidecar, ThresholdShedder=THRESHOLD)
     before = await shadowed(sidecar, 5)
     assert before.away
     # Other settings are another strategy, which begins with what is there now.
     beside(sidecar, ThresholdShedder=replace(THRESHOLD, shedder=ThresholdShedder(threshold=0.9)))
-    await eventually(lambda: not sidecar.accounting.shadows().shadows["ThresholdShedder"].away)
+    await eventually(lambda: not sidecar.explainer.shadows().shadows["ThresholdShedder"].away)
     assert shown(sidecar, "gap") is not None
     beside(sidecar)
-    await eventually(lambda: not sidecar.accounting.shadows().shadows)
+    await eventually(lambda: not sidecar.explainer.shadows().shadows)
     assert shown(sidecar, "gap") is None
 
 

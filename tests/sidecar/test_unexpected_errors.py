@@ -100,7 +100,7 @@ async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_tak
     told = cluster.warnings("broker.report.left_out")[-1]
     assert (told["broker"], "does not fit" in told["error"]) == (culprit, True)
     with pytest.raises(SubjectUnknown, match=r"left out of all decisions until .* does not fit"):
-        leader.app.accounting.explain(culprit)
+        leader.app.explainer.explain(culprit)
     # The others are decided about as ever, and nobody stops leading.
     boundaries = await cluster.make_namespace(8)
     await place_all(cluster, boundaries)
@@ -298,8 +298,8 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
             )
         done = rounds(leader, "quiet") + rounds(leader, "moved")
         await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 5)
-        leader.app.accounting.explain(teller.name)
-        leader.app.accounting.explain(boundaries.bundles[0])
+        leader.app.explainer.explain(teller.name)
+        leader.app.explainer.explain(boundaries.bundles[0])
         for agent in cluster.agents:
             counted = [agent.metric(COUNTER, place=one) for one in LABEL_VALUES["place"]]
             assert counted == [0.0] * len(counted)

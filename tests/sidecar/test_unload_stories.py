@@ -80,7 +80,7 @@ async def test_an_unloaded_bundle_is_served_elsewhere_when_the_answer_comes(
     target = cluster.server(bundle)
     assert target is not source
     assert target.serving[bundle] > token
-    (told,) = cluster.leader.app.accounting.explain(bundle).explanation.decisions[:1]
+    (told,) = cluster.leader.app.explainer.explain(bundle).explanation.decisions[:1]
     assert (told.code.value, told.source, told.target) == ("requested", source.name, target.name)
 
 

@@ -49,7 +49,7 @@ class LeaderAtWork:
     context: Context
     hand: MemoryCoordination
     leading: Leadership
-    accounting: Explainer
+    explainer: Explainer
     registry: CollectorRegistry
     settings: RuntimeSettings
     term: Term | None = None
@@ -167,7 +167,7 @@ async def leader_at_work(
         context=context,
         hand=hand,
         leading=leading,
-        accounting=Explainer(context, leading, "east"),
+        explainer=Explainer(context, leading, "east"),
         registry=registry,
         settings=settings,
         term=Term(stat.version, coordination.session.session_id),

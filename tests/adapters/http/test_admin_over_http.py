@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.rates import Rates
-from loadmanager.leader.preview import PreviewRequests
+from loadmanager.leader.preview import preview_round
 from loadmanager.ports.lookup import Unavailable
 from tests.adapters.http.conftest import Reply, RunningServer, StartServer
 
@@ -122,7 +123,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             FailureDomains(parts, "east"),
             Quotas(parts),
             BalancingModes(BalancingModeRequests(parts)),
-            Plans(PreviewRequests(sidecar.leading).plan),
+            Plans(partial(preview_round, sidecar.leading)),
         )
         routes = tuple(route for one in resources for route in one.routes())
         yield Api(await start_server(more_routes=routes), sidecar, line, dynamic)

@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -28,7 +29,7 @@ from loadmanager.core.planner_settings import Mode
 from loadmanager.core.rates import Rates
 from loadmanager.core.snapshot.decoding import decode_snapshot
 from loadmanager.core.wire.reports import encode_loads
-from loadmanager.leader.preview import PreviewRequests
+from loadmanager.leader.preview import preview_round
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.simulator.strategies import every_pair
 from tests.adapters.http.conftest import FakeLookup, RunningServer
@@ -69,8 +70,8 @@ async def leader_of_the_largest() -> AsyncIterator[tuple[LeaderAtWork, RunningSe
         topics = Topics(sidecar.context, NoTopics())
         resources = (
             Brokers(sidecar.context, "east", topics),
-            Plans(PreviewRequests(sidecar.leading).plan),
-            Decisions(sidecar.accounting),
+            Plans(partial(preview_round, sidecar.leading)),
+            Decisions(sidecar.explainer),
         )
         server = HttpServer(
             FakeLookup(),
