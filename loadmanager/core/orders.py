@@ -123,6 +123,19 @@ def next_chunk(contents: Mapping[BrokerId, bytes], most_bytes: int) -> list[Brok
     return chunk
 
 
+def expected_requests(changed: int, brokers: int, read_at_once: int) -> int:
+    """Return how many requests orders cause in the whole cluster, besides heartbeats.
+
+    Each of the ``changed`` brokers reads its orders, commits its locks together with its owned
+    list, and writes the list again once it serves (docs/scale.md). The leader reads both changes
+    of each list. So do the other of all ``brokers`` where there are at most ``read_at_once``;
+    else each of them reads so many lists at once, and further ones one a second.
+    """
+    lists = 2 * changed
+    read_by_others = lists if brokers <= read_at_once else min(lists, read_at_once)
+    return 3 * changed + lists + (brokers - 1) * read_by_others
+
+
 def encode_orders(orders: Orders) -> bytes:
     """Return the content of ``/loadbalance/orders/{broker}``."""
     document = {

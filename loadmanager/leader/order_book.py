@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import structlog
 
+from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.core.errors import InvalidName, MalformedContent
@@ -25,6 +26,7 @@ from loadmanager.core.orders import (
     SplitOrder,
     decode_orders,
     encode_orders,
+    expected_requests,
     largest_orders_bytes,
     next_chunk,
 )
@@ -46,6 +48,9 @@ log = structlog.get_logger()
 
 _NOTHING: Mapping[BundleId, BrokerId] = MappingProxyType({})
 _READ_TOGETHER = 64
+
+MANY_BUNDLES = 64
+"""Orders of so many bundles at once are logged with the requests that they will cause."""
 
 
 class OrderBook:
@@ -111,6 +116,7 @@ class OrderBook:
             changes, former = changes.less(full, self._assigned), changes
             if changes == former:
                 raise error
+        self._log_many(changes, contents)
         self._read = False
         rode = await self._write(contents, rider)
         self._spoilt.clear()
@@ -118,6 +124,18 @@ class OrderBook:
         if error is not None:
             raise error
         return rode
+
+    def _log_many(self, changes: OrderChanges, contents: Mapping[BrokerId, bytes]) -> None:
+        """Log what orders of many bundles will ask of ZooKeeper, before they are written."""
+        if len(changes.assigned) >= MANY_BUNDLES:
+            brokers = len(self._cluster_state.brokers)
+            log.info(
+                "orders.batch.begun",
+                bundles=len(changes.assigned),
+                brokers=len(contents),
+                size_bytes=sum(map(len, contents.values())),
+                requests_expected=expected_requests(len(contents), brokers, READ_AHEAD),
+            )
 
     def _touched(self, changes: OrderChanges) -> list[BrokerId]:
         """Return the brokers whose orders change, those with additions first."""

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 from counted_requests import by_role, counted_cluster
 from stories import place_all
+from structlog.testing import capture_logs
 
 from loadmanager.core import znodes
+from loadmanager.testbed.faults.cluster import topic_in
 from loadmanager.testbed.faults.virtual_time import run
 
 COUNTED_S = 120.0
@@ -46,6 +48,35 @@ def test_what_a_leader_asks_at_rest_grows_with_brokers_by_a_report_and_the_order
             assert orders == ordered * rounds
             assert asked["heartbeat"] == pytest.approx(COUNTED_S / 1.5, abs=1)
             assert asked.total() - asked["heartbeat"] - reports - orders <= 12
+
+    run(program())
+
+
+@pytest.mark.parametrize("sidecars", [6, 24])
+def test_what_many_placements_ask_of_zookeeper_is_predicted_in_the_log(sidecars: int) -> None:
+    async def program() -> None:
+        async with counted_cluster(sidecars) as (cluster, service):
+            boundaries = await cluster.make_namespace(16 * sidecars)
+            await cluster.leader.app.answering.boundaries(boundaries.namespace)
+            await asyncio.sleep(60.0)
+            service.forget()
+            with capture_logs() as logged:
+                await asyncio.gather(
+                    *(
+                        cluster.leader.look_up(topic_in(boundaries, one))
+                        for one in boundaries.bundles
+                    )
+                )
+                await asyncio.sleep(1.0)
+            batches = [one for one in logged if one["event"] == "orders.batch.begun"]
+            expected = sum(one["requests_expected"] for one in batches)
+            assert sum(one["bundles"] for one in batches) > 12 * sidecars
+            asked = service.asked_by(cluster.living)
+            # Once a broker and namespace, or once a term: folders, boundaries and the epoch.
+            first = ("exists", "sync", "get /admin/local-policies", "get /loadbalance/epoch")
+            timed = ("heartbeat", "get /loadbalance/loads")
+            made = sum(n for name, n in asked.items() if not name.startswith((*first, *timed)))
+            assert made == pytest.approx(expected, rel=0.2)
 
     run(program())
 
