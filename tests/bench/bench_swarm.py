@@ -83,6 +83,7 @@ async def _measured(many: Swarm, sidecars: int, server: psutil.Process) -> None:
     await many.ask_all("change_loads", on=True)
     await _count_requests(many, "loads change", alone.names[0], server, report)
     await many.ask_all("change_loads", on=False)
+    await many.all_served(within_s=60.0)  # A round may have ordered moves just now.
     await many.check()
     await _kill_some(many, tenth, report)
     await many.check()
