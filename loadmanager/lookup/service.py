@@ -22,7 +22,6 @@ from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
-    Assignment,
     LeaderInfo,
     LeaderLine,
     NamespaceUnknown,
@@ -193,7 +192,7 @@ class LookupService:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return boundaries
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
         """Decide, as the leader, which broker is to own ``bundle``; wait until it serves it."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
@@ -212,8 +211,7 @@ class LookupService:
                     await self._cluster_state.lists.until_served(bundle)
         except TimeoutError:
             log.debug("lookup.owner.awaited", bundle=bundle, planned=broker)
-        owner = self._cluster_state.serving_owner(bundle) if self._cluster_state.current else None
-        return Assignment(owner.broker, owner.fencing_token) if owner else Assignment(broker)
+        return broker
 
     # --- waiting -------------------------------------------------------------------
 
@@ -335,10 +333,10 @@ class LookupService:
                 why = self._what_is_awaited(coming, why)
                 await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
-                found, why = await self._ask(bundle, step, deadline_s - now_s, mode)
-                if answer := self._answer_of(bundle, found, mode):
-                    return answer
-                ask_again_at_s = await self._ask_again_at_s(found, following)
+                planned, pause_s, why = await self._ask(bundle, step, deadline_s - now_s, mode)
+                if onward := self._onward(planned, mode):
+                    return onward
+                ask_again_at_s = await self._follow_planned(following, planned, pause_s)
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
@@ -358,12 +356,16 @@ class LookupService:
 
     async def _ask(
         self, bundle: BundleId, step: LookupStep, left_s: float, mode: LookupMode
-    ) -> tuple[Assignment | None, str]:
-        """Let the leader decide; return its answer, and what the lookup waits for.
+    ) -> tuple[BrokerId | None, float, str]:
+        """Let the leader decide.
+
+        Return the planned owner, the pause before the next question, and what the lookup waits
+        for. There is no pause if the leader is at work and waited in place of the lookup.
 
         With many brokers the leader, which follows all lists anyway, waits until the bundle is
-        served. Otherwise each list that changes would be read by all sidecars with lookups
-        that wait for one of its bundles. A client that follows redirects waits at the owner.
+        served, and the owner's list is read then. Otherwise each list that changes would be read
+        by all sidecars with lookups that wait for one of its bundles. A client that follows
+        redirects waits at the owner.
         """
         served_within_s = max(0.0, min(left_s, _SERVED_WITHIN_S))
         if mode is LookupMode.REDIRECT or not self._may_wait_at_leader:
@@ -373,19 +375,28 @@ class LookupService:
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
-                    found = Assignment(await self._assigner.assign(bundle))
+                    planned: BrokerId | None = await self._assigner.assign(bundle)
                 else:
                     leader = self._cluster_state.leader
                     assert leader  # noqa: S101 - the step says that there is one
-                    found = await self._leader_line.assign(leader, bundle, served_within_s)
+                    planned = await self._leader_line.assign(leader, bundle, served_within_s)
         except TimeoutError:
-            return None, "the leader has not decided in time"
+            return None, _ASK_AGAIN_S, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
-            return None, str(error)
+            return None, _ASK_AGAIN_S, str(error)
         finally:
             self._waiting_at_leader -= waits
-        return found, self._what_is_awaited(found.broker, "the leader has not decided in time")
+        why = self._what_is_awaited(planned, "the leader has not decided in time")
+        return planned, 0.0 if planned is None else _ASK_AGAIN_S, why
+
+    async def _follow_planned(
+        self, following: _Following, planned: BrokerId | None, pause_s: float
+    ) -> float:
+        """Follow the planned owner's list during a pause; return when the leader is asked again."""
+        if pause_s:
+            await following.find(planned)
+        return self._clock.monotonic_s() + pause_s
 
     @property
     def _may_wait_at_leader(self) -> bool:
@@ -394,22 +405,6 @@ class LookupService:
             return False
         share = MOST_WAITING_AT_LEADER // max(1, len(self._cluster_state.brokers))
         return self._waiting_at_leader < max(1, share)
-
-    def _answer_of(
-        self, bundle: BundleId, found: Assignment | None, mode: LookupMode
-    ) -> Owner | Redirection | None:
-        """Return what the leader's answer says to the client, if it is enough."""
-        if found is None:
-            return None
-        return self._naming.assigned(bundle, found) or self._onward(found.broker, mode)
-
-    async def _ask_again_at_s(self, found: Assignment | None, following: _Following) -> float:
-        """Follow the list of the planned owner; return when to ask the leader again."""
-        now_s = self._clock.monotonic_s()
-        if found is not None and found.broker is None:
-            return now_s  # The leader is at work, and waited in place of this lookup.
-        await following.find(found.broker if found else None)
-        return now_s + _ASK_AGAIN_S
 
     def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
         if coming is not None:

@@ -27,18 +27,6 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """The broker that is to own a bundle, as the leader decided; None if it did not in time.
-
-    ``fencing_token`` is that of the lock under which the broker serves the bundle; None if, as
-    far as the leader has read, it does not serve it yet.
-    """
-
-    broker: BrokerId | None
-    fencing_token: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Redirection:
     """The client is to ask the sidecar at ``sidecar_url`` instead.
 
@@ -152,7 +140,7 @@ class LookupService(Protocol):
             NamespaceUnknown: it does not exist.
         """
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
         """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.
 
         Returns once the owner serves the bundle, or when ``served_within_s`` have passed. With 0
@@ -170,7 +158,7 @@ class LeaderLine(Protocol):
 
     async def assign(
         self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
-    ) -> Assignment:
+    ) -> BrokerId | None:
         """Have the leader assign ``bundle``, and return the broker that is to own it.
 
         With ``served_within_s`` the leader waits up to that long until that broker serves it.

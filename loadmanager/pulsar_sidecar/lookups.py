@@ -19,7 +19,7 @@ from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, parse_broker
 from loadmanager.core.lookup import LookupMode
 from loadmanager.lookup.service import LookupService
-from loadmanager.ports.lookup import Assignment, NamespaceUnknown, Owner, Redirection, Unavailable
+from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 
 _NO_HANDOVERS: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
@@ -66,7 +66,7 @@ class ObservedLookups(LookupService):
         with _as_refused(f"the partitions of {topic}"):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:  # noqa: ARG002 - refused at once
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:  # noqa: ARG002 - refused at once
         """Refuse: Pulsar places a bundle at its first lookup."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 

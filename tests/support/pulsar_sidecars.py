@@ -17,9 +17,9 @@ from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.config import Config
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.ports.lookup import Assignment, LeaderInfo, Unavailable
+from loadmanager.ports.lookup import LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
@@ -72,7 +72,7 @@ class NoLine:
         leader: LeaderInfo,
         bundle: BundleId,
         served_within_s: float = 0.0,  # noqa: ARG002 - it is not asked
-    ) -> Assignment:
+    ) -> BrokerId | None:
         """See `LeaderLine`."""
         raise Unavailable(f"{leader.broker} was asked to place {bundle}")
 

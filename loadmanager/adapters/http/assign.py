@@ -30,8 +30,7 @@ class AssignResource:
         """Place the bundle named in the body, and wait for its owner if the body says so.
 
         By the epoch the client recognizes the answer of a leader that has been replaced. The
-        fencing token is in the answer if the broker serves the bundle. The broker is null if
-        the time was over before the decision.
+        broker is null if the time was over before the decision.
         """
         body = await json_object(request)
         given, served_within_s = body.get("bundle"), body.get("served_within_s", 0.0)
@@ -44,9 +43,6 @@ class AssignResource:
             bundle = parse_bundle(given)
         except InvalidName as error:
             raise Refused(400, str(error)) from error
-        found = await self._lookup.assign(bundle, served_within_s)
+        broker = await self._lookup.assign(bundle, served_within_s)
         leader = self._lookup.leader
-        answer = {"broker": found.broker, "epoch": leader.epoch if leader else 0}
-        if found.fencing_token is not None:
-            answer["fencing_token"] = found.fencing_token
-        return json_reply(answer)
+        return json_reply({"broker": broker, "epoch": leader.epoch if leader else 0})

@@ -13,9 +13,8 @@ from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
-from loadmanager.core.ids import BundleId, parse_broker
+from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.ports.lookup import (
-    Assignment,
     LeaderInfo,
     NamespaceUnknown,
     NotLeader,
@@ -77,7 +76,7 @@ class HttpAssignClient:
 
     async def assign(
         self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
-    ) -> Assignment:
+    ) -> BrokerId | None:
         """Return the broker that is to own ``bundle``, as the leader decides.
 
         Raises:
@@ -173,20 +172,18 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _decision(text: str, url: str, leader: LeaderInfo) -> Assignment:
+def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId | None:
     try:
         answer = json.loads(text)
-        named, epoch, token = answer["broker"], answer["epoch"], answer.get("fencing_token")
+        named, epoch = answer["broker"], answer["epoch"]
         broker = None if named is None else parse_broker(named)
     except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
         raise Unavailable(f"{url}: answered {text[:120]!r}; expected broker and epoch") from None
     if not EPOCH.holds(epoch):
         raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
-    if token is not None and not EPOCH.holds(token):
-        raise Unavailable(f"{url}: fencing_token = {token!a:.80}; expected {EPOCH.expected}")
     if epoch < leader.epoch:
         raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
-    return Assignment(broker, token)
+    return broker
 
 
 def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavailable:

@@ -15,9 +15,9 @@ from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
-from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports.lookup import Assignment, LeaderInfo, Owner, Unavailable
+from loadmanager.ports.lookup import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService
@@ -211,7 +211,7 @@ class CallingLine:
 
     async def assign(
         self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
-    ) -> Assignment:
+    ) -> BrokerId | None:
         """See `LeaderLine`."""
         self.caller.questions += 1
         await asyncio.sleep(0.001 + self.caller.line_slow_s)

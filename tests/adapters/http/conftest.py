@@ -39,7 +39,6 @@ from loadmanager.core.ids import (
 from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (
-    Assignment,
     LeaderInfo,
     NamespaceTaken,
     NamespaceUnknown,
@@ -52,7 +51,6 @@ from loadmanager.ports.lookup import (
 from loadmanager.telemetry.lookups import LookupMetrics
 
 PUBLIC = Namespace("public/default")
-TOKEN = 77
 HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"
 
 
@@ -176,8 +174,8 @@ class FakeLookup:
         self.namespaces[boundaries.namespace] = boundaries
         self.cluster_state_version += 1
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> Assignment:
-        """Name the taker, if this is the leader; its lock has the token only if it is awaited."""
+    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
+        """Name the taker, if this is the leader and it need not be awaited."""
         if not self.leads:
             raise NotLeader("this sidecar does not lead")
         await self._pass_gate()
@@ -186,7 +184,7 @@ class FakeLookup:
             raise NamespaceUnknown(f"{bundle} is in no namespace")
         if self.taker is None:
             raise Unavailable("no broker is registered", 3.0)
-        return Assignment(BrokerId(self.taker), TOKEN if served_within_s else None)
+        return None if served_within_s else BrokerId(self.taker)
 
     async def _pass_gate(self) -> None:
         if self.gate is not None:
