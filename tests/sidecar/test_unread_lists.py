@@ -55,6 +55,10 @@ async def _move(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> f
     return asyncio.get_running_loop().time() - began_s
 
 
+def _has_let_go(cluster: Cluster, server: Host, bundle: BundleId) -> Callable[[], bool]:
+    return lambda: server not in cluster.servers(bundle)
+
+
 async def _leave_unread(cluster: Cluster, bundles: tuple[BundleId, ...]) -> BundleId:
     """Move bundles until the bystander has left the list of a bundle's former owner unread."""
     cluster_state = _bystander(cluster).cluster_state
@@ -274,10 +278,7 @@ def test_a_leader_that_is_notified_late_makes_no_lookup_name_a_broker_that_let_g
                 if agent.host is target:
                     agent.coordination.delay_commits_s = 0.3  # It takes the lock later.
             moving = asyncio.ensure_future(cluster.move(bundle, target))
-            await cluster.until(
-                lambda server=server, bundle=bundle: server not in cluster.servers(bundle),
-                every_s=0.001,
-            )
+            await cluster.until(_has_let_go(cluster, server, bundle), every_s=0.001)
             await asyncio.sleep(0.1)
             owner = await asked.look_up(topic_in(boundaries, bundle))
             named.append(owner.broker != server.name)
