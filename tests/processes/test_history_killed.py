@@ -20,7 +20,8 @@ import sys, time
 from prometheus_client import CollectorRegistry
 from loadmanager.adapters.history import open_history
 from loadmanager.config.history import HistorySettings
-from loadmanager.core.history import Origin, Stream, term_record
+from loadmanager.core.history.records import Origin, term_record
+from loadmanager.core.history.schema import Stream
 from loadmanager.telemetry.history import HistoryMetrics
 
 history = open_history(
