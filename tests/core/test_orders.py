@@ -18,6 +18,7 @@ from loadmanager.core.orders import (
     decode_owned,
     encode_orders,
     encode_owned,
+    expected_requests,
     largest_orders_bytes,
     next_chunk,
 )
@@ -175,3 +176,21 @@ def test_orders_go_together_into_a_commit_as_far_as_they_fit(
 
 def test_orders_leave_room_for_what_a_commit_has_beside_them() -> None:
     assert largest_orders_bytes(1000) == 900
+
+
+@pytest.mark.parametrize(
+    ("changed", "brokers", "expected"),
+    [
+        # Three requests of each broker, two reads of its list by the leader, and by all others.
+        (1, 1, 5),
+        (2, 6, 10 + 5 * 4),
+        (16, 16, 80 + 15 * 32),
+        # Others read few lists at once.
+        (4, 100, 20 + 99 * 8),
+        (100, 100, 500 + 99 * 16),
+    ],
+)
+def test_orders_cause_requests_of_their_brokers_and_few_of_others(
+    changed: int, brokers: int, expected: int
+) -> None:
+    assert expected_requests(changed, brokers, read_at_once=16) == expected
