@@ -17,13 +17,16 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
-from loadmanager.core.wire.records import decode_lock, decode_partitions
+from loadmanager.core.wire.records import decode_partitions
+from loadmanager.lookup.locks import READ_WITHIN_S, read_lock
 from loadmanager.lookup.owner_resolver import OwnerResolver
+from loadmanager.lookup.wait_at_leader import WaitAtLeader
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
+    LockHolder,
     NamespaceUnknown,
     NotLeader,
     Owner,
@@ -35,12 +38,6 @@ from loadmanager.ports.lookup import (
 log = structlog.get_logger()
 
 _ASK_AGAIN_S = 1.0
-_READ_WITHIN_S = 0.5
-_SERVED_WITHIN_S = 3.0
-MOST_WAITING_AT_LEADER = 2_048
-"""Most lookups of all sidecars that wait at the leader, each of which keeps a connection open: half
-of those that a server accepts. Each sidecar has an equal share; further lookups wait here."""
-
 _MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
@@ -115,11 +112,11 @@ class LookupService:
         self._naming = naming
         self._leader_line = leader_line
         self._assigner = assigner
+        self._wait_at_leader = WaitAtLeader(context, leader_line)
         self._topic_hash = context.topic_hash
         self._mode = mode
         self._settings = settings
         self._waiting: dict[_Question, asyncio.Task[Owner | Redirection]] = {}
-        self._waiting_at_leader = 0
 
     @property
     def cluster_state_version(self) -> int:
@@ -192,8 +189,8 @@ class LookupService:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return boundaries
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
-        """Decide, as the leader, which broker is to own ``bundle``; wait until it serves it."""
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Decide, as the leader, which broker is to own ``bundle``."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
             # The requester may have seen a split that this sidecar has not.
@@ -203,15 +200,18 @@ class LookupService:
                 raise Unavailable(f"the bundles around {bundle} cannot be read: {error}") from error
             if self._was_cut(bundle):
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
-        broker: BrokerId | None = None
+        return await self._assigner.assign(bundle)
+
+    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
+        """Have ``bundle`` placed, as the leader, and return the broker once it serves it."""
         try:
-            async with asyncio.timeout(served_within_s or None):
-                broker = await self._assigner.assign(bundle)
-                if served_within_s:
-                    await self._cluster_state.lists.until_served(bundle)
+            async with asyncio.timeout(within_s):
+                await self.assign(bundle)
+                await self._cluster_state.lists.until_served(bundle)
         except TimeoutError:
-            log.debug("lookup.owner.awaited", bundle=bundle, planned=broker)
-        return broker
+            return None
+        owner = self._cluster_state.serving_owner(bundle)
+        return LockHolder(owner.broker, owner.fencing_token) if owner else None
 
     # --- waiting -------------------------------------------------------------------
 
@@ -256,7 +256,8 @@ class LookupService:
     ) -> Owner | Redirection:
         """Find the owner: in the list of the lock's broker, in all if few, or by the chain.
 
-        A lookup that waits follows the list of the broker that is to own the bundle: each change
+        With many brokers it waits at the leader first, and reads nothing meanwhile. Otherwise a
+        lookup that waits follows the list of the broker that is to own the bundle: each change
         of it reaches it at once. While it is not known which one that is, it follows all lists
         if they are few, and else looks once a second which broker has the lock.
         """
@@ -266,9 +267,16 @@ class LookupService:
             if owner is not None:
                 return owner
         elif lists.few:
-            await lists.until_read(_READ_WITHIN_S)
+            await lists.until_read(READ_WITHIN_S)
+        deadline_s = self._clock.monotonic_s() + self._settings.now.lookup_wait_s
+        if mode is LookupMode.ANSWER and self._naming.coming(bundle) is None:
+            served = await self._wait_at_leader.until_served(bundle, deadline_s)
+            if served is not None and (owner := self._naming.served(bundle, served)):
+                return owner
         with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
-            return await self._walk(bundle, mode, following, authoritative=authoritative)
+            return await self._walk(
+                bundle, mode, following, deadline_s, authoritative=authoritative
+            )
 
     async def _read_again(self, bundle: BundleId) -> bool:
         """Read the list that named the owner last, or else the lock, and its broker's list.
@@ -278,42 +286,41 @@ class LookupService:
         """
         lists, listed = self._cluster_state.lists, self._cluster_state.listed_owner(bundle)
         if listed is not None:
-            if not await lists.until_read(_READ_WITHIN_S, listed):
+            if not await lists.until_read(READ_WITHIN_S, listed):
                 return False
             listed = self._cluster_state.listed_owner(bundle)
         if listed is not None or lists.all_read:
             return True
         try:
-            holder = await self._holder_of_lock(bundle)
+            lock = await read_lock(self._coordination, bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
             log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return False
-        return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
+        return lock is None or await lists.until_read(READ_WITHIN_S, lock.broker)
 
     async def _holder(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that holds the lock, None if none does or it cannot be read now."""
         try:
-            return await self._holder_of_lock(bundle)
+            lock = await read_lock(self._coordination, bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
             log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return None
-
-    async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that holds the lock, None where none does; raises if it is unread."""
-        path = znodes.lock(bundle)
-        async with asyncio.timeout(_READ_WITHIN_S):
-            node = await self._coordination.get(path)
-        return None if node is None else decode_lock(path, node.data).broker
+        return None if lock is None else lock.broker
 
     async def _walk(
-        self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
+        self,
+        bundle: BundleId,
+        mode: LookupMode,
+        following: "_Following",
+        deadline_s: float,
+        *,
+        authoritative: bool,
     ) -> Owner | Redirection:
         """Take the steps of a lookup until an answer or the timeout.
 
         The leader is not asked about a bundle under way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
-        deadline_s = begun_s + self._settings.now.lookup_wait_s
         ask_again_at_s = 0.0
         why = "no broker owns it yet"
         while True:
@@ -333,10 +340,11 @@ class LookupService:
                 why = self._what_is_awaited(coming, why)
                 await following.find(coming)
             elif ask_again_at_s <= now_s and (now_s < deadline_s or not ask_again_at_s):
-                planned, pause_s, why = await self._ask(bundle, step, deadline_s - now_s, mode)
+                planned, why = await self._ask(bundle, step, deadline_s - now_s)
+                ask_again_at_s = self._clock.monotonic_s() + _ASK_AGAIN_S
                 if onward := self._onward(planned, mode):
                     return onward
-                ask_again_at_s = await self._follow_planned(following, planned, pause_s)
+                await following.find(planned)
                 continue
             if now_s >= deadline_s:
                 raise Unavailable(f"{bundle}: {why}")
@@ -355,56 +363,22 @@ class LookupService:
         return next_step(mode, place, owned=False, authoritative=authoritative, coming=on_its_way)
 
     async def _ask(
-        self, bundle: BundleId, step: LookupStep, left_s: float, mode: LookupMode
-    ) -> tuple[BrokerId | None, float, str]:
-        """Let the leader decide.
-
-        Return the planned owner, the pause before the next question, and what the lookup waits
-        for. There is no pause if the leader is at work and waited in place of the lookup.
-
-        With many brokers the leader, which follows all lists anyway, waits until the bundle is
-        served, and the owner's list is read then. Otherwise each list that changes would be read
-        by all sidecars with lookups that wait for one of its bundles. A client that follows
-        redirects waits at the owner.
-        """
-        served_within_s = max(0.0, min(left_s, _SERVED_WITHIN_S))
-        if mode is LookupMode.REDIRECT or not self._may_wait_at_leader:
-            served_within_s = 0.0
-        waits = served_within_s > 0
-        self._waiting_at_leader += waits
+        self, bundle: BundleId, step: LookupStep, left_s: float
+    ) -> tuple[BrokerId | None, str]:
+        """Let the leader decide; return the planned owner, and what the lookup waits for."""
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
-                    planned: BrokerId | None = await self._assigner.assign(bundle)
+                    planned = await self._assigner.assign(bundle)
                 else:
-                    leader = self._cluster_state.leader
-                    assert leader  # noqa: S101 - the step says that there is one
-                    planned = await self._leader_line.assign(leader, bundle, served_within_s)
+                    assert self._cluster_state.leader  # noqa: S101 - the step says that there is one
+                    planned = await self._leader_line.assign(self._cluster_state.leader, bundle)
         except TimeoutError:
-            return None, _ASK_AGAIN_S, "the leader has not decided in time"
+            return None, "the leader has not decided in time"
         except (NotLeader, Unavailable) as error:
             log.debug("lookup.assignment.failed", bundle=bundle, why=str(error))
-            return None, _ASK_AGAIN_S, str(error)
-        finally:
-            self._waiting_at_leader -= waits
-        why = self._what_is_awaited(planned, "the leader has not decided in time")
-        return planned, 0.0 if planned is None else _ASK_AGAIN_S, why
-
-    async def _follow_planned(
-        self, following: _Following, planned: BrokerId | None, pause_s: float
-    ) -> float:
-        """Follow the planned owner's list during a pause; return when the leader is asked again."""
-        if pause_s:
-            await following.find(planned)
-        return self._clock.monotonic_s() + pause_s
-
-    @property
-    def _may_wait_at_leader(self) -> bool:
-        """Whether there are many brokers, and room for a waiting lookup of this one's."""
-        if self._cluster_state.lists.few:
-            return False
-        share = MOST_WAITING_AT_LEADER // max(1, len(self._cluster_state.brokers))
-        return self._waiting_at_leader < max(1, share)
+            return None, str(error)
+        return planned, f"{planned} is to own it and does not serve it yet"
 
     def _what_is_awaited(self, coming: BrokerId | None, before: str) -> str:
         if coming is not None:

@@ -27,6 +27,14 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The broker that holds the lock of a bundle; ``fencing_token`` is the lock's czxid."""
+
+    broker: BrokerId
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Redirection:
     """The client is to ask the sidecar at ``sidecar_url`` instead.
 
@@ -140,11 +148,8 @@ class LookupService(Protocol):
             NamespaceUnknown: it does not exist.
         """
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
+    async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.
-
-        Returns once the owner serves the bundle, or when ``served_within_s`` have passed. With 0
-        it returns as soon as the owner is decided.
 
         Raises:
             NotLeader: this sidecar does not lead.
@@ -152,18 +157,28 @@ class LookupService(Protocol):
             Unavailable: no broker can take it.
         """
 
+    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
+        """Have ``bundle`` placed as by `assign`, and return the broker once it serves it.
+
+        Return None if it does not within ``within_s``. Raises as `assign`.
+        """
+
 
 class LeaderLine(Protocol):
     """Sends requests to the leader's sidecar."""
 
-    async def assign(
-        self, leader: LeaderInfo, bundle: BundleId, served_within_s: float = 0.0
-    ) -> BrokerId | None:
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         """Have the leader assign ``bundle``, and return the broker that is to own it.
 
-        With ``served_within_s`` the leader waits up to that long until that broker serves it.
-
         Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
+        """
+
+    async def until_served(
+        self, leader: LeaderInfo, bundle: BundleId, within_s: float
+    ) -> LockHolder | None:
+        """Ask the leader for `LookupService.until_served`.
+
+        Raises as `assign`.
         """
 
     async def close(self) -> None:

@@ -66,7 +66,7 @@ class ObservedLookups(LookupService):
         with _as_refused(f"the partitions of {topic}"):
             return await read_partitions(self._broker.admin, self._broker.url, topic)
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:  # noqa: ARG002 - refused at once
+    async def assign(self, bundle: BundleId) -> BrokerId:
         """Refuse: Pulsar places a bundle at its first lookup."""
         raise Unavailable(f"{bundle}: Pulsar's brokers place bundles by themselves")
 

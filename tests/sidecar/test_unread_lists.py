@@ -12,11 +12,11 @@ from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.common.cluster_owners import ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker, parse_bundle
+from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
-from loadmanager.lookup import service
+from loadmanager.lookup import wait_at_leader
 from loadmanager.ports.coordination import CoordinationError, Node
-from loadmanager.ports.lookup import LookupRefused
+from loadmanager.ports.lookup import LockHolder, LookupRefused
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
@@ -246,7 +246,7 @@ def test_a_lookup_of_a_bundle_that_stays_reads_the_list_of_its_owner_alone() -> 
     _told(tell)
 
 
-def test_lookups_of_what_nobody_owns_yet_wait_at_the_leader_and_read_a_list_each() -> None:
+def test_lookups_of_what_nobody_owns_yet_wait_at_the_leader_and_read_no_lists() -> None:
     async def tell(cluster: Cluster, service: CountingService, _boundaries: Boundaries) -> None:
         boundaries = await cluster.make_namespace(64, Namespace("acme/cold"))
         service.forget()
@@ -256,8 +256,10 @@ def test_lookups_of_what_nobody_owns_yet_wait_at_the_leader_and_read_a_list_each
             *(one.look_up(topic_in(boundaries, bundle)) for bundle, one in asked.items())
         )
         assert all(cluster.server(one.bundle).name == one.broker for one in owners)
-        # And those that nobody needs, one a second.
-        assert service.asked_by(others)[LISTS] <= len(owners) + 2 * len(others)
+        # Those that nobody needs, one a second.
+        assert service.asked_by(others)[LISTS] <= 2 * len(others)
+        # Before and after it waited at the leader.
+        assert service.asked_by(others)["get /namespace/acme"] <= 2 * len(owners)
         tokens = {
             one.bundle: cluster.server(one.bundle).broker.serving[one.bundle] for one in owners
         }
@@ -298,17 +300,17 @@ def test_no_more_lookups_wait_at_the_leader_than_it_has_connections_for(
     async def tell(cluster: Cluster, _service: CountingService, _boundaries: Boundaries) -> None:
         cold = await cluster.make_namespace(32, Namespace("acme/cold"))
         asked, waits = _bystander(cluster), list[float]()
-        assign = cluster.leader.app.answering.assign
+        until_served = cluster.leader.app.answering.until_served
 
-        async def noted(bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
-            waits.append(served_within_s)
-            return await assign(bundle, served_within_s)
+        async def noted(bundle: BundleId, within_s: float) -> LockHolder | None:
+            waits.append(within_s)
+            return await until_served(bundle, within_s)
 
-        monkeypatch.setattr(cluster.leader.app.answering, "assign", noted)
-        monkeypatch.setattr(service, "MOST_WAITING_AT_LEADER", 3 * len(cluster.hosts))
+        monkeypatch.setattr(cluster.leader.app.answering, "until_served", noted)
+        monkeypatch.setattr(wait_at_leader, "MOST_WAITING", 3 * len(cluster.hosts))
         owners = await asyncio.gather(*(asked.look_up(topic_in(cold, one)) for one in cold.bundles))
         assert all(cluster.server(one.bundle).name == one.broker for one in owners)
-        assert sum(within_s > 0 for within_s in waits) == 3
+        assert len(waits) == 3
 
     _told(tell)
 

@@ -19,7 +19,7 @@ from loadmanager.common.identity import Identity
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.ports.lookup import LeaderInfo, Unavailable
+from loadmanager.ports.lookup import LeaderInfo, LockHolder, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
@@ -67,14 +67,15 @@ class BusyProbe:
 class NoLine:
     """No sidecar asks a leader to place anything."""
 
-    async def assign(
-        self,
-        leader: LeaderInfo,
-        bundle: BundleId,
-        served_within_s: float = 0.0,  # noqa: ARG002 - it is not asked
-    ) -> BrokerId | None:
+    async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         """See `LeaderLine`."""
         raise Unavailable(f"{leader.broker} was asked to place {bundle}")
+
+    async def until_served(
+        self, leader: LeaderInfo, bundle: BundleId, within_s: float
+    ) -> LockHolder | None:
+        """See `LeaderLine`."""
+        raise Unavailable(f"{leader.broker} was asked to place {bundle} in {within_s} s")
 
     async def close(self) -> None:
         """See `LeaderLine`."""

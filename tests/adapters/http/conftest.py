@@ -40,6 +40,7 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (
     LeaderInfo,
+    LockHolder,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
@@ -51,6 +52,8 @@ from loadmanager.ports.lookup import (
 from loadmanager.telemetry.lookups import LookupMetrics
 
 PUBLIC = Namespace("public/default")
+TOKEN = 77
+SERVED_AFTER_S = 1.0
 HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"
 
 
@@ -174,8 +177,13 @@ class FakeLookup:
         self.namespaces[boundaries.namespace] = boundaries
         self.cluster_state_version += 1
 
-    async def assign(self, bundle: BundleId, served_within_s: float = 0.0) -> BrokerId | None:
-        """Name the taker, if this is the leader and it need not be awaited."""
+    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
+        """Name the taker with a token, if there is time enough."""
+        broker = await self.assign(bundle)
+        return LockHolder(broker, TOKEN) if within_s >= SERVED_AFTER_S else None
+
+    async def assign(self, bundle: BundleId) -> BrokerId:
+        """Name the taker, if this is the leader."""
         if not self.leads:
             raise NotLeader("this sidecar does not lead")
         await self._pass_gate()
@@ -184,7 +192,7 @@ class FakeLookup:
             raise NamespaceUnknown(f"{bundle} is in no namespace")
         if self.taker is None:
             raise Unavailable("no broker is registered", 3.0)
-        return None if served_within_s else BrokerId(self.taker)
+        return BrokerId(self.taker)
 
     async def _pass_gate(self) -> None:
         if self.gate is not None:
