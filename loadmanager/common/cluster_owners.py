@@ -3,16 +3,15 @@
 A list may be stale: that costs a client one more hop, never a second owner, because only the
 lock in ZooKeeper decides which broker serves. Each change of a list is reported to every sidecar,
 and most of them do not need it, nor all lists at their start. So a list is read at once only
-while it is followed here: the leader follows all lists, a lookup that waits and gets no owner
-from the leader that of the planned owner or of the lock's holder, and a bundle that this broker
-is ordered to take that of the broker that still has it.
+while it is followed here: the leader follows all lists, a lookup that waits that of the planned
+owner (all, where it is not known and they are few), and a bundle that this broker is ordered to
+take that of the broker that still has it.
 Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
 list that changed, also while this sidecar was not connected, and was not read names no owner.
 """
 
-import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,7 +72,6 @@ class ClusterOwners:
         self._followers: Counter[BrokerId | None] = Counter()
         self._needs: list[Callable[[BrokerId], object]] = []
         self._owners: dict[BundleId, Holding] = {}
-        self._awaited: defaultdict[BundleId, list[asyncio.Future[None]]] = defaultdict(list)
         self.changes = Subscriptions()
         self._lists = WatchedFolder(
             coordination,
@@ -138,22 +136,6 @@ class ClusterOwners:
         if not await self.until_read(_READ_WITHIN_S, broker):
             raise Unavailable("the lists of owned bundles cannot be read now")
 
-    async def until_served(self, bundle: BundleId) -> None:
-        """Wait until a list that is read names a broker that serves ``bundle``."""
-        holding = self._owners.get(bundle)
-        if holding is not None and holding.serving:
-            return
-        served = asyncio.get_running_loop().create_future()
-        self._awaited[bundle].append(served)
-        try:
-            await served
-        finally:
-            waiting = self._awaited.get(bundle, [])
-            if served in waiting:
-                waiting.remove(served)
-            if not waiting:
-                self._awaited.pop(bundle, None)
-
     def read_next(self) -> None:
         """Read the list that has been left unread longest, if it is time for one."""
         first = next(iter(self._lists.postponed), None)
@@ -215,8 +197,6 @@ class ClusterOwners:
             # Two lists may briefly contain a bundle; the later lock determines the owner.
             if holding is None or holding.broker == broker or holding.fencing_token < token:
                 self._owners[bundle] = Holding(broker, token, not loading)
-                if not loading and self._awaited:
-                    self._report_served(bundle)
         self._answers_changed()
         self.changes.notify()
 
@@ -228,8 +208,3 @@ class ClusterOwners:
         ]
         if claims:
             self._owners[bundle] = max(claims, key=lambda claim: claim.fencing_token)
-
-    def _report_served(self, bundle: BundleId) -> None:
-        for served in self._awaited.pop(bundle, ()):
-            if not served.done():
-                served.set_result(None)

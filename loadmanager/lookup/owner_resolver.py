@@ -8,11 +8,10 @@ waits because another sidecar has registered that broker: its watch reports that
 from collections.abc import Mapping
 from typing import Protocol
 
-from loadmanager.common.cluster_owners import Holding
 from loadmanager.common.context import Context
 from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.ports.lookup import LockHolder, Owner
+from loadmanager.ports.lookup import Owner
 
 
 class OwnBundles(Protocol):
@@ -52,15 +51,8 @@ class OwnerResolver:
     def owner(self, bundle: BundleId) -> Owner | None:
         """Return the owner if it serves ``bundle``."""
         holding = self._cluster_state.live_owner(bundle)
-        return None if holding is None else self._owner(bundle, holding)
-
-    def served(self, bundle: BundleId, holder: LockHolder) -> Owner | None:
-        """Return the owner whose lock was just read, if the broker is registered."""
-        if holder.broker not in self._cluster_state.brokers:
+        if holding is None:
             return None
-        return self._owner(bundle, Holding(holder.broker, holder.fencing_token))
-
-    def _owner(self, bundle: BundleId, holding: Holding) -> Owner | None:
         if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
             return None
         registration = self._cluster_state.brokers[holding.broker].registration

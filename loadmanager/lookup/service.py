@@ -17,16 +17,13 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
-from loadmanager.core.wire.records import decode_partitions
-from loadmanager.lookup.locks import READ_WITHIN_S, read_lock
+from loadmanager.core.wire.records import decode_lock, decode_partitions
 from loadmanager.lookup.owner_resolver import OwnerResolver
-from loadmanager.lookup.wait_at_leader import WaitAtLeader
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
-    LockHolder,
     NamespaceUnknown,
     NotLeader,
     Owner,
@@ -38,6 +35,7 @@ from loadmanager.ports.lookup import (
 log = structlog.get_logger()
 
 _ASK_AGAIN_S = 1.0
+_READ_WITHIN_S = 0.5
 _MOST_SPLITS_MEANWHILE = 5
 
 _Question = tuple[BundleId, LookupMode, bool]
@@ -112,7 +110,6 @@ class LookupService:
         self._naming = naming
         self._leader_line = leader_line
         self._assigner = assigner
-        self._wait_at_leader = WaitAtLeader(context, leader_line)
         self._topic_hash = context.topic_hash
         self._mode = mode
         self._settings = settings
@@ -202,17 +199,6 @@ class LookupService:
                 raise BundleCut(f"{bundle} is no bundle of its namespace now")
         return await self._assigner.assign(bundle)
 
-    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
-        """Have ``bundle`` placed, as the leader, and return the broker once it serves it."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self.assign(bundle)
-                await self._cluster_state.lists.until_served(bundle)
-        except TimeoutError:
-            return None
-        owner = self._cluster_state.serving_owner(bundle)
-        return LockHolder(owner.broker, owner.fencing_token) if owner else None
-
     # --- waiting -------------------------------------------------------------------
 
     async def _follow(
@@ -256,8 +242,7 @@ class LookupService:
     ) -> Owner | Redirection:
         """Find the owner: in the list of the lock's broker, in all if few, or by the chain.
 
-        With many brokers it waits at the leader first, and reads nothing meanwhile. Otherwise a
-        lookup that waits follows the list of the broker that is to own the bundle: each change
+        A lookup that waits follows the list of the broker that is to own the bundle: each change
         of it reaches it at once. While it is not known which one that is, it follows all lists
         if they are few, and else looks once a second which broker has the lock.
         """
@@ -267,16 +252,9 @@ class LookupService:
             if owner is not None:
                 return owner
         elif lists.few:
-            await lists.until_read(READ_WITHIN_S)
-        deadline_s = self._clock.monotonic_s() + self._settings.now.lookup_wait_s
-        if mode is LookupMode.ANSWER and self._naming.coming(bundle) is None:
-            served = await self._wait_at_leader.until_served(bundle, deadline_s)
-            if served is not None and (owner := self._naming.served(bundle, served)):
-                return owner
+            await lists.until_read(_READ_WITHIN_S)
         with _Following(lists, self._clock, partial(self._holder, bundle)) as following:
-            return await self._walk(
-                bundle, mode, following, deadline_s, authoritative=authoritative
-            )
+            return await self._walk(bundle, mode, following, authoritative=authoritative)
 
     async def _read_again(self, bundle: BundleId) -> bool:
         """Read the list that named the owner last, or else the lock, and its broker's list.
@@ -286,41 +264,48 @@ class LookupService:
         """
         lists, listed = self._cluster_state.lists, self._cluster_state.listed_owner(bundle)
         if listed is not None:
-            if not await lists.until_read(READ_WITHIN_S, listed):
+            if not await lists.until_read(_READ_WITHIN_S, listed):
                 return False
             listed = self._cluster_state.listed_owner(bundle)
         if listed is not None or lists.all_read:
             return True
         try:
-            lock = await read_lock(self._coordination, bundle)
+            holder = await self._holder_of_lock(bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
             log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return False
-        return lock is None or await lists.until_read(READ_WITHIN_S, lock.broker)
+        return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
 
     async def _holder(self, bundle: BundleId) -> BrokerId | None:
         """Return the broker that holds the lock, None if none does or it cannot be read now."""
         try:
-            lock = await read_lock(self._coordination, bundle)
+            return await self._holder_of_lock(bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
             log.debug("lookup.lock.read_failed", bundle=bundle, why=str(error))
             return None
-        return None if lock is None else lock.broker
+
+    async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
+        """Return the broker that holds the lock, None if none does.
+
+        Raises:
+            CoordinationError: it cannot be read now.
+            MalformedContent: its content is not that of a lock.
+            TimeoutError: it was not read within `_READ_WITHIN_S`.
+        """
+        path = znodes.lock(bundle)
+        async with asyncio.timeout(_READ_WITHIN_S):
+            node = await self._coordination.get(path)
+        return None if node is None else decode_lock(path, node.data).broker
 
     async def _walk(
-        self,
-        bundle: BundleId,
-        mode: LookupMode,
-        following: "_Following",
-        deadline_s: float,
-        *,
-        authoritative: bool,
+        self, bundle: BundleId, mode: LookupMode, following: "_Following", *, authoritative: bool
     ) -> Owner | Redirection:
         """Take the steps of a lookup until an answer or the timeout.
 
         The leader is not asked about a bundle under way, unless that takes long.
         """
         begun_s = self._clock.monotonic_s()
+        deadline_s = begun_s + self._settings.now.lookup_wait_s
         ask_again_at_s = 0.0
         why = "no broker owns it yet"
         while True:

@@ -27,14 +27,6 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class LockHolder:
-    """The broker that holds the lock of a bundle; ``fencing_token`` is the lock's czxid."""
-
-    broker: BrokerId
-    fencing_token: int
-
-
-@dataclass(frozen=True, slots=True)
 class Redirection:
     """The client is to ask the sidecar at ``sidecar_url`` instead.
 
@@ -157,12 +149,6 @@ class LookupService(Protocol):
             Unavailable: no broker can take it.
         """
 
-    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
-        """Have ``bundle`` placed as by `assign`, and return the broker once it serves it.
-
-        Return None if it does not within ``within_s``. Raises as `assign`.
-        """
-
 
 class LeaderLine(Protocol):
     """Sends requests to the leader's sidecar."""
@@ -171,14 +157,6 @@ class LeaderLine(Protocol):
         """Have the leader assign ``bundle``, and return the broker that is to own it.
 
         Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
-        """
-
-    async def until_served(
-        self, leader: LeaderInfo, bundle: BundleId, within_s: float
-    ) -> LockHolder | None:
-        """Ask the leader for `LookupService.until_served`.
-
-        Raises as `assign`.
         """
 
     async def close(self) -> None:

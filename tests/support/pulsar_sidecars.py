@@ -19,7 +19,7 @@ from loadmanager.common.identity import Identity
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BrokerUrls, HostUsage, ResourceUsage
-from loadmanager.ports.lookup import LeaderInfo, LockHolder, Unavailable
+from loadmanager.ports.lookup import LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
@@ -70,12 +70,6 @@ class NoLine:
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         """See `LeaderLine`."""
         raise Unavailable(f"{leader.broker} was asked to place {bundle}")
-
-    async def until_served(
-        self, leader: LeaderInfo, bundle: BundleId, within_s: float
-    ) -> LockHolder | None:
-        """See `LeaderLine`."""
-        raise Unavailable(f"{leader.broker} was asked to place {bundle} in {within_s} s")
 
     async def close(self) -> None:
         """See `LeaderLine`."""

@@ -4,25 +4,17 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
 
-from loadmanager.adapters.http.assign import ASSIGN_PATH, SERVED_PATH
+from loadmanager.adapters.http.assign import ASSIGN_PATH
 from loadmanager.adapters.http.security.tls import ClientTls
 from loadmanager.core.bounds import EPOCH
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
-from loadmanager.ports.lookup import (
-    LeaderInfo,
-    LockHolder,
-    NamespaceUnknown,
-    NotLeader,
-    Unavailable,
-)
-
-_T = TypeVar("_T")
+from loadmanager.ports.lookup import LeaderInfo, NamespaceUnknown, NotLeader, Unavailable
 
 _MOST_BYTES_OF_A_DECISION: Final = 65_536
 _SECONDS: Final = re.compile(r"[0-9]{1,4}")
@@ -85,44 +77,17 @@ class HttpAssignClient:
             NamespaceUnknown: the bundle is not in its namespace's boundaries.
             Unavailable: no broker can serve the bundle, or the leader gave no usable answer.
         """
-        return await self._ask_leader(leader, ASSIGN_PATH, {"bundle": bundle}, _broker)
-
-    async def until_served(
-        self, leader: LeaderInfo, bundle: BundleId, within_s: float
-    ) -> LockHolder | None:
-        """Return the broker that serves ``bundle``, None if none does within that time.
-
-        Raises as `assign`.
-        """
-        question = {"bundle": bundle, "within_s": within_s}
-        return await self._ask_leader(leader, SERVED_PATH, question, _holder)
-
-    async def _ask_leader(
-        self,
-        leader: LeaderInfo,
-        path: str,
-        question: Mapping[str, object],
-        read: Callable[[Mapping[str, Any]], _T],
-    ) -> _T:
-        """Return what ``read`` makes of the answer of a leader that was not replaced."""
-        url = leader.sidecar_url.rstrip("/") + path
+        url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         answer = await self.ask(
-            "POST", leader.sidecar_url, path, question, most_bytes=_MOST_BYTES_OF_A_DECISION
+            "POST",
+            leader.sidecar_url,
+            ASSIGN_PATH,
+            {"bundle": bundle},
+            most_bytes=_MOST_BYTES_OF_A_DECISION,
         )
-        if answer.status != 200:  # noqa: PLR2004 - HTTP
-            raise _refusal(answer, url)
-        try:
-            fields = json.loads(answer.text)
-            epoch, found = fields["epoch"], read(fields)
-        except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
-            raise Unavailable(
-                f"{url}: answered {answer.text[:120]!r}; expected broker and epoch"
-            ) from None
-        if not EPOCH.holds(epoch):
-            raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
-        if epoch < leader.epoch:
-            raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
-        return found
+        if answer.status == 200:  # noqa: PLR2004 - HTTP
+            return _decision(answer.text, url, leader)
+        raise _refusal(answer, url)
 
     async def close(self) -> None:
         """Close connections."""
@@ -200,17 +165,17 @@ async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _broker(fields: Mapping[str, Any]) -> BrokerId:
-    return parse_broker(fields["broker"])
-
-
-def _holder(fields: Mapping[str, Any]) -> LockHolder | None:
-    if fields["broker"] is None:
-        return None
-    token = fields["fencing_token"]
-    if not EPOCH.holds(token):
-        raise ValueError(f"fencing_token = {token!a:.80}; expected {EPOCH.expected}")
-    return LockHolder(_broker(fields), token)
+def _decision(text: str, url: str, leader: LeaderInfo) -> BrokerId:
+    try:
+        answer = json.loads(text)
+        broker, epoch = parse_broker(answer["broker"]), answer["epoch"]
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidName):
+        raise Unavailable(f"{url}: answered {text[:120]!r}; expected broker and epoch") from None
+    if not EPOCH.holds(epoch):
+        raise Unavailable(f"{url}: epoch = {epoch!a:.80}; expected {EPOCH.expected}")
+    if epoch < leader.epoch:
+        raise NotLeader(f"{url}: answered for epoch {epoch}; the leader's is {leader.epoch}")
+    return broker
 
 
 def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavailable:

@@ -1,10 +1,9 @@
 """One simulated sidecar process: the real application on in-memory adapters."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -18,7 +17,7 @@ from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
 from loadmanager.core.ids import BrokerId, BundleId, TopicName
 from loadmanager.core.load import BrokerUrls
-from loadmanager.ports.lookup import LeaderInfo, LockHolder, LookupService, Owner, Unavailable
+from loadmanager.ports.lookup import LeaderInfo, Owner, Unavailable
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.testbed.faults.host import BrokerLine, Host, ScriptedProbe
 from loadmanager.testbed.faults.service import TimedService
@@ -28,8 +27,6 @@ from loadmanager.testbed.faults.virtual_time import ProcessClock, SlowComputing
 from loadmanager.testbed.faults.wires import Gate, Losses
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
-
-_T = TypeVar("_T")
 
 SESSION_S = 10.0
 LINE_TIMEOUT_S = 2.0
@@ -214,15 +211,6 @@ class CallingLine:
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         """See `LeaderLine`."""
-        return await self._asked(leader, lambda service: service.assign(bundle))
-
-    async def until_served(
-        self, leader: LeaderInfo, bundle: BundleId, within_s: float
-    ) -> LockHolder | None:
-        """See `LeaderLine`."""
-        return await self._asked(leader, lambda service: service.until_served(bundle, within_s))
-
-    async def _asked(self, leader: LeaderInfo, ask: Callable[[LookupService], Awaitable[_T]]) -> _T:
         self.caller.questions += 1
         await asyncio.sleep(0.001 + self.caller.line_slow_s)
         callee = self.world.agent_at(leader.sidecar_url)
@@ -231,7 +219,7 @@ class CallingLine:
         try:
             async with asyncio.timeout(LINE_TIMEOUT_S):
                 await callee.gate.passed()
-                answer = await ask(callee.app.answering)
+                answer = await callee.app.answering.assign(bundle)
                 await callee.gate.passed()
         except TimeoutError:
             raise Unavailable(f"the leader at {leader.sidecar_url} is slow") from None

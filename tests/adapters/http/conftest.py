@@ -40,7 +40,6 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.ports.administration import Conflict, Missing
 from loadmanager.ports.lookup import (
     LeaderInfo,
-    LockHolder,
     NamespaceTaken,
     NamespaceUnknown,
     NotLeader,
@@ -52,8 +51,6 @@ from loadmanager.ports.lookup import (
 from loadmanager.telemetry.lookups import LookupMetrics
 
 PUBLIC = Namespace("public/default")
-TOKEN = 77
-SERVED_AFTER_S = 1.0
 HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"
 
 
@@ -176,11 +173,6 @@ class FakeLookup:
             raise NamespaceTaken(f"namespace {boundaries.namespace} exists")
         self.namespaces[boundaries.namespace] = boundaries
         self.cluster_state_version += 1
-
-    async def until_served(self, bundle: BundleId, within_s: float) -> LockHolder | None:
-        """Name the taker with a token, if there is time enough."""
-        broker = await self.assign(bundle)
-        return LockHolder(broker, TOKEN) if within_s >= SERVED_AFTER_S else None
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Name the taker, if this is the leader."""

@@ -10,14 +10,12 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports.lookup import (
     LeaderInfo,
     LeaderLine,
-    LockHolder,
     NamespaceUnknown,
     NotLeader,
     Unavailable,
 )
 from tests.adapters.http.conftest import (
     PUBLIC,
-    TOKEN,
     FakeLookup,
     RunningServer,
     StartServer,
@@ -26,7 +24,6 @@ from tests.adapters.http.conftest import (
 
 BUNDLE = Boundaries.even(PUBLIC, 4).bundles[1]
 ASSIGN = "/loadmanager/v1/assign"
-SERVED = "/loadmanager/v1/served"
 
 
 def leader_at(url: str, epoch: int = 4) -> LeaderInfo:
@@ -61,36 +58,6 @@ async def test_the_leaders_decision_comes_back_over_the_line(
 async def test_the_leader_tells_broker_and_epoch(leader: RunningServer) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
-
-
-async def test_the_leader_names_the_broker_that_serves_with_the_token_of_its_lock(
-    leader: RunningServer, line: LeaderLine
-) -> None:
-    got = await leader.ask(SERVED, "POST", json={"bundle": BUNDLE, "within_s": 1.5})
-    assert got.json() == {"broker": "b1:8080", "fencing_token": TOKEN, "epoch": 4}
-    served = await line.until_served(leader_at(leader.url), BUNDLE, 1.5)
-    assert served == LockHolder(BrokerId("b1:8080"), TOKEN)
-    got = await leader.ask(SERVED, "POST", json={"bundle": BUNDLE, "within_s": 0})
-    assert got.json() == {"broker": None, "fencing_token": None, "epoch": 4}
-    assert await line.until_served(leader_at(leader.url), BUNDLE, 0.5) is None
-
-
-@pytest.mark.parametrize("within_s", [-1, 11, "2", None, True, [1.0]])
-async def test_a_wait_out_of_bounds_is_refused(leader: RunningServer, within_s: object) -> None:
-    got = await leader.ask(SERVED, "POST", json={"bundle": BUNDLE, "within_s": within_s})
-    assert got.status == 400
-    assert "within_s = " in got.json()["reason"]
-    assert "expected seconds from 0 to 10" in got.json()["reason"]
-
-
-async def test_no_wait_at_what_does_not_lead_or_leads_no_more(
-    leader: RunningServer, line: LeaderLine
-) -> None:
-    with pytest.raises(NotLeader, match="answered for epoch 4; the leader's is 5"):
-        await line.until_served(leader_at(leader.url, epoch=5), BUNDLE, 1.5)
-    leader.lookup.leads = False
-    with pytest.raises(NotLeader, match="this sidecar does not lead"):
-        await line.until_served(leader_at(leader.url), BUNDLE, 1.5)
 
 
 async def test_who_does_not_lead_says_so(leader: RunningServer, line: LeaderLine) -> None:
@@ -219,27 +186,6 @@ async def test_a_server_that_is_no_sidecar_is_unavailable(
     raw = b"HTTP/1.1 %s\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nno" % status
     with pytest.raises(Unavailable, match=f"answered {status[:3].decode()}"):
         await line.assign(leader_at(await serve(raw)), BUNDLE)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"broker":"b1:8080","epoch":4}',
-        b'{"broker":"b1:8080","fencing_token":null,"epoch":4}',
-        b'{"broker":"b1:8080","fencing_token":-1,"epoch":4}',
-        b'{"broker":"no broker","fencing_token":1,"epoch":4}',
-        b'{"broker":7,"fencing_token":1,"epoch":4}',
-        b'{"fencing_token":1,"epoch":4}',
-        b'{"broker":null,"fencing_token":null}',
-        b"[]",
-    ],
-)
-async def test_an_unusable_answer_about_who_serves_is_unavailable(
-    serve: Serve, line: LeaderLine, body: bytes
-) -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
-    with pytest.raises(Unavailable, match="expected broker and epoch"):
-        await line.until_served(leader_at(await serve(head % len(body) + body)), BUNDLE, 1.5)
 
 
 async def test_a_server_that_hangs_up_is_unavailable(serve: Serve, line: LeaderLine) -> None:
