@@ -6,8 +6,9 @@ and most of them do not need it, nor all lists at their start. So a list is read
 while it is followed here: the leader follows all lists, a lookup that waits that of the planned
 owner (all, where it is not known and they are few), and a bundle that this broker is ordered to
 take that of the broker that still has it.
-Else a few lists are read at once and then one a second, or when a lookup or request needs them. A
-list that changed, also while this sidecar was not connected, and was not read names no owner.
+Else a list is read when a lookup or request needs it. Where there are few, all are read at once,
+otherwise one a second of those that have been left unread for a while. A list that changed, also
+while this sidecar was not connected, and was not read names no owner.
 """
 
 import math
@@ -30,7 +31,12 @@ from loadmanager.telemetry.metrics import Metrics
 _OWNS_NOTHING: Final = OwnedList({})
 
 READ_AHEAD: Final = 16
-"""How many lists that are not followed here are read at once, after as many seconds."""
+"""Up to how many brokers lists that are not followed here are read at once: so many in as many
+seconds."""
+
+UNREAD_FOR_S: Final = 30.0
+"""How long a list is left unread where there are more. A list that changed changes again soon: a
+move changes it three times, and in a cold start each broker's list changes again and again."""
 
 _READS_PER_S: Final = 1.0
 _READ_WITHIN_S: Final = 2.0
@@ -71,6 +77,7 @@ class ClusterOwners:
         self._counted_at_s = -math.inf
         self._followers: Counter[BrokerId | None] = Counter()
         self._needs: list[Callable[[BrokerId], object]] = []
+        self._unread_since_s: dict[BrokerId, float] = {}
         self._owners: dict[BundleId, Holding] = {}
         self.changes = Subscriptions()
         self._lists = WatchedFolder(
@@ -103,7 +110,7 @@ class ClusterOwners:
 
     @property
     def few(self) -> bool:
-        """Whether there are so few lists that all are read at once."""
+        """Whether there are so few lists that they are read at once."""
         return len(self._lists.names) <= self._read_ahead
 
     def is_read(self, broker: BrokerId) -> bool:
@@ -138,8 +145,12 @@ class ClusterOwners:
 
     def read_next(self) -> None:
         """Read the list that has been left unread longest, if it is time for one."""
-        first = next(iter(self._lists.postponed), None)
-        if first is not None and self._has_turn():
+        while (first := next(iter(self._unread_since_s), None)) and self.is_read(first):
+            del self._unread_since_s[first]
+        if first is None:
+            return
+        unread_s = self._clock.monotonic_s() - self._unread_since_s[first]
+        if self._has_turn() if self.few else unread_s >= UNREAD_FOR_S:
             self._lists.read(first)
 
     @contextmanager
@@ -165,8 +176,10 @@ class ClusterOwners:
         broker = BrokerId(name)
         if self._followers[None] or self._followers[broker]:
             return False
-        if any(needed(broker) for needed in self._needs) or self._has_turn():
+        if any(needed(broker) for needed in self._needs) or (self.few and self._has_turn()):
             return False
+        self._unread_since_s.pop(broker, None)  # To the end, because it changed last.
+        self._unread_since_s[broker] = self._clock.monotonic_s()
         self._answers_changed()
         return True
 

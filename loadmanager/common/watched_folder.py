@@ -43,6 +43,7 @@ class WatchedFolder(Generic[Value]):
         self._malformed = malformed
         self._completed = completed
         self._postpone = postpone
+        self._names: Collection[str] = ()
         self._postponed: dict[str, None] = {}
         self._watches: dict[str, NodeWatch] = {}
         self._unread: set[str] = set()
@@ -63,7 +64,7 @@ class WatchedFolder(Generic[Value]):
     @property
     def names(self) -> Collection[str]:
         """The existing children."""
-        return self._watches.keys()
+        return self._names
 
     @property
     def postponed(self) -> Collection[str]:
@@ -88,7 +89,7 @@ class WatchedFolder(Generic[Value]):
             self._folder_watch.close()
 
     def _children_changed(self, names: tuple[str, ...]) -> None:
-        present = set(names)
+        self._names = present = frozenset(names)
         was_listed, self._listed = self._listed, True
         for name in [name for name in self._watches if name not in present]:
             self._watches.pop(name).close()

@@ -128,11 +128,11 @@ def expected_requests(changed: int, brokers: int, read_at_once: int) -> int:
 
     Each of the ``changed`` brokers reads its orders, commits its locks together with its owned
     list, and writes the list again once it serves (docs/scale.md). The leader reads both changes
-    of each list. So do the other of all ``brokers`` where there are at most ``read_at_once``;
-    else each of them reads so many lists at once, and further ones one a second.
+    of each list. So do the other of all ``brokers`` where there are at most ``read_at_once``; with
+    more they read a list later, when it has not changed for a while.
     """
     lists = 2 * changed
-    read_by_others = lists if brokers <= read_at_once else min(lists, read_at_once)
+    read_by_others = lists if brokers <= read_at_once else 0
     return 3 * changed + lists + (brokers - 1) * read_by_others
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from stories import place_all, story
 
 from loadmanager.adapters.coordination.link import Trigger
-from loadmanager.common.cluster_owners import ClusterOwners
+from loadmanager.common.cluster_owners import UNREAD_FOR_S, ClusterOwners
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_bundle
@@ -91,7 +91,9 @@ def test_what_was_left_unread_is_read_in_its_turn() -> None:
     async def tell(cluster: Cluster, _service: CountingService, boundaries: Boundaries) -> None:
         await _leave_unread(cluster, boundaries.bundles)
         lists = _bystander(cluster).cluster_state.lists
-        await cluster.until(lambda: lists.all_read, within_s=len(cluster.hosts) + 2.0)
+        await cluster.until(
+            lambda: lists.all_read, within_s=UNREAD_FOR_S + len(cluster.hosts) + 2.0
+        )
         await cluster.settled(boundaries.bundles, within_s=0.1)
 
     _told(tell)

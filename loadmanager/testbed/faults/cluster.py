@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from loadmanager.adapters.memory import MemoryCoordination
+from loadmanager.common.cluster_owners import UNREAD_FOR_S
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -43,6 +44,8 @@ from loadmanager.testbed.faults.virtual_time import run
 __all__ = ["NAMESPACE", "Cluster", "make_config", "order", "play", "topic_in"]
 
 NAMESPACE = Namespace("acme/orders")
+SETTLED_WITHIN_S: Final = UNREAD_FOR_S + 30.0
+"""Owned lists that changed last are read by all sidecars in this time."""
 
 
 @dataclass(slots=True)
@@ -215,12 +218,14 @@ class Cluster(World):
                 ):
                     yield f"{bundle}: {agent.context.identity.instance} believes {holding}"
 
-    async def settled(self, bundles: Sequence[BundleId], within_s: float = 30.0) -> None:
+    async def settled(
+        self, bundles: Sequence[BundleId], within_s: float = SETTLED_WITHIN_S
+    ) -> None:
         """Return once the cluster is settled; raise a `Violation` after ``within_s``."""
         await self.settled_at_last(lambda: bundles, within_s)
 
     async def settled_at_last(
-        self, bundles: Callable[[], Sequence[BundleId]], within_s: float = 30.0
+        self, bundles: Callable[[], Sequence[BundleId]], within_s: float = SETTLED_WITHIN_S
     ) -> None:
         """Wait as `settled`, for bundles that may be split or merged meanwhile."""
         loop = asyncio.get_running_loop()
