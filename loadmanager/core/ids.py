@@ -7,6 +7,7 @@ name only through one of the ``parse_`` functions here.
 
 import re
 from dataclasses import dataclass
+from sys import intern
 from typing import Final, Literal, NewType
 
 from loadmanager.core.errors import InvalidName
@@ -81,7 +82,8 @@ def parse_namespace(text: str) -> Namespace:
 
 def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
     """Return the name of the bundle of ``namespace`` from ``lower`` to ``upper``."""
-    return BundleId(f"{namespace}/0x{lower:08x}_0x{upper:08x}")
+    # A sidecar has a name in the boundaries, in two mappings of owners and in what it reads anew.
+    return BundleId(intern(f"{namespace}/0x{lower:08x}_0x{upper:08x}"))
 
 
 def parse_bundle(text: str) -> BundleId:
@@ -99,7 +101,7 @@ def parse_bundle(text: str) -> BundleId:
             "digits and -=:._, neither of them . or .."
         )
         raise InvalidName("bundle", text, expected)
-    return BundleId(text)
+    return BundleId(intern(found[0]))
 
 
 def namespace_of(bundle: BundleId) -> Namespace:
