@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.memory import MemoryCoordination
 from loadmanager.adapters.memory.service import MemoryService
+from loadmanager.common.cluster_owners import UNREAD_FOR_S
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -95,8 +96,8 @@ async def _measured(sidecars: int) -> list[Row]:
         boundaries = await cluster.make_namespace(BUNDLES_A_BROKER * sidecars)
         for bundle in boundaries.bundles:
             await cluster.agents[0].look_up(topic_in(boundaries, bundle))
-        # Lists that nobody needs are read one a second.
-        await asyncio.sleep(max(REST_S, sidecars + 20.0))
+        # Lists that nobody needs are read one a second, after a while.
+        await asyncio.sleep(max(REST_S, UNREAD_FOR_S + sidecars + 20.0))
         rows = await _counted(cluster, service, "at rest")
         for state in () if ONLY_AT_REST else ("loads change", "a move a second"):
             changing = state == "loads change"

@@ -22,6 +22,7 @@ from swarm import CLIENTS, Group, Swarm, Use, leader_in, swarm
 
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
+from loadmanager.common.cluster_owners import UNREAD_FOR_S
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1500)]
 
@@ -74,8 +75,8 @@ async def _measured(many: Swarm, sidecars: int, server: psutil.Process) -> None:
     await many.create_namespace(bundles)
     await many.draw_topics()
     await _start_cold(many, bundles, server, report)
-    # Lists that nobody needs are read one a second.
-    await asyncio.sleep(sidecars + 20.0)
+    # Lists that nobody needs are read one a second, after a while.
+    await asyncio.sleep(UNREAD_FOR_S + sidecars + 20.0)
     most, memory_mib[sidecars] = await _count_requests(
         many, "at rest", alone.names[0], server, report
     )
