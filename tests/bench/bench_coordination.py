@@ -34,11 +34,11 @@ from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
 from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
-
 SIDECARS: Final = tuple(
     map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "5 10 20 40").split())
 )
+TIMEOUT_S: Final = 900 * max(1.0, (max(SIDECARS) / 100) ** 2)
+"""Each sidecar reads the registrations of all others."""
 ONLY_AT_REST: Final = "LOADMANAGER_BENCH_ONLY_AT_REST" in os.environ
 BUNDLES_A_BROKER: Final = 4
 REST_S: Final = 300.0
@@ -49,6 +49,8 @@ MOST_LISTS_PER_S: Final = 1.1
 """One a second, and what had been saved for the beginning."""
 MOST_BYTES_A_BUNDLE: Final = 400
 KINDS: Final = ("heartbeat", "loads", "owned", "other reads", "writes")
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(TIMEOUT_S)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Row:
 
 
 def test_what_each_sidecar_asks_of_zookeeper() -> None:
-    rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=1500)]
+    rows = [row for sidecars in SIDECARS for row in run(_measured(sidecars), cpu_limit_s=TIMEOUT_S)]
     _print(rows)
     for row in rows:
         emit(
