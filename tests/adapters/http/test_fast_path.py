@@ -54,6 +54,16 @@ async def test_the_express_answer_says_what_aiohttps_says(server: RunningServer)
     assert quick.headers["Date"].endswith(" GMT")
 
 
+async def held_up(start_server: StartServer) -> tuple[RunningServer, asyncio.Event]:
+    """Return a server that knows the answer for "x", and what others wait for."""
+    gate = asyncio.Event()
+    gate.set()
+    server = await start_server(FakeLookup(gate=gate))
+    await learn(server, "x")
+    gate.clear()
+    return server, gate
+
+
 async def test_a_request_is_understood_wherever_it_is_cut(server: RunningServer) -> None:
     await learn(server, "x")
     whole = get("x")
@@ -67,11 +77,7 @@ async def test_a_request_is_understood_wherever_it_is_cut(server: RunningServer)
 
 
 async def test_answers_keep_the_order_of_the_questions(start_server: StartServer) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    server = await start_server(FakeLookup(gate=gate))
-    await learn(server, "x")
-    gate.clear()
+    server, gate = await held_up(start_server)
     wire = wired(server)
     [unowned] = unowned_topics(server, 1)
     wire.send(get(unowned))
@@ -120,11 +126,7 @@ async def test_headers_that_matter_are_never_learnt(server: RunningServer, head:
 
 
 async def test_what_follows_in_the_same_chunk_keeps_its_turn(start_server: StartServer) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    server = await start_server(FakeLookup(gate=gate))
-    await learn(server, "x")
-    gate.clear()
+    server, gate = await held_up(start_server)
     first, second = unowned_topics(server, 2)
     wire = wired(server)
     wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + get(first))
@@ -143,11 +145,7 @@ async def test_what_follows_in_the_same_chunk_keeps_its_turn(start_server: Start
 async def test_a_request_that_comes_while_another_waits_keeps_its_turn(
     start_server: StartServer,
 ) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    server = await start_server(FakeLookup(gate=gate))
-    await learn(server, "x")
-    gate.clear()
+    server, gate = await held_up(start_server)
     first, second = unowned_topics(server, 2)
     wire = wired(server)
     wire.send(get(first))
