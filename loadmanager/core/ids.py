@@ -7,7 +7,6 @@ name only through one of the ``parse_`` functions here.
 
 import re
 from dataclasses import dataclass
-from sys import intern
 from typing import Final, Literal, NewType
 
 from loadmanager.core.errors import InvalidName
@@ -82,8 +81,7 @@ def parse_namespace(text: str) -> Namespace:
 
 def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
     """Return the name of the bundle of ``namespace`` from ``lower`` to ``upper``."""
-    # A sidecar has a name in the boundaries, in two mappings of owners and in what it reads anew.
-    return BundleId(intern(f"{namespace}/0x{lower:08x}_0x{upper:08x}"))
+    return BundleId(f"{namespace}/0x{lower:08x}_0x{upper:08x}")
 
 
 def parse_bundle(text: str) -> BundleId:
@@ -101,7 +99,7 @@ def parse_bundle(text: str) -> BundleId:
             "digits and -=:._, neither of them . or .."
         )
         raise InvalidName("bundle", text, expected)
-    return BundleId(intern(found[0]))
+    return BundleId(text)
 
 
 def namespace_of(bundle: BundleId) -> Namespace:
