@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from loadmanager.common.subscriptions import Subscriptions
@@ -23,7 +24,7 @@ from loadmanager.common.watched_folder import WatchedFolder
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker
 from loadmanager.core.orders import OwnedList, decode_owned
-from loadmanager.ports.coordination import Coordination
+from loadmanager.ports.coordination import Coordination, Node
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.telemetry.metrics import Metrics
@@ -83,9 +84,7 @@ class ClusterOwners:
         self._lists = WatchedFolder(
             coordination,
             znodes.OWNED,
-            read=lambda name, node: decode_owned(
-                f"{znodes.OWNED}/{parse_broker(name)}", node.data, node.stat.mzxid
-            ),
+            read=self._read_list,
             changed=self._list_changed,
             malformed=lambda: metrics.malformed("owned"),
             completed=completed,
@@ -193,6 +192,18 @@ class ClusterOwners:
             return False
         self._reads_left -= 1
         return True
+
+    def _read_list(self, name: str, node: Node) -> OwnedList:
+        path = f"{znodes.OWNED}/{parse_broker(name)}"
+        owned, former = decode_owned(path, node.data, node.stat.mzxid), self._lists.values.get(name)
+        if former is None:
+            return owned
+        # What did not change is kept as the same objects, which `_owners` refers to as well.
+        tokens = {
+            one: token for one, token in former.tokens.items() if owned.tokens.get(one) == token
+        }
+        tokens.update((one, token) for one, token in owned.tokens.items() if one not in tokens)
+        return OwnedList(MappingProxyType(tokens), owned.loading)
 
     def _list_changed(self, name: str, before: OwnedList | None, after: OwnedList | None) -> None:
         broker = BrokerId(name)
