@@ -1,7 +1,9 @@
 """The leader's view of the cluster, from reports and orders."""
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from loadmanager.common.cluster_loads import KnownLoads
 from loadmanager.common.constraints import Constraints
@@ -21,6 +23,10 @@ from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.sight import Sight
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.leader.untaken_orders import UntakenOrders
+
+REPORTS_A_TURN: Final = 8
+"""How many reports are taken in one after the other in a turn of the event loop: 0.7 ms with 100
+bundles each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +69,37 @@ class ViewBuilder:
 
     def take_reports(self) -> None:
         """Add reports received since the last call; forget brokers that left or are left out."""
-        left_out = self.harmful.current()
-        known_reports = self.context.cluster_state.loads.reports
-        reports = {name: known for name, known in known_reports.items() if name not in left_out}
-        for broker, known in reports.items():
-            if self._taken.get(broker) is not known:
-                self._taken[broker] = known
-                self.tracker.report(known.report, known.seen_at_s)
-                self.recorder.took(broker, known.report.reported_at_ms)
-        for broker in self._taken.keys() - reports.keys():
+        for _broker in self._take_changed():
+            pass
+        reports = self.context.cluster_state.loads.reports.keys() - self.harmful.brokers
+        for broker in self._taken.keys() - reports:
             del self._taken[broker]
             self.tracker.forget(broker, self.context.clock.monotonic_s())
             self.recorder.forgot(broker)
+
+    async def take_reports_in_turns(self) -> None:
+        """Do as `take_reports`, and let other tasks of the event loop run meanwhile."""
+        for number, _broker in enumerate(self._take_changed(), 1):
+            if number % REPORTS_A_TURN == 0:
+                await asyncio.sleep(0)
+        self.take_reports()
+
+    def _take_changed(self) -> Iterator[BrokerId]:
+        """Add the reports that were not taken yet, and yield the broker of each.
+
+        Between two of them others may be read, or taken by another caller.
+        """
+        self.harmful.current()  # Brokers that reported again are not left out any more.
+        reports = self.context.cluster_state.loads.reports
+        for broker in list(reports):
+            known = reports.get(broker)
+            taken = known is self._taken.get(broker)
+            if known is None or taken or broker in self.harmful.brokers:
+                continue
+            self._taken[broker] = known
+            self.tracker.report(known.report, known.seen_at_s)
+            self.recorder.took(broker, known.report.reported_at_ms)
+            yield broker
 
     @property
     def policies(self) -> Policies:

@@ -92,7 +92,7 @@ class Rounds:
 
     async def _tick(self) -> None:
         self.tracker.weigh(self.settings.now.planner.weights)
-        self.view_builder.take_reports()
+        await self.view_builder.take_reports_in_turns()
         self.tracker.sample()
         self.recorder.ticked()
         self.tasks.observe()

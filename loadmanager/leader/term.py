@@ -240,7 +240,7 @@ class LeaderTerm:
             await self.tasks.open()
             self._decider.memory = await self._leader_state.take()
             await self._seeding.seed()
-            self._view_builder.take_reports()
+            await self._view_builder.take_reports_in_turns()
             self.is_open = True
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._rounds.tick(), name="ticks")

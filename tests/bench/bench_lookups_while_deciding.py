@@ -22,6 +22,7 @@ import pytest
 from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.core.policies import NO_POLICIES
 from loadmanager.core.round_memory import RoundMemory
+from loadmanager.leader.cluster_view import REPORTS_A_TURN
 from loadmanager.leader.decisions import decide_round
 from loadmanager.leader.sight import Sight
 from loadmanager.ports.computing import Computing, ComputingInline
@@ -99,8 +100,10 @@ async def test_lookups_hardly_wait_for_a_round(strategy: str) -> None:
 
     async def decide(number: int, computing: Computing) -> float:
         began_s = time.perf_counter()
-        for report in changed[number]:
+        for taken, report in enumerate(changed[number], 1):
             leader.tracker.report(report, NOW_S / 2)
+            if taken % REPORTS_A_TURN == 0:
+                await asyncio.sleep(0)
         sight = Sight(
             now_s=NOW_S,
             tally=leader.tracker.tally(),

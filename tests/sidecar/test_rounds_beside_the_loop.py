@@ -18,11 +18,14 @@ from loadmanager.core import znodes
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
+from loadmanager.core.load import LoadReport
+from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.orders import decode_orders
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.shedding import ThresholdShedder
 from loadmanager.core.wire.registrations import encode_registration
+from loadmanager.leader.cluster_view import REPORTS_A_TURN
 from loadmanager.leader.election import TermGivenUp
 
 Args = TypeVarTuple("Args")
@@ -207,3 +210,36 @@ async def test_a_leader_whose_rounds_hang_gives_up_its_term_and_blames_no_report
             assert sidecar.registry.get_sample_value("loadmanager_brokers_left_out") == 0.0
     finally:
         let_go.set()
+
+
+async def test_reports_are_taken_between_other_work_and_none_twice_or_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sidecar of a leader of a thousand brokers answers lookups meanwhile."""
+    brokers = [BrokerId(f"b{number}:8080") for number in range(3 * REPORTS_A_TURN)]
+    never_s = 3600.0
+    async with leader_at_work(
+        PLANNER, tick_interval_s=never_s, round_interval_s=never_s
+    ) as at_work:
+        at_work.lead()
+        await eventually(lambda: at_work.leading.leader_term and at_work.leader_term.is_open)
+        await at_work.report(*(report(one, 0.1, {}) for one in brokers))
+        taken: list[LoadReport] = []
+        whole = LoadTracker.report
+
+        def noted(tracker: LoadTracker, one: LoadReport, at_s: float) -> None:
+            taken.append(one)
+            whole(tracker, one, at_s)
+
+        monkeypatch.setattr(LoadTracker, "report", noted)
+        builder = at_work.leader_term._view_builder
+        taking = asyncio.create_task(builder.take_reports_in_turns())
+        await asyncio.sleep(0)
+        assert [one.broker for one in taken] == brokers[:REPORTS_A_TURN]
+        newer = report(brokers[-1], 0.2, {})
+        known = at_work.context.cluster_state.loads._reports
+        known[newer.broker] = replace(known[newer.broker], report=newer)
+        builder.take_reports()  # As for a placement.
+        await taking
+        assert sorted(one.broker for one in taken) == sorted(brokers)
+        assert taken[-1] == newer
