@@ -10,9 +10,10 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 
-SWITCH_INTERVAL_S: Final = 0.0005
+SWITCH_INTERVAL_S: Final = 0.00005
 """How long a thread keeps Python's lock while another waits; 0.005 otherwise. The event loop waits
-so long each time it comes back from waiting for the network."""
+so long each time it comes back from waiting for the network, and once more each time the thread
+gave the lock back meanwhile, as numpy does in most of its functions."""
 
 LONGEST_S: Final = 60.0
 """How long a computation is waited for: where one hangs, rounds fail and another sidecar leads."""
