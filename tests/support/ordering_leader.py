@@ -71,8 +71,9 @@ class OrderingLeader:
         await Election(self._context, eligible=lambda: True, lead=self._lead).run()
 
     async def _lead(self, term: Term) -> None:
-        self._elected.set_result(term)
-        await asyncio.Event().wait()
+        with self.cluster_state.lists.followed():
+            self._elected.set_result(term)
+            await asyncio.Event().wait()
 
 
 def _context(zookeeper: str, broker: BrokerControl) -> Context:
