@@ -8,7 +8,7 @@ machine. How many sidecars: LOADMANAGER_BENCH_SIDECARS="10 20 40 80".
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -18,6 +18,7 @@ import pytest
 from counted_requests import CountingService, counted_config
 from figures import emit
 
+from loadmanager.testbed.faults.agent import Agent
 from loadmanager.testbed.faults.cluster import Cluster, topic_in
 from loadmanager.testbed.faults.virtual_time import run
 
@@ -97,14 +98,22 @@ async def _measured(sidecars: int) -> list[Row]:
             await cluster.leader.app.election.resign()
         async with _counted(rows, service, sidecars, "a tenth dies"):
             others = [agent for agent in cluster.living if agent is not cluster.leader]
-            for agent in others[: max(1, sidecars // 10)]:
-                agent.host.kill_broker()
-                await agent.kill()
+            await _kill(others[: max(1, sidecars // 10)])
+        async with _counted(rows, service, sidecars, "half die"):
+            others = [agent for agent in cluster.living if agent is not cluster.leader]
+            await _kill([cluster.leader, *others[: len(others) // 2]])
         await cluster.settled(boundaries.bundles, within_s=sidecars + 60.0)
         cluster.check()
     finally:
         await cluster.close()
     return rows
+
+
+async def _kill(agents: Sequence[Agent]) -> None:
+    """Kill sidecars together with their brokers."""
+    for agent in agents:
+        agent.host.kill_broker()
+        await agent.kill()
 
 
 @asynccontextmanager
