@@ -220,7 +220,7 @@ def divided(
     owner = view.owned.listed_by
     served = sums_by_broker(owner, sizes, len(limit)) * speed
     # The predicted usage of bundles is limited to the usage of their broker.
-    factor = np.where(served > usage, usage / np.where(served > 0, served, 1.0), 1.0)
+    factor = np.divide(usage, served, out=np.ones_like(usage), where=served > usage)
     sizes *= factor[owner]
     bundles = Assignable(
         cost=sizes[np.newaxis],

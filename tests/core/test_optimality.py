@@ -96,6 +96,13 @@ def test_what_was_learned_counts_before_shares_of_the_traffic(make_view: MakeVie
     assert background.gap == background.excess == 0.0
 
 
+def test_bundles_that_use_next_to_nothing_leave_all_to_the_background(make_view: MakeView) -> None:
+    view = make_view(UNEVEN)
+    tiny = optimality_of(view, _learned(view, cores_per_byte=1e-310, speeds=(1.0,) * len(UNEVEN)))
+    assert tiny is not None
+    assert (tiny.bound, tiny.gap) == pytest.approx((0.6, 0.0))
+
+
 def test_a_slow_broker_is_given_what_it_can_do(make_view: MakeView) -> None:
     view = make_view({"a:1": (0.6, {1: 100.0, 2: 100.0}), "b:1": (0.3, {3: 100.0, 4: 100.0})})
     twice = optimality_of(view, _learned(view, cores_per_byte=1.2, speeds=(2.0, 1.0)))
@@ -109,7 +116,7 @@ def test_a_slow_broker_is_given_what_it_can_do(make_view: MakeView) -> None:
     assert alike.bound == pytest.approx(0.45)
 
 
-def _learned(view: ClusterView, cores_per_byte: float, speeds: tuple[float, float]) -> Learned:
+def _learned(view: ClusterView, cores_per_byte: float, speeds: tuple[float, ...]) -> Learned:
     known = Learned.nothing(view)
     costs = known.unit_costs.copy()
     costs[CPU, BYTES_IN] = cores_per_byte
