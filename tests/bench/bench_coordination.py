@@ -96,8 +96,8 @@ def test_what_each_sidecar_asks_of_zookeeper() -> None:
 async def _measured(sidecars: int) -> list[Row]:
     async with counted_cluster(sidecars) as (cluster, service):
         boundaries = await cluster.make_namespace(BUNDLES_A_BROKER * sidecars)
-        for bundle in boundaries.bundles:
-            await cluster.agents[0].look_up(topic_in(boundaries, bundle))
+        topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
+        await asyncio.gather(*map(cluster.agents[0].look_up, topics))
         # Lists that nobody needs are read one a second, after a while.
         await asyncio.sleep(max(REST_S, UNREAD_FOR_S + sidecars + 20.0))
         rows = await _counted(cluster, service, "at rest")
