@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from loadmanager.adapters.zookeeper.kazoo_client import ready
+from loadmanager.adapters.zookeeper.kazoo_connection import ready
 
 Pair = tuple[socket.socket, socket.socket]
 
