@@ -2,12 +2,12 @@
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import lt
 from typing import Self
 
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END
-from loadmanager.core.ids import BundleId, Namespace, bundle_id, range_of
+from loadmanager.core.ids import BundleId, Namespace, bundle_ids, range_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,10 @@ class Boundaries:
     def __post_init__(self) -> None:
         """Check the bounds and format the bundle names once, so that lookups format no text."""
         bounds = self.bounds
-        grows = all(lower < upper for lower, upper in pairwise(bounds))
+        grows = all(map(lt, bounds, bounds[1:]))
         if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != FULL_RANGE_END or not grows:  # noqa: PLR2004 - one range needs two
             raise InvalidName("boundaries", bounds, "growing bounds from 0x00000000 to 0xffffffff")
-        names = tuple(bundle_id(self.namespace, low, high) for low, high in pairwise(bounds))
-        object.__setattr__(self, "bundles", names)
+        object.__setattr__(self, "bundles", bundle_ids(self.namespace, bounds))
 
     @classmethod
     def even(cls, namespace: Namespace, count: int) -> Self:

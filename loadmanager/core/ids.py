@@ -6,7 +6,9 @@ name only through one of the ``parse_`` functions here.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, NewType
 
 from loadmanager.core.errors import InvalidName
@@ -81,7 +83,14 @@ def parse_namespace(text: str) -> Namespace:
 
 def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
     """Return the name of the bundle of ``namespace`` from ``lower`` to ``upper``."""
-    return BundleId(f"{namespace}/0x{lower:08x}_0x{upper:08x}")
+    return bundle_ids(namespace, (lower, upper))[0]
+
+
+def bundle_ids(namespace: Namespace, bounds: Sequence[int]) -> tuple[BundleId, ...]:
+    """Return the names of the bundles of ``namespace`` between adjacent bounds."""
+    # Each sidecar formats some ten thousand of them for each large namespace.
+    edges = [f"0x{bound:08x}" for bound in bounds]
+    return tuple(BundleId(f"{namespace}/{low}_{high}") for low, high in pairwise(edges))
 
 
 def parse_bundle(text: str) -> BundleId:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any, Final
 
 from loadmanager.core.bundles import Boundaries
@@ -51,9 +52,9 @@ def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: in
 def bounds_from(fields: Fields, name: str) -> tuple[int, ...]:
     """Return the list of bounds in a field, in which each is ``0x`` and eight digits."""
     texts = fields.texts(name)
-    if not all(_BOUND.fullmatch(text) for text in texts):
+    if not all(map(_BOUND.fullmatch, texts)):
         fields.refuse(name, "bounds written 0x and eight hexadecimal digits")
-    return tuple(int(text, 16) for text in texts)
+    return tuple(map(int, texts, repeat(16)))
 
 
 def decode_anti_affinity(where: str, data: bytes) -> str:
