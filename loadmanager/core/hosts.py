@@ -31,9 +31,9 @@ def host_of(url: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _is_here(broker: BrokerId) -> bool:
-    # Each sidecar on a loopback address calls it for all brokers twice a second.
-    return is_loopback(host_of(broker))
+def _is_here(address: str) -> bool:
+    # Each sidecar calls it twice a second for its URL; on a loopback address for all brokers.
+    return is_loopback(host_of(address))
 
 
 def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
@@ -42,7 +42,7 @@ def unreachable(url: str, brokers: Iterable[BrokerId]) -> str:
     A broker whose id is not a loopback address may be on another host, where a loopback URL
     refers to that host itself.
     """
-    if not is_loopback(host_of(url)):
+    if not _is_here(url):
         return ""
     elsewhere = sorted(broker for broker in brokers if not _is_here(broker))
     if not elsewhere:

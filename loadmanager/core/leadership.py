@@ -9,6 +9,7 @@ replaced without noticing fail.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
 from typing import Final
 
 from loadmanager.core.ids import BrokerId
@@ -88,4 +89,4 @@ def successors(
     successors. The others campaign after them in an election, and read no loads until then.
     """
     others = [broker for broker in registered_as if broker != leader]
-    return frozenset(sorted(others, key=lambda one: (registered_as[one], one))[:SUCCESSORS])
+    return frozenset(nsmallest(SUCCESSORS, others, key=lambda one: (registered_as[one], one)))
