@@ -23,6 +23,7 @@ from live_sidecars import BusyBroker, LiveSidecar, start_sidecar
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination
+from loadmanager.cli.options import freeze_imported_objects
 from loadmanager.config import Config
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, position
@@ -225,4 +226,5 @@ if __name__ == "__main__":
         wrapper_class=structlog.make_filtering_bound_logger(30),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    freeze_imported_objects()  # as each command of the service does
     uvloop.run(main(json.loads(sys.argv[1])))
