@@ -6,11 +6,12 @@ import time
 import pytest
 from coordination_worlds import ZooKeeperWorld, connected
 from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KeeperState
 from waiting import eventually
 from zookeeper_proxy import Loss
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.adapters.zookeeper.kazoo_client import GatedClient
+from loadmanager.adapters.zookeeper.kazoo_client import ClientEvent, GatedClient, Resumption
 from loadmanager.adapters.zookeeper.session import KazooSession
 from loadmanager.ports.coordination import (
     Connection,
@@ -235,3 +236,47 @@ async def test_watches_that_come_and_go_leave_one_trigger_behind(
         watch.close()
     client = client_of(kazoo_session)
     assert [len(watchers) for watchers in client._data_watchers.values()] == [1]
+
+
+async def test_an_answer_that_cannot_be_read_costs_the_connection_and_not_the_session(
+    session: ZooKeeperCoordination, kazoo_session: KazooSession
+) -> None:
+    await session.create("/lock", b"", ephemeral=True)
+    before, told = session.session.session_id, list[SessionState]()
+    session.on_session(told.append)
+    client_of(kazoo_session)._connection._read_frame(b"\0\0")
+    await eventually(lambda: len(told) == 2)
+    assert [state.connection for state in told] == [Connection.SUSPENDED, Connection.CONNECTED]
+    assert session.session.session_id == before
+    assert await session.get("/lock") is not None
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+async def test_a_client_that_was_never_admitted_ends_its_session_by_itself(
+    zookeeper_address: str, dropped: bool
+) -> None:
+    """As one does whose successor was begun before the loop was notified of its connection."""
+    told: list[ClientEvent] = []
+    options = ZooKeeperOptions(hosts=zookeeper_address)
+    client = GatedClient(options, asyncio.get_running_loop(), told.append)
+    client.start_async()
+    await eventually(lambda: told)
+    if dropped:
+        client.drop()
+        await eventually(lambda: len(told) == 3)
+    began_s = time.monotonic()
+    await asyncio.to_thread(client.end)
+    assert time.monotonic() - began_s < options.session_timeout_s / 4
+    await eventually(lambda: told[-1].state == KeeperState.CLOSED)
+    states = [event.state for event in told]
+    connected, lost = KeeperState.CONNECTED, KeeperState.CONNECTING
+    again = [lost, connected] if dropped else []
+    assert states == [connected, *again, KeeperState.CLOSED]
+    # The server confirmed the end: nobody can resume the session.
+    resumed: list[ClientEvent] = []
+    resumption = Resumption(told[0].session_id, told[0].session_password, 0)
+    late = GatedClient(options, asyncio.get_running_loop(), resumed.append, resumption)
+    late.start_async()
+    await eventually(lambda: resumed)
+    await asyncio.to_thread(late.end)
+    assert resumed[0].state == KeeperState.EXPIRED_SESSION

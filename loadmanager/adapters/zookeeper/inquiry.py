@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 
 from kazoo.protocol.states import KeeperState
 
@@ -18,29 +17,23 @@ async def newest_transaction(options: ZooKeeperOptions, within_s: float) -> int 
     ``sync``, so the answer is up to date even if its server lags behind the leader.
     """
     loop = asyncio.get_running_loop()
-    reply: asyncio.Future[None] = loop.create_future()
+    answered = asyncio.Event()
 
-    def answered() -> None:
-        if not reply.done():
-            reply.set_result(None)
-
-    def on_loop(callback: Callable[..., None], *arguments: object) -> None:
-        # A loop that was closed in the meantime waits for no answer.
+    def on_loop(_answer: object) -> None:
+        # Called on kazoo's thread if the connection broke, perhaps after the loop was closed.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(callback, *arguments)
-
-    def connected(event: ClientEvent) -> None:
-        event.client.admit(event.generation)
-        event.client.sync_async("/").rawlink(lambda _: on_loop(answered))
+            loop.call_soon_threadsafe(answered.set)
 
     def hear(event: ClientEvent) -> None:
         if event.state == KeeperState.CONNECTED:
-            on_loop(connected, event)
+            event.client.admit(event.generation)
+            event.client.sync_async("/").rawlink(on_loop)
 
-    client = GatedClient(options, hear)
+    client = GatedClient(options, loop, hear)
     try:
         client.start_async()
-        await asyncio.wait({reply}, timeout=within_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(answered.wait(), within_s)
         # The header of each answer names the newest transaction that the server has applied.
         return client.last_zxid or None
     finally:

@@ -1,7 +1,8 @@
 """A kazoo client that never lets a request be applied at the wrong time.
 
-This and `kazoo_connection` are the only files that use more than kazoo's documented interface, which has no hooks for
-this; `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. It changes:
+This file and `kazoo_connection` are the only ones that use more than kazoo's documented interface,
+which has no hooks for this; `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks
+it. They change:
 
 - kazoo queues requests while the connection is broken and sends them after it is back,
   perhaps in another session. Here a request is refused unless the event loop has been notified
@@ -12,13 +13,14 @@ this; `tests/zookeeper/test_traps.py` fails if a new kazoo release breaks it. It
 - kazoo cannot set watches again after a reconnect: it drops them, so all would be read again.
 - kazoo's pauses between attempts do not depend on the session timeout.
 - kazoo waits up to a whole session timeout for one server to accept a connection.
-- kazoo creates and closes an epoll set for each of the four waits of one request.
-- kazoo's TLS trusts every public authority and does not verify host names; and bytes that
-  OpenSSL has already decrypted do not wake kazoo's ``select``.
+- kazoo wakes three threads for each request. Here the event loop sends and receives.
+- kazoo's TLS trusts every public authority and does not verify host names.
 
 Methods named with an underscore run on kazoo's thread.
 """
 
+import asyncio
+import contextlib
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -26,8 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.connection import _CONNECTION_DROP
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
@@ -35,7 +36,7 @@ from kazoo.retry import KazooRetry
 from loadmanager.adapters.coordination.link import ArmedTrigger, ReadKind, Trigger
 from loadmanager.adapters.zookeeper.kazoo_connection import (
     KAZOO_LOG,
-    LoginConnection,
+    LoopConnection,
     SocketHandler,
 )
 from loadmanager.adapters.zookeeper.options import SHORTEST_PAUSE_S, ZooKeeperOptions
@@ -44,12 +45,12 @@ _LONG: Final = struct.Struct("!q")
 
 
 Watcher = Callable[[Any], None]
-"""Called on kazoo's thread with an event of a watch."""
+"""Called on the event loop with an event of a watch, on kazoo's thread if the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """An event that kazoo's thread reports to the event loop.
+    """An event that is reported on the event loop.
 
     ``generation`` counts the connections of one client. ``state`` is one of kazoo's
     ``KeeperState``: CONNECTED, CONNECTING (the connection broke), EXPIRED_SESSION, or
@@ -105,17 +106,20 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
 
     Args:
         options: addresses and credentials.
-        report: called on kazoo's thread with each event; must not block.
+        loop: the event loop, on which all methods but `end` are called.
+        report: called on the loop with each event.
         resume: the session to resume; None begins a new one.
     """
 
     def __init__(
         self,
         options: ZooKeeperOptions,
+        loop: asyncio.AbstractEventLoop,
         report: Callable[[ClientEvent], None],
         resume: Resumption | None = None,
     ) -> None:
         self._gate = threading.RLock()
+        self._loop = loop
         self._report = report
         self._generation = 0
         self._open = False
@@ -138,14 +142,22 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             logger=KAZOO_LOG,
         )
         self.last_zxid = resume.last_zxid if resume else 0
-        self._connection = LoginConnection(
-            self, options.connect_timeout_s, self._conn_retry.copy(), options.sasl_options()
+        self._connection = LoopConnection(
+            self,
+            loop=loop,
+            gate=self._gate,
+            connect_timeout_s=options.connect_timeout_s,
+            retry=self._conn_retry.copy(),
+            sasl_options=options.sasl_options(),
+            established=self._established,
         )
 
     def admit(self, generation: int) -> None:
-        """Accept requests on this connection; called on the loop after it got the event."""
+        """Accept requests on this connection; called after the loop got the event."""
         with self._gate:
             self._admitted = generation
+            if self._open and generation == self._generation:
+                self._connection.carry()
 
     def rearm_async(
         self,
@@ -155,7 +167,7 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
     ) -> Any:
         """Set watches again; return the answer as kazoo's own methods do.
 
-        ``watcher`` makes of a trigger what kazoo's thread is to call.
+        ``watcher`` makes of a trigger what is to be called.
         """
         answer = self.handler.async_result()
         # Before the request, because what changed is notified before the answer. kazoo's thread
@@ -173,15 +185,14 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
         # kazoo's own thread closes the socket: closing it here would be a race.
         with self._gate:
             if self._open:
-                super()._call(_CONNECTION_DROP, None)
+                self._connection.give_up(ConnectionDropped("dropped"))
 
     def end(self) -> None:
         """End the session and the threads. Blocks, so it must not be called on the loop."""
         self.stop()
         self.close()
 
-    def established(self, timeout_s: float) -> None:
-        """Report, on kazoo's thread, that a connection is open and logged in."""
+    def _established(self, timeout_s: float) -> None:
         with self._gate:
             self._generation += 1
             self._open = True
@@ -191,7 +202,8 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
     def _call(self, request: Any, async_object: Any) -> Any:
         with self._gate:
             if self._open and self._admitted == self._generation:
-                return super()._call(request, async_object)
+                self._connection.send(request, async_object)
+                return True
         async_object.set_exception(ConnectionLoss())
         return False
 
@@ -222,4 +234,6 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
             self._granted_timeout_s,
             self.last_zxid,
         )
-        self._report(event)
+        # A loop that was closed before the client has no callbacks left.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._report, event)

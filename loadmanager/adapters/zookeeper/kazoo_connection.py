@@ -1,18 +1,28 @@
-"""How kazoo's thread connects to a server and logs in."""
+"""A connection that kazoo's thread opens, and that the event loop then reads and writes.
 
+kazoo wakes three threads for each request, which costs more than ten times what the request does.
+Here its thread connects, logs in, and waits for the end of the connection; it sends pings where
+the loop is blocked. All else happens on the loop (`LoopConnection.carry`).
+
+Methods named with an underscore run on kazoo's thread, if they do not say otherwise.
+"""
+
+import asyncio
 import logging
-import math
-import select
 import socket
-import ssl
-from collections.abc import Mapping, Sequence
+import struct
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import Connect
+from kazoo.handlers.utils import selector_select
+from kazoo.protocol.connection import CLOSE_RESPONSE, PING_XID, ConnectionHandler
+from kazoo.protocol.serialization import Connect, PingInstance, ReplyHeader
 from kazoo.retry import KazooRetry
 
+from loadmanager.adapters.zookeeper.loop_socket import LoopSocket
 from loadmanager.adapters.zookeeper.options import ZooKeeperOptions
 from loadmanager.ports.coordination import CoordinationError
 
@@ -20,24 +30,89 @@ KAZOO_LOG: Final = logging.getLogger("loadmanager.kazoo")
 # At DEBUG kazoo logs each request with its content, including credentials.
 KAZOO_LOG.setLevel(logging.WARNING)
 
+_GREATEST_XID: Final = 2**31 - 1
 
-class LoginConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
-    """kazoo's connection, which reports its login and the granted session timeout."""
+
+class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
+    """kazoo's connection, which reports its login and the granted session timeout.
+
+    Args:
+        client: a `GatedClient` with a `SocketHandler`.
+        loop: the event loop that reads and writes.
+        gate: held in each change of the connection and of the client's pending requests.
+        connect_timeout_s: timeout of the first answer of a server.
+        retry: the pauses between attempts.
+        sasl_options: the SASL login, in kazoo's form.
+        established: called on kazoo's thread after each login with the granted session timeout
+            in seconds.
+    """
 
     def __init__(
         self,
         client: Any,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        gate: threading.RLock,
         connect_timeout_s: float,
         retry: KazooRetry,
         sasl_options: dict[str, str] | None,
+        established: Callable[[float], None],
     ) -> None:
         super().__init__(client, retry, logger=KAZOO_LOG, sasl_options=sasl_options)
+        self.handler.wait_between_requests = self._wait_between_requests
+        self._loop = loop
+        self._gate = gate
         self._connect_timeout_s = connect_timeout_s
+        self._established = established
+        self._carried: LoopSocket | None = None
+        self._end: ConnectionDropped | int | None = None
+        self._frame = b""
+        self._xid: int = 0
+        self._xid_at_ping = 0
+
+    def carry(self) -> None:
+        """Read and write on the loop from now on. Called on the loop; the caller holds the gate."""
+        # A client that was stopped before ends its session on kazoo's thread.
+        if not self.client._stopped.is_set():
+            self._carried = LoopSocket(
+                self._socket, self._loop, self._gate, self._read_frame, self.give_up
+            )
+
+    def send(self, request: Any, answer: Any) -> None:
+        """Send a request on a connection that is carried. The caller holds the gate."""
+        self._xid = self._xid % _GREATEST_XID + 1
+        self._submit(request, None, self._xid)
+        self.client._pending.append((request, answer, self._xid))
+
+    def give_up(self, reason: ConnectionDropped | int) -> None:
+        """Leave the connection to kazoo's thread, which ends it. Called on the loop.
+
+        Args:
+            reason: why it broke, or `CLOSE_RESPONSE`.
+        """
+        with self._gate:
+            if self._carried is not None:
+                self._carried.close()
+            self._end = reason
+            self._write_sock.send(b"\0")
+
+    def _read_frame(self, frame: bytes) -> None:
+        """Handle an answer or the event of a watch. Called on the loop."""
+        self._frame = frame
+        try:
+            kind = super()._read_socket(0)
+        except (RuntimeError, ValueError, LookupError, struct.error) as error:
+            self.give_up(ConnectionDropped(f"an answer that cannot be read: {error}"))
+        else:
+            if kind == CLOSE_RESPONSE:
+                self.give_up(CLOSE_RESPONSE)
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
+        with self._gate:
+            self._carried, self._end = None, None
         read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
         # kazoo does not expose the granted timeout, but its read timeout is 2/3 of it.
-        self.client.established(round(read_timeout_ms * 1.5) / 1000)
+        self._established(round(read_timeout_ms * 1.5) / 1000)
         return read_timeout_ms, connect_timeout_ms
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -45,13 +120,73 @@ class LoginConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships n
             timeout = min(timeout, self._connect_timeout_s)
         return super()._invoke(timeout, request, xid)
 
+    def _wait_between_requests(self, sockets: Sequence[Any], timeout: float) -> list[Any]:
+        """Wait for the end of the connection, for a ping that is due, or for kazoo's ``stop``."""
+        alone = self._is_alone()
+        woken = _readable(sockets if alone else [self._read_sock], timeout)
+        with self._gate:
+            if self._end is not None:
+                return [self._socket]
+            if alone or self._is_alone():
+                return woken
+            if woken:
+                self._read_sock.recv(1)
+                if self.client._queue:
+                    # `stop` has queued the request that ends the session.
+                    self.send(*self.client._queue.popleft())
+        return []
+
+    def _is_alone(self) -> bool:
+        """Return whether kazoo's thread has to end the session without the loop."""
+        with self._gate:
+            return self._carried is None and self.client._stopped.is_set()
+
+    def _read_socket(self, read_timeout: float) -> Any:
+        if isinstance(self._end, ConnectionDropped):
+            raise self._end
+        return self._end or super()._read_socket(read_timeout)
+
+    def _read_header(self, timeout: float) -> Any:
+        if self._carried is None:
+            return super()._read_header(timeout)
+        header, offset = ReplyHeader.deserialize(self._frame, 0)
+        return header, self._frame, offset
+
+    def _write(self, msg: bytes, timeout: float) -> None:
+        if self._carried is None:
+            super()._write(msg, timeout)
+        else:
+            self._carried.write(msg)
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        """Send a ping if the loop has sent nothing since the last one was due.
+
+        Whether it is answered is not checked: `Keepalive` detects a dead connection sooner.
+        """
+        with self._gate:
+            if self._xid == self._xid_at_ping:
+                self._submit(PingInstance, connect_timeout, PING_XID)
+            self._xid_at_ping = self._xid
+
 
 class SocketHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
-    """kazoo's threads and sockets, with the TLS and timeouts of `ZooKeeperOptions`."""
+    """kazoo's sockets, with the TLS and timeouts of `ZooKeeperOptions`, and callbacks at once."""
+
+    wait_between_requests: Callable[[Sequence[Any], float], list[Any]]
 
     def __init__(self, options: ZooKeeperOptions) -> None:
         super().__init__()
         self._options = options
+
+    def start(self) -> None:
+        """Start no threads for callbacks; a handler that does not run calls them at once."""
+
+    def stop(self) -> None:
+        """Do nothing, as nothing was started."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call a watcher at once."""
+        callback.func(*callback.args)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", **_kazoo_settings: Any
@@ -71,42 +206,13 @@ class SocketHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
             raise
 
     def select(
-        self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Sequence[Any], timeout: float
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets; data that OpenSSL has already read counts as readable."""
-        ahead = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
-        others = [one for one in rlist if one not in ahead]
-        readable, writable = ready(others, wlist, 0 if ahead else timeout)
-        return ahead + readable, writable, []
+        self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float
+    ) -> Any:
+        """Wait for sockets. Only between requests kazoo waits for more than one."""
+        if len(rlist) > 1:
+            return self.wait_between_requests(rlist, timeout), [], []
+        return selector_select(rlist, wlist, xlist, timeout)
 
 
-def ready(
-    readers: Sequence[Any], writers: Sequence[Any], timeout_s: float | None
-) -> tuple[list[Any], list[Any]]:
-    """Return the readable and the writable sockets, after at most ``timeout_s``.
-
-    kazoo waits four times for each request, and creates, fills and closes an epoll set each
-    time. ``poll`` does the same in one system call, which releases the GIL only once.
-
-    Raises:
-        ValueError: a socket is closed.
-    """
-    wanted: dict[int, int] = {}
-    for sockets, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
-        for one in sockets:
-            number = one if isinstance(one, int) else one.fileno()
-            wanted[number] = wanted.get(number, 0) | event
-    polling = select.poll()
-    for number, events in wanted.items():
-        polling.register(number, events)
-    # Rounded up: waiting slightly too short, repeatedly, would be a busy loop.
-    seen = dict(polling.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
-    # A socket with an error or hang-up counts as both: reading or writing it shows the error.
-    return (
-        [one for one in readers if _seen(seen, one) & ~select.POLLOUT],
-        [one for one in writers if _seen(seen, one) & ~select.POLLIN],
-    )
-
-
-def _seen(seen: Mapping[int, int], one: Any) -> int:
-    return seen.get(one if isinstance(one, int) else one.fileno(), 0)
+def _readable(sockets: Sequence[Any], timeout: float) -> list[Any]:
+    return list(selector_select(sockets, [], [], timeout)[0])

@@ -1,12 +1,10 @@
-"""One session with ZooKeeper, bridged from kazoo's threads to the event loop.
-
-kazoo's threads only call ``call_soon_threadsafe``. All state belongs to the event loop.
-"""
+"""One session with ZooKeeper. All its state belongs to the event loop."""
 
 import asyncio
 import contextlib
 import math
 import secrets
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
@@ -36,11 +34,10 @@ from loadmanager.ports.coordination import (
 log = structlog.get_logger()
 
 WINDOW: Final = 128
-"""The most requests under way. kazoo wakes its thread with one byte per request through a socket
-pair that holds about 270 of them; one more would block the event loop."""
+"""The most requests under way. An urgent one waits for the answers to no more than these."""
 
 Send = Callable[[GatedClient], Any]
-"""Hands one request to kazoo and returns its ``IAsyncResult``."""
+"""Gives one request to kazoo and returns its ``IAsyncResult``."""
 
 
 class KazooSession:
@@ -71,6 +68,7 @@ class KazooSession:
         """
         self._options.tls_context()
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._changed = changed
         self._start_client()
         _run(self._watch_keepalive(), self._tasks)
@@ -90,10 +88,12 @@ class KazooSession:
         self._become(Connection.LOST)
 
     def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Call ``callback`` on the loop; the only method that kazoo's threads call."""
+        """Call ``callback`` on the loop in its turn; the only method that kazoo's thread calls."""
+        on_loop = threading.get_ident() == self._thread_id
+        call = self._loop.call_soon if on_loop else self._loop.call_soon_threadsafe
         # A loop that was closed before the session has no callbacks left.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            call(callback, *arguments)
 
     async def ask(self, where: str, send: Send, *, urgent: bool = False) -> Any:
         """Send one request on the connection that is open now, and return its answer.
@@ -178,9 +178,7 @@ class KazooSession:
 
     def _start_client(self) -> None:
         self._client = GatedClient(
-            self._options,
-            lambda event: self.on_loop(self._on_client_event, event),
-            self._resumption,
+            self._options, self._loop, self._on_client_event, self._resumption
         )
         self._client.start_async()
 

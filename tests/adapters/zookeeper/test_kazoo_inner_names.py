@@ -17,8 +17,16 @@ OVERRIDDEN = [
     (KazooClient, "_session_callback", ["state"]),
     (ConnectionHandler, "_connect", ["host", "hostip", "port"]),
     (ConnectionHandler, "_invoke", ["timeout", "request", "xid"]),
+    (ConnectionHandler, "_submit", ["request", "timeout", "xid"]),
+    (ConnectionHandler, "_write", ["msg", "timeout"]),
+    (ConnectionHandler, "_send_ping", ["connect_timeout"]),
+    (ConnectionHandler, "_read_header", ["timeout"]),
+    (ConnectionHandler, "_read_socket", ["read_timeout"]),
     (SequentialThreadingHandler, "create_connection", None),
     (SequentialThreadingHandler, "select", None),
+    (SequentialThreadingHandler, "start", []),
+    (SequentialThreadingHandler, "stop", []),
+    (SequentialThreadingHandler, "dispatch_callback", ["callback"]),
 ]
 
 
@@ -33,8 +41,18 @@ def test_kazoo_has_the_methods_that_are_overridden(
 
 
 @pytest.mark.parametrize(
-    "name", ["_connection", "_conn_retry", "_session_id", "_session_passwd", "_state", "last_zxid"]
+    "name",
+    [
+        *("_connection", "_conn_retry", "_session_id", "_session_passwd", "_state", "last_zxid"),
+        *("_pending", "_queue", "_stopped", "_data_watchers", "_child_watchers"),
+    ],
 )
 def test_kazoo_has_the_attributes_that_are_read(name: str) -> None:
     client = KazooClient(hosts="127.0.0.1:1")
     assert hasattr(client, name), f"kazoo {version('kazoo')} has no KazooClient.{name}"
+
+
+@pytest.mark.parametrize("name", ["_socket", "_read_sock", "_write_sock", "_xid"])
+def test_kazoos_connection_has_the_attributes_that_are_used(name: str) -> None:
+    connection = KazooClient(hosts="127.0.0.1:1")._connection
+    assert hasattr(connection, name), f"kazoo {version('kazoo')} has no ConnectionHandler.{name}"
