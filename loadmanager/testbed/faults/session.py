@@ -87,6 +87,13 @@ class FaultyLink(MemoryLink):
         """Return whether the client is connected to ``server``."""
         return self._server is server and self._state.connection is Connection.CONNECTED
 
+    def connect_to(self, server: Server) -> None:
+        """Connect to ``server`` now, or at the next connection if no message gets through."""
+        if self.network.shut:
+            self._wished = server
+        else:
+            super().connect_to(server)
+
     def drop(self) -> None:
         """Break the connection; the client may connect again."""
         self._drop()
