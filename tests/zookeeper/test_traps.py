@@ -1,6 +1,7 @@
 """What kazoo and ZooKeeper do that would hurt, and that here does not."""
 
 import asyncio
+import struct
 import time
 
 import pytest
@@ -249,6 +250,21 @@ async def test_an_answer_that_cannot_be_read_costs_the_connection_and_not_the_se
     assert [state.connection for state in told] == [Connection.SUSPENDED, Connection.CONNECTED]
     assert session.session.session_id == before
     assert await session.get("/lock") is not None
+
+
+async def test_a_request_whose_answer_has_an_unknown_code_does_not_wait_for_ever(
+    session: ZooKeeperCoordination, kazoo_session: KazooSession
+) -> None:
+    """As those of newer servers may be: kazoo takes the request off its list and forgets it."""
+    request = asyncio.create_task(session.get("/a"))
+    connection = client_of(kazoo_session)._connection
+    before = connection._xid
+    await asyncio.sleep(0)
+    assert connection._xid == before + 1, "it is sent, and its own answer is not read yet"
+    connection._read_frame(struct.pack("!iqi", connection._xid, 0, -9999))
+    with pytest.raises(Disconnected):
+        await asyncio.wait_for(request, 10)
+    await eventually(lambda: is_connected(session))
 
 
 @pytest.mark.parametrize("dropped", [False, True])

@@ -99,9 +99,14 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
     def _read_frame(self, frame: bytes) -> None:
         """Handle an answer or the event of a watch. Called on the loop."""
         self._frame = frame
+        pending = self.client._pending
+        oldest = pending[0] if pending else None
         try:
             kind = super()._read_socket(0)
         except (RuntimeError, ValueError, LookupError, struct.error) as error:
+            if oldest and oldest not in pending and oldest[1] and not oldest[1].ready():
+                # Its answer has a code that kazoo does not know: it fails with the connection.
+                pending.appendleft(oldest)
             self.give_up(ConnectionDropped(f"an answer that cannot be read: {error}"))
         else:
             if kind == CLOSE_RESPONSE:
