@@ -122,12 +122,12 @@ def broker(
     import sys
 
     from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.telemetry.logging import configure_logging
-    from loadmanager.testbed.broker.broker_process import (
+    from loadmanager.reference_broker.broker_process import (
         BrokerSettings,
         PulsarSettings,
         run_broker,
     )
+    from loadmanager.telemetry.logging import configure_logging
 
     configure_logging("auto", "info", sys.stderr)
     pulsar = None

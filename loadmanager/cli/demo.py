@@ -13,9 +13,9 @@ import click
 from loadmanager.cli.options import interrupted, option, print_json
 
 if TYPE_CHECKING:
-    from loadmanager.testbed.demo.display import Display
-    from loadmanager.testbed.demo.figures import Evidence, Summary
-    from loadmanager.testbed.demo.settings import DemoSettings
+    from loadmanager.demo.display import Display
+    from loadmanager.demo.figures import Evidence, Summary
+    from loadmanager.demo.settings import DemoSettings
 
 MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
 
@@ -107,7 +107,7 @@ def demo_command(
     """
     display = _display(as_json=as_json)
     try:
-        from loadmanager.testbed.demo.settings import DemoSettings, Kill
+        from loadmanager.demo.settings import DemoSettings, Kill
 
         parsed = tuple(Kill.parse(text) for text in kills)
         settings = DemoSettings(data_dir=data_dir or Path(), kills=parsed, **numbers)  # type: ignore[arg-type] # click made int and float
@@ -175,14 +175,14 @@ def _data_dir(chosen: Path | None) -> Path:
 
 def _display(*, as_json: bool) -> "Display":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.testbed.demo.display import PlainDisplay
+    from loadmanager.demo.display import PlainDisplay
 
     if as_json:
         return PlainDisplay(sys.stderr)
     try:
         from rich.console import Console
 
-        from loadmanager.testbed.demo.live_display import LiveDisplay
+        from loadmanager.demo.live_display import LiveDisplay
     except ModuleNotFoundError as error:
         raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
@@ -192,9 +192,9 @@ def _display(*, as_json: bool) -> "Display":
 def _run(settings: "DemoSettings", display: "Display") -> "Summary":
     import asyncio
 
-    from loadmanager.testbed.demo.children import DemoFailed
-    from loadmanager.testbed.demo.display import Displays, PlainDisplay
-    from loadmanager.testbed.demo.run import run_demo
+    from loadmanager.demo.children import DemoFailed
+    from loadmanager.demo.display import Displays, PlainDisplay
+    from loadmanager.demo.run import run_demo
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
@@ -213,11 +213,11 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     ``records`` maps each broker's record to the time of its kill, None if it was
     not killed.
     """
-    from loadmanager.testbed.broker.serving_record import (
+    from loadmanager.demo.figures import Evidence
+    from loadmanager.demo.overlaps import overlaps
+    from loadmanager.reference_broker.serving_record import (
         read_record,
     )
-    from loadmanager.testbed.checker.serving import overlaps
-    from loadmanager.testbed.demo.figures import Evidence
 
     served = [
         interval for path, died_at_s in records.items() for interval in read_record(path, died_at_s)
@@ -233,6 +233,6 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from loadmanager.testbed.demo.live_display import summary_table
+    from loadmanager.demo.live_display import summary_table
 
     Console().print(summary_table(summary))

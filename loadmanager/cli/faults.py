@@ -12,8 +12,8 @@ import click
 from loadmanager.cli.options import JOBS_OPTION, option
 
 if TYPE_CHECKING:
-    from loadmanager.testbed.faults.campaign import Totals
-    from loadmanager.testbed.faults.seed_run import SeedOutcome
+    from tests.testbed.faults.campaign import Totals
+    from tests.testbed.faults.seed_run import SeedOutcome
 
 _SHOWN_LINES = 40
 
@@ -57,7 +57,7 @@ def faults_command(
       loadmanager faults --seeds 10000
       loadmanager faults --seeds 1 --first-seed 4711 --json
     """  # noqa: D301 - the backspace keeps click from wrapping the examples
-    from loadmanager.testbed.faults.campaign import Totals, outcomes
+    from tests.testbed.faults.campaign import Totals, outcomes
 
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
     totals = Totals()

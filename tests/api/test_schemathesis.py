@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
-from loadmanager.testbed.demo.cluster import Member
+from loadmanager.demo.cluster import Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 

@@ -8,12 +8,12 @@ import pytest
 from coordination_worlds import connected
 from fake_pulsar import FakeBroker, FakePulsar, running
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin.moves import BundleMover
 from loadmanager.attach.state import SharedState, State, state_file
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import Namespace, parse_full_topic
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BOUNDARIES = Boundaries.even(Namespace("bench/skew"), 8)
 

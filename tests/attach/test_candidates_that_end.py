@@ -9,7 +9,6 @@ from coordination_worlds import connected
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.cli.attach_candidate import Candidate
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.identity import Identity
@@ -18,6 +17,7 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 LONGEST_S = 0.6
 

@@ -8,13 +8,13 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar, refused
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.observation import Rules
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.importer import Importer
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 
 async def test_a_deleted_namespace_is_not_asked_for_again(pulsar: FakePulsar) -> None:

@@ -9,7 +9,6 @@ from coordination_worlds import connected
 from fake_pulsar import FakePulsar
 from waiting import eventually
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer
 from loadmanager.attach.discovery import discover
@@ -22,6 +21,7 @@ from loadmanager.core.bundle_task import BundleTask, TaskState
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.leader.election import Deposed, Term
 from loadmanager.ports.coordination import Connection
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 OFF = dict.fromkeys(SWITCHES, "false")
 

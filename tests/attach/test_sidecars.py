@@ -9,7 +9,6 @@ from pulsar_sidecars import PulsarSidecars, pulsar_sidecars
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination
 from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.core import znodes
@@ -19,6 +18,7 @@ from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_t
 from loadmanager.core.wire.records import encode_balancing
 from loadmanager.core.wire.standby import decode_standby
 from loadmanager.ports.lookup import NamespaceUnknown
+from tests.testbed.memory import MemoryCoordination
 
 OFF = dict.fromkeys(SWITCHES, "false")
 NAMESPACE = Namespace("bench/skew")

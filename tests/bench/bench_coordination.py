@@ -21,8 +21,6 @@ from counted_requests import CountingService, by_role, counted_cluster
 from figures import emit
 from prometheus_client import CollectorRegistry
 
-from loadmanager.adapters.memory import MemoryCoordination
-from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.common.cluster_owners import UNREAD_FOR_S
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.core import znodes
@@ -30,9 +28,11 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, parse_broker
 from loadmanager.core.orders import encode_owned
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
-from loadmanager.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.memory import MemoryCoordination
+from tests.testbed.memory.service import MemoryService
 
 SIDECARS: Final = tuple(
     map(int, os.environ.get("LOADMANAGER_BENCH_SIDECARS", "5 10 20 40").split())

@@ -30,11 +30,11 @@ from figures import emit
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName
-from loadmanager.testbed.checker.availability import Disturbance, gaps, recovery_s
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.client import topic_path
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.client import topic_path
+from loadmanager.demo.cluster import HASH, NAMESPACE
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.traffic_plan import topic_names
+from tests.testbed.checker.availability import Disturbance, gaps, recovery_s
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from figures import emit
 
-from loadmanager.testbed.faults.campaign import Totals, outcomes
-from loadmanager.testbed.faults.seed_run import STEPS
+from tests.testbed.faults.campaign import Totals, outcomes
+from tests.testbed.faults.seed_run import STEPS
 
 ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("LOADMANAGER_BENCH_SEEDS", "10000"))

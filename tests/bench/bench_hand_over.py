@@ -24,8 +24,8 @@ from waiting import eventually
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import ServingInterval
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

@@ -18,9 +18,9 @@ import pytest
 from counted_requests import CountingService, counted_config
 from figures import emit
 
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.virtual_time import run
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 

@@ -31,11 +31,11 @@ from planned_hand_overs import HTTP_OK, HandOver, Refusals, hand_overs_in, refus
 
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, parse_topic
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.children import Child
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.traffic import TrafficSettings
+from loadmanager.demo.children import Child
+from loadmanager.demo.cluster import HASH, NAMESPACE, Member
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.traffic import TrafficSettings
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 
@@ -80,7 +80,7 @@ class Clients:
             record=str(record),
         ).save(file)
         child = await processes.children.start(
-            "traffic", "-m", "loadmanager.testbed.demo.traffic", str(file)
+            "traffic", "-m", "loadmanager.demo.traffic", str(file)
         )
         clients = cls(child, record)
         async with asyncio.timeout(PLACED_BOUND_S):

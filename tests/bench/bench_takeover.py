@@ -18,8 +18,8 @@ from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.cluster import TICK_MS, Member
+from loadmanager.demo.cluster import TICK_MS, Member
+from loadmanager.demo.overlaps import overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

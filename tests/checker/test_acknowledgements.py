@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.acknowledgements import Misplaced, Why, misplaced
-from loadmanager.testbed.checker.publishes import Publish
+from loadmanager.demo.publishes import Publish
+from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.acknowledgements import Misplaced, Why, misplaced
 
 
 def why(spells: list[ServingInterval], message: Publish) -> Why | None:

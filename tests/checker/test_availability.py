@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 from plain_spells import quarters, spell
 
 from loadmanager.core.ids import BundleId, range_of
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.availability import (
+from loadmanager.demo.overlaps import Segment
+from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.availability import (
     Disturbance,
     Gap,
     gaps,
     recovery_s,
     unaccounted,
 )
-from loadmanager.testbed.checker.serving import Segment
 
 WHOLE = quarters(0, 4)
 

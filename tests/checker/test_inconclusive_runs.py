@@ -8,8 +8,8 @@ from fault_outcomes import Finding, finding
 from fault_stalls import REST_S, SLOW, Stalls
 from plain_spells import WHOLE, publish, spell
 
-from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.verdict import History, judge
+from tests.testbed.checker.availability import Disturbance
+from tests.testbed.checker.verdict import History, judge
 
 BEST_S = REST_S + 0.002
 KILL = Disturbance(what="kill b1", began_s=10, healed_s=10, within_s=4)

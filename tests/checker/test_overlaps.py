@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
-from loadmanager.testbed.broker.changes import EndReason, ServingInterval
-from loadmanager.testbed.checker.serving import Overlap, overlaps
+from loadmanager.demo.overlaps import Overlap, overlaps
+from loadmanager.reference_broker.changes import EndReason, ServingInterval
 
 QUARTER = 0x40000000
 BOUNDS = [0, QUARTER, 2 * QUARTER, 3 * QUARTER, 0xFFFFFFFF]

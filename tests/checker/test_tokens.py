@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from plain_spells import publish, quarters, spell
 
 from loadmanager.core.ids import range_of
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.tokens import TokenFault, Use, token_faults
+from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.tokens import TokenFault, Use, token_faults
 
 
 def pairs(faults: list[TokenFault]) -> list[tuple[int, int]]:

@@ -6,9 +6,9 @@ import pytest
 from plain_spells import WHOLE, publish, spell
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.publishes import publishes_in
-from loadmanager.testbed.checker.verdict import History, judge
+from loadmanager.demo.publishes import publishes_in
+from tests.testbed.checker.availability import Disturbance
+from tests.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)
 GOOD = History(

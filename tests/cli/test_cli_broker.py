@@ -42,7 +42,7 @@ def test_what_pulsar_needs_and_is_not_installed_is_named(monkeypatch: pytest.Mon
         raise ModuleNotFoundError(name)
 
     # Its own imports look for modules in the same way.
-    importlib.import_module("loadmanager.testbed.broker.broker_process")
+    importlib.import_module("loadmanager.reference_broker.broker_process")
     monkeypatch.setattr("importlib.util.find_spec", absent)
     got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "127.0.0.1:0"])
     assert got.exit_code == 1

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from loadmanager.cli import main
-from loadmanager.testbed.faults import campaign
-from loadmanager.testbed.faults.seed_run import SeedOutcome
+from tests.testbed.faults import campaign
+from tests.testbed.faults.seed_run import SeedOutcome
 
 BROKEN = Path(__file__).parents[1] / "support" / "broken_faults.py"
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from loadmanager.cli import main
 from loadmanager.cli.options import freeze_imported_objects
-from loadmanager.testbed.broker import broker_process
+from loadmanager.reference_broker import broker_process
 from loadmanager.wiring import sidecar as wiring
 
 

@@ -14,7 +14,7 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.cli import main
 from loadmanager.core import znodes
-from loadmanager.testbed.demo.children import free_ports
+from loadmanager.demo.children import free_ports
 
 
 def said(*arguments: str) -> Result:

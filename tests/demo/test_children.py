@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.testbed.demo.children import (
+from loadmanager.demo.children import (
     ChildFailed,
     Children,
     DemoFailed,
@@ -75,7 +75,7 @@ async def test_a_child_with_something_to_take_along_is_asked_first(children: Chi
 async def test_a_child_that_ignores_the_request_is_killed(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmanager.testbed.demo.children.KILL_AFTER_S", 0.2)
+    monkeypatch.setattr("loadmanager.demo.children.KILL_AFTER_S", 0.2)
     await ready(children, "stubborn", STUBBORN, signal.SIGTERM)
     await children.stop()
     assert children.started[0].process.returncode == -signal.SIGKILL
@@ -145,7 +145,7 @@ async def test_waiting_has_an_end(children: Children) -> None:
 async def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"
-        "from loadmanager.testbed.demo.children import Children\n"
+        "from loadmanager.demo.children import Children\n"
         "async def main():\n"
         f"    child = await Children(pathlib.Path(sys.argv[1])).start('c', '-c', {SLEEPER!r})\n"
         "    print(child.process.pid, flush=True)\n"

@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.testbed.checker.publishes import Acknowledgement, Publish, publishes_in
-from loadmanager.testbed.demo.client import BackOff, LookupClient, Producer, topic_path
-from loadmanager.testbed.demo.counts import TrafficCounts, TrafficReport
-from loadmanager.testbed.demo.traffic import TrafficSettings
+from loadmanager.demo.client import BackOff, LookupClient, Producer, topic_path
+from loadmanager.demo.counts import TrafficCounts, TrafficReport
+from loadmanager.demo.publishes import Acknowledgement, Publish, publishes_in
+from loadmanager.demo.traffic import TrafficSettings
 
 TOPIC = TopicName("persistent", Namespace("public/demo"), "orders-1")
 BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
@@ -249,7 +249,7 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
     )
     settings.save(path)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadmanager.testbed.demo.traffic", str(path)), stdout=PIPE
+        *(sys.executable, "-m", "loadmanager.demo.traffic", str(path)), stdout=PIPE
     )
     assert process.stdout is not None
     placed = TrafficReport.from_line((await process.stdout.readline()).decode())

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from loadmanager.cli import main
 from loadmanager.cli.demo import read_records
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.broker.changes import (
+from loadmanager.demo.figures import Evidence
+from loadmanager.reference_broker.changes import (
     BundleLoaded,
     EndReason,
     LeaseGranted,
     ServingEnded,
     Started,
 )
-from loadmanager.testbed.broker.serving_record import RecordFile
-from loadmanager.testbed.demo.figures import Evidence
+from loadmanager.reference_broker.serving_record import RecordFile
 
 X = BundleId("public/demo/0x00000000_0x80000000")
 Y = BundleId("public/demo/0x80000000_0xffffffff")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.testbed.demo.settings import DemoSettings, Kill
+from loadmanager.demo.settings import DemoSettings, Kill
 
 
 def settings(**fields: Any) -> DemoSettings:

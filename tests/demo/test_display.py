@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.display import JoinInstructions, PlainDisplay, RunState
-from loadmanager.testbed.demo.figures import Evidence, Journal, KillEffects, Summary
-from loadmanager.testbed.demo.live_display import (
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.display import JoinInstructions, PlainDisplay, RunState
+from loadmanager.demo.figures import Evidence, Journal, KillEffects, Summary
+from loadmanager.demo.live_display import (
     BAR_WIDTH,
     LiveDisplay,
     clock,
@@ -19,8 +19,8 @@ from loadmanager.testbed.demo.live_display import (
     load_bar,
     summary_table,
 )
-from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
-from loadmanager.testbed.demo.settings import DemoSettings
+from loadmanager.demo.samples import BrokerSample, ClusterSample
+from loadmanager.demo.settings import DemoSettings
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0x80000000")

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.figures import (
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.figures import (
     Evidence,
     Journal,
     KillEffects,
@@ -14,7 +14,7 @@ from loadmanager.testbed.demo.figures import (
     Summary,
     imbalance,
 )
-from loadmanager.testbed.demo.samples import BrokerSample, ClusterSample
+from loadmanager.demo.samples import BrokerSample, ClusterSample
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

@@ -4,7 +4,7 @@ import pytest
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.demo.counts import TrafficCounts, TrafficReport
+from loadmanager.demo.counts import TrafficCounts, TrafficReport
 
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
 

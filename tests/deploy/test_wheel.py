@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 # The extras' own folders need the extras.
 IMPORT_ALL = """
 import importlib, pkgutil, loadmanager
-extras = ("pipeline", "testbed.demo", "testbed.pulsar_protocol", "__")
+extras = ("pipeline", "demo", "__")
 for module in pkgutil.walk_packages(loadmanager.__path__, "loadmanager."):
     if not module.name.removeprefix("loadmanager.").startswith(extras):
         importlib.import_module(module.name)

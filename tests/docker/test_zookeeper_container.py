@@ -12,8 +12,8 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, Node, SessionState
-from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(180)]
 

@@ -9,8 +9,8 @@ from fault_hosts import Place, build
 from fault_outcomes import drawn_from
 from faults import inject
 
-from loadmanager.testbed.checker.acknowledgements import Why
-from loadmanager.testbed.checker.serving import Overlap, overlaps
+from loadmanager.demo.overlaps import Overlap, overlaps
+from tests.testbed.checker.acknowledgements import Why
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]
 

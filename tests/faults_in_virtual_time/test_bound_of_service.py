@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from stories import place_all
 
-from loadmanager.testbed.faults.agent import SESSION_S
-from loadmanager.testbed.faults.availability_watch import served_again_within_s
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.agent import SESSION_S
+from tests.testbed.faults.availability_watch import served_again_within_s
+from tests.testbed.faults.cluster import Cluster, make_config, play
 
 
 @pytest.mark.parametrize("return_wait_s", [10.0, 20.0])

@@ -5,8 +5,8 @@ import asyncio
 from stories import story
 
 from loadmanager.ports.coordination import Node
-from loadmanager.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.answers_watch import LAGS_IN_A_CHAIN
+from tests.testbed.faults.cluster import Cluster
 
 
 @story(2)

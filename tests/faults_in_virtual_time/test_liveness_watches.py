@@ -9,19 +9,19 @@ import pytest
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.availability_watch import (
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.availability_watch import (
     ASKED_FOR_S,
     AvailabilityWatch,
     served_when_asked_within_s,
 )
-from loadmanager.testbed.faults.cluster import Cluster, make_config
-from loadmanager.testbed.faults.leader_watch import LAGS_TO_A_LEADER, LeaderWatch, led_within_s
-from loadmanager.testbed.faults.monitor import Monitor
-from loadmanager.testbed.faults.topics import topic_of
-from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.cluster import Cluster, make_config
+from tests.testbed.faults.leader_watch import LAGS_TO_A_LEADER, LeaderWatch, led_within_s
+from tests.testbed.faults.monitor import Monitor
+from tests.testbed.faults.topics import topic_of
+from tests.testbed.faults.trace import Trace
+from tests.testbed.faults.violation import Invariant
+from tests.testbed.faults.virtual_time import run
 
 WHOLE = BundleId("acme/orders/0x00000000_0xffffffff")
 NAMESPACE = Namespace("acme/orders")

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from loadmanager.config import SheddingSettings
-from loadmanager.testbed.faults.campaign import Totals, outcomes
-from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed, seeded_config
+from tests.testbed.faults.campaign import Totals, outcomes
+from tests.testbed.faults.seed_run import ACTIONS, run_seed, seeded_config
 
 QUICK_SEEDS = range(8)
 DEFAULT_SEEDS = range(500, 520)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from loadmanager.testbed.faults.seed_run import run_seed
+from tests.testbed.faults.seed_run import run_seed
 
 
 def _in_a_process(*arguments: str, hash_seed: str) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from loadmanager.testbed.faults.service import TimedService
-from loadmanager.testbed.faults.session import ClientSession
-from loadmanager.testbed.faults.virtual_time import run
-from loadmanager.testbed.faults.wires import Gate, Losses
+from tests.testbed.faults.service import TimedService
+from tests.testbed.faults.session import ClientSession
+from tests.testbed.faults.virtual_time import run
+from tests.testbed.faults.wires import Gate, Losses
 
 SESSION_S = 10.0
 HALF_TICK_S = 1.0

@@ -10,11 +10,11 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.records import LockRecord, encode_lock
 from loadmanager.ports.coordination import Create, Node
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.monitor import Monitor
-from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed
-from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.monitor import Monitor
+from tests.testbed.faults.seed_run import ACTIONS, run_seed
+from tests.testbed.faults.trace import Trace
+from tests.testbed.faults.violation import Invariant
 
 OFTEN = ("copy the ensemble's data", "restore older data")
 

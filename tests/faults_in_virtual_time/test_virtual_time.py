@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from loadmanager.testbed.faults.virtual_loop import START_S, VirtualTimeError
-from loadmanager.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.faults.virtual_loop import START_S, VirtualTimeError
+from tests.testbed.faults.virtual_time import VirtualClock, run
 
 
 def test_an_hour_passes_at_once() -> None:

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from loadmanager.adapters.memory import MemoryCoordination
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
@@ -15,13 +14,14 @@ from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.records import LockRecord, encode_lock
 from loadmanager.ports.coordination import Create
 from loadmanager.ports.lookup import Owner
-from loadmanager.testbed.faults.availability_watch import LAGS_TO_A_NEW_OWNER
-from loadmanager.testbed.faults.cluster import Cluster, make_config
-from loadmanager.testbed.faults.host import Host
-from loadmanager.testbed.faults.monitor import Monitor
-from loadmanager.testbed.faults.trace import Trace
-from loadmanager.testbed.faults.violation import Invariant
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.availability_watch import LAGS_TO_A_NEW_OWNER
+from tests.testbed.faults.cluster import Cluster, make_config
+from tests.testbed.faults.host import Host
+from tests.testbed.faults.monitor import Monitor
+from tests.testbed.faults.trace import Trace
+from tests.testbed.faults.violation import Invariant
+from tests.testbed.faults.virtual_time import run
+from tests.testbed.memory import MemoryCoordination
 
 WHOLE = BundleId("acme/orders/0x00000000_0xffffffff")
 HALF = BundleId("acme/orders/0x00000000_0x80000000")

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from loadmanager.testbed.faults.campaign import outcomes_from_processes
-from loadmanager.testbed.faults.seed_run import SeedOutcome
+from tests.testbed.faults.campaign import outcomes_from_processes
+from tests.testbed.faults.seed_run import SeedOutcome
 
 pytestmark = pytest.mark.simulated
 

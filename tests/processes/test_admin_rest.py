@@ -14,7 +14,7 @@ from seed_samples import head, write_seed
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cost.document import costs_to_json
 from loadmanager.core.ids import Namespace, TopicName
-from loadmanager.testbed.demo.cluster import NAMESPACE, Member
+from loadmanager.demo.cluster import NAMESPACE, Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 

@@ -22,10 +22,10 @@ from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_jav
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, Namespace
-from loadmanager.testbed.demo.children import Children
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
-from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.children import Children
+from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.traffic_plan import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -8,9 +8,9 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.cli.agent import DISPLACED
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.children import Child, free_ports
-from loadmanager.testbed.demo.cluster import HOST, Member
+from loadmanager.demo.children import Child, free_ports
+from loadmanager.demo.cluster import HOST, Member
+from loadmanager.demo.overlaps import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

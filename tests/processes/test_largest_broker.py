@@ -18,9 +18,9 @@ from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 
 from loadmanager.core.ids import TopicName
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.cluster import HASH, NAMESPACE, Member
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.traffic_plan import topic_names
 
 BUNDLES: Final = int(os.environ.get("LOADMANAGER_LARGEST_BROKER", "2000"))
 CLIENTS: Final = 500

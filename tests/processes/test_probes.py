@@ -20,7 +20,7 @@ from cluster_processes import ProcessCluster, process_cluster
 from figures import emit
 from waiting import eventually
 
-from loadmanager.testbed.demo.cluster import Member
+from loadmanager.demo.cluster import Member
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

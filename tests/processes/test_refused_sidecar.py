@@ -10,8 +10,8 @@ from cluster_processes import ProcessCluster, process_cluster
 from waiting import eventually
 
 from loadmanager.adapters.broker.contract import PREFIX
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.cluster import Member
+from loadmanager.demo.cluster import Member
+from loadmanager.demo.overlaps import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

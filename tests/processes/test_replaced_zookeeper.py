@@ -18,12 +18,12 @@ from waiting import eventually
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.broker.serving_record import read_record
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.children import Child, Children, no_listener
-from loadmanager.testbed.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
-from loadmanager.testbed.demo.settings import DemoSettings
+from loadmanager.demo.children import Child, Children, no_listener
+from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.serving_record import read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -11,11 +11,11 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.core.ids import TopicName
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.broker.serving_record import read_record
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.cluster import HASH, Member
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.cluster import HASH, Member
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.serving_record import read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

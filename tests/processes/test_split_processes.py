@@ -8,9 +8,9 @@ import pytest
 from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.core.ids import TopicName
-from loadmanager.testbed.checker.serving import overlaps
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.cluster import HASH, NAMESPACE, Member
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.demo.traffic_plan import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

@@ -7,7 +7,7 @@ from broker_ahead import ahead_of
 from cluster_processes import process_cluster
 from waiting import eventually
 
-from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.demo.overlaps import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -20,7 +20,7 @@ from real_pulsar import RealPulsar, lies_in
 from zookeeper_transactions import paths_written
 
 from loadmanager.attach.pulsar_balancer import SHEDDING, SWITCHES
-from loadmanager.testbed.demo.children import free_ports
+from loadmanager.demo.children import free_ports
 
 pulsar = pytest.importorskip("pulsar", reason="needs pulsar-client: pip install pulsar-client")
 

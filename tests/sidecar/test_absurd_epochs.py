@@ -9,8 +9,8 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster
 
 TOO_LARGE = "1" + 400 * "0"
 

@@ -4,7 +4,6 @@ import pytest
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.chroot import ChrootRefused
 from loadmanager.common.cluster_conditions import ClusterDisagrees, Conditions, agree
 from loadmanager.config.model import chroot_of
@@ -14,8 +13,9 @@ from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.wire.records import LeaderRecord, encode_leader
 from loadmanager.ports.coordination import Connection
-from loadmanager.testbed.faults.cluster import make_config
 from loadmanager.wiring.sidecar import conditions_of
+from tests.testbed.faults.cluster import make_config
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 DEFAULT = "/loadmanager/standalone"
 RECORD = b'{"hash":"murmur3"}'

@@ -8,12 +8,12 @@ from itertools import count
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_key import KEY_BYTES, ClusterKey, key_of_cluster, new_key
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
 from loadmanager.ports.coordination import Connection, Coordination
-from loadmanager.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 
 def drawn() -> Callable[[], bytes]:

@@ -7,8 +7,8 @@ from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import encode_owned
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.virtual_time import run
 
 WHOLE = parse_bundle("acme/orders/0x00000000_0xffffffff")
 FIRST, SECOND = parse_broker("one:8080"), parse_broker("two:8080")

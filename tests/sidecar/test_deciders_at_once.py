@@ -17,8 +17,8 @@ from loadmanager.core.orders import decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.ports.coordination import Node, Operation, SetData
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, order
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, order
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 LATE_S = 1.0

@@ -8,8 +8,8 @@ import asyncio
 
 from stories import place_all, story
 
-from loadmanager.testbed.faults.agent import SESSION_S
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S
+from tests.testbed.faults.cluster import Cluster
 
 ELECTION_S = 0.2
 NOTICED_AFTER_S = 9.0

@@ -8,8 +8,8 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.orders import decode_orders
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
 
 
 def _follower(cluster: Cluster) -> Agent:

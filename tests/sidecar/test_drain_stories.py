@@ -14,9 +14,9 @@ from loadmanager.core.wire.records import DrainMark, decode_drain_mark
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.ports.lookup import LookupRefused
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.host import Host
 
 MOST = 10
 """Most moves under way of one broker, as configured by default."""

@@ -6,8 +6,8 @@ import json
 from stories import place_all, story
 
 from loadmanager.core import znodes
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster
 
 
 async def configured(cluster: Cluster, **values: str) -> None:

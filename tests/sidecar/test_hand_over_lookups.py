@@ -7,9 +7,9 @@ from stories import place_all, story
 
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.ports.lookup import LookupRefused, Redirection, Unavailable
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, order
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, order
+from tests.testbed.faults.host import Host
 
 
 class Client:

@@ -10,8 +10,8 @@ from stories import place_all, story
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.orders import SplitOrder
-from loadmanager.testbed.faults.agent import SESSION_S
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster
+from tests.testbed.faults.agent import SESSION_S
+from tests.testbed.faults.cluster import NAMESPACE, Cluster
 
 BRISK: dict[str, Any] = {
     "split": {"enabled": False},

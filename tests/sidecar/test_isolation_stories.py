@@ -10,8 +10,8 @@ from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.ids import Namespace
 from loadmanager.ports.leading import LeaderElsewhere
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 CLUSTER = "standalone"
 

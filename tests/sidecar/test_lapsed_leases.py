@@ -5,8 +5,8 @@ import asyncio
 from stories import place_all, story
 
 from loadmanager.core import znodes
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
 
 TOO_LATE_S = 0.29 * SESSION_S
 """With replies so late, three round trips take most of a session."""

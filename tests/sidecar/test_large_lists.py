@@ -4,8 +4,8 @@ import pytest
 from stories import story
 
 from loadmanager.agent import owned_list
-from loadmanager.testbed.faults import host
-from loadmanager.testbed.faults.cluster import Cluster, order
+from tests.testbed.faults import host
+from tests.testbed.faults.cluster import Cluster, order
 
 BUNDLES = 400
 

@@ -8,8 +8,8 @@ from stories import story
 from loadmanager.core import znodes
 from loadmanager.ports.coordination import Create, Operation
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.testbed.faults.agent import SESSION_S
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.agent import SESSION_S
+from tests.testbed.faults.cluster import Cluster, topic_in
 
 
 @story(1)

@@ -14,9 +14,9 @@ from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, order, topic_in
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, order, topic_in
+from tests.testbed.faults.virtual_time import run
 
 QUICK: dict[str, Any] = {
     "shedding": {

@@ -23,10 +23,10 @@ from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, order, play
-from loadmanager.testbed.faults.host import Host
-from loadmanager.testbed.faults.wires import Losses
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, order, play
+from tests.testbed.faults.host import Host
+from tests.testbed.faults.wires import Losses
 
 MOST_WRITES = 8
 QUIET: Mapping[str, Mapping[str, Any]] = {

@@ -16,10 +16,10 @@ from loadmanager.ports.coordination import (
     Operation,
     Stat,
 )
-from loadmanager.testbed.broker.in_process import Fault
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.host import Host
+from loadmanager.reference_broker.in_process import Fault
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.host import Host
 
 LEASE_S = 0.66 * SESSION_S
 RENEWED_EVERY_S = 0.15 * SESSION_S

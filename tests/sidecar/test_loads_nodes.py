@@ -10,8 +10,8 @@ from loadmanager.core import znodes
 from loadmanager.core.load import LoadReport
 from loadmanager.core.wire.registrations import decode_registration
 from loadmanager.core.wire.reports import decode_loads, encode_loads
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
 
 
 def _published(cluster: Cluster, agent: Agent) -> LoadReport:

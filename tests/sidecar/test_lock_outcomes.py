@@ -7,8 +7,6 @@ from typing import cast
 
 import pytest
 
-from loadmanager.adapters.memory.client import MemoryCoordination, next_turn
-from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.agent.lock_commits import LockCommits, LockResult
 from loadmanager.agent.owned_list import OwnedList
 from loadmanager.agent.ownership_records import OwnershipRecords
@@ -22,6 +20,8 @@ from loadmanager.core.load import BrokerUrls
 from loadmanager.core.orders import Orders, decode_owned
 from loadmanager.core.ownership import Phase
 from loadmanager.ports.coordination import Create, SessionLost
+from tests.testbed.memory.client import MemoryCoordination, next_turn
+from tests.testbed.memory.service import MemoryService
 
 ME, OTHER = parse_broker("me:8080"), parse_broker("other:8080")
 NAMESPACE = parse_namespace("t/n")

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from stories import place_all
 
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play
-from loadmanager.testbed.faults.wires import Losses, LossPlace
+from tests.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.wires import Losses, LossPlace
 
 
 async def _story(cluster: Cluster) -> None:

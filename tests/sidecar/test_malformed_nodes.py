@@ -12,7 +12,7 @@ from loadmanager.core.ids import Namespace, parse_broker, parse_topic
 from loadmanager.core.wire.policies import encode_boundaries
 from loadmanager.core.wire.registrations import decode_registration, encode_registration
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 GARBAGE = b"\x00 neither JSON nor zlib"
 

@@ -16,8 +16,8 @@ from loadmanager.core.splitting.merging import Merge
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.coordination import Operation, SetData
 from loadmanager.ports.lookup import LookupRefused
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 MOST_COMMITS = 8

@@ -17,9 +17,9 @@ from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable
-from loadmanager.testbed.broker.outcomes import Accepted
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import (
+from loadmanager.reference_broker.outcomes import Accepted
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import (
     NAMESPACE,
     Cluster,
     make_config,
@@ -27,7 +27,7 @@ from loadmanager.testbed.faults.cluster import (
     play,
     topic_in,
 )
-from loadmanager.testbed.faults.wires import Losses, LossPlace
+from tests.testbed.faults.wires import Losses, LossPlace
 
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
 

@@ -14,9 +14,9 @@ from loadmanager.core.ids import Namespace, TopicName, namespace_of
 from loadmanager.ports.coordination import Check, Create, Operation, SetData
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play
-from loadmanager.testbed.faults.wires import LossPlace
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.wires import LossPlace
 
 NS = Namespace("acme/prod")
 GONE_WITHIN_S = 20.0

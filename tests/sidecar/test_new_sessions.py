@@ -7,7 +7,7 @@ from stories import place_all, story
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.common.cluster_conditions import ClusterDisagrees
 from loadmanager.core import znodes
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.cluster import Cluster
 
 
 @story()

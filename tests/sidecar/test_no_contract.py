@@ -5,7 +5,7 @@ import asyncio
 from stories import story
 
 from loadmanager.ports.broker import BrokerStats, BrokerUnreachable, NotTheContract
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.cluster import Cluster
 
 WHY = "GET http://b:8080/stats: status 404 and no reason; expected the broker contract"
 

@@ -7,9 +7,9 @@ from stories import place_all, story
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.host import Host
 
 TICK_S = 1.0
 WAIT_S = 10.0

@@ -11,8 +11,8 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.shared_forms import range_text
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 TOLD = "zookeeper.write.too_large"
 NO_LIMIT = 0xFFFFF

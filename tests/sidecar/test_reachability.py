@@ -6,9 +6,9 @@ from stories import story
 
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.host import Host
 
 LOOPBACK = "http://127.0.0.1:7750"
 

@@ -11,8 +11,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, parse_bundle
 from loadmanager.core.orders import Orders, encode_orders
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.host import Host
 
 
 @story()

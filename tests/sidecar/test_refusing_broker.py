@@ -12,9 +12,9 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.ports.broker import BrokerState
 from loadmanager.ports.coordination import Create, Operation, Stat
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.host import Host
 
 HIGHEST_EPOCH = 2**63 - 1
 

@@ -11,9 +11,9 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
 from loadmanager.ports.coordination import Create, Delete, Operation, Stat
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster
+from tests.testbed.faults.host import Host
 
 LAG_S = 1.0
 """How late all replies come to a sidecar: then its way to the first lock takes long."""

@@ -8,8 +8,8 @@ from stories import place_all
 from structlog.testing import capture_logs
 
 from loadmanager.core import znodes
-from loadmanager.testbed.faults.cluster import topic_in
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.cluster import topic_in
+from tests.testbed.faults.virtual_time import run
 
 COUNTED_S = 120.0
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from loadmanager.common.context import Context
 from loadmanager.core import znodes
 from loadmanager.ports.coordination import Check, Node, NodeWatch, Operation, Stat
-from loadmanager.testbed.faults.seed_run import ACTIONS, run_seed
-from loadmanager.testbed.faults.violation import Invariant
+from tests.testbed.faults.seed_run import ACTIONS, run_seed
+from tests.testbed.faults.violation import Invariant
 
 SEEDS = range(60)
 

@@ -11,9 +11,9 @@ from loadmanager.core.ids import BundleId
 from loadmanager.core.orders import SplitOrder
 from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.coordination import Operation
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
-from loadmanager.testbed.faults.host import Host
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from tests.testbed.faults.host import Host
 
 MIDDLE = SplitOrder("range_equally_divide")
 BY_HAND: dict[str, Any] = {"split": {"enabled": False}}

@@ -19,9 +19,9 @@ from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.coordination import Disconnected
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable
-from loadmanager.testbed.broker.outcomes import Accepted
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
+from loadmanager.reference_broker.outcomes import Accepted
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 MIDDLE = SplitOrder("range_equally_divide")
 BY_TOPICS = SplitOrder("topic_count_equally_divide")

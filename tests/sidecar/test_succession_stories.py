@@ -7,8 +7,8 @@ from stories import place_all, story
 
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster, play
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, play
 
 
 def _registered(agent: Agent) -> bool:

@@ -3,7 +3,6 @@ import asyncio
 import pytest
 from stories import place_all, story
 
-from loadmanager.adapters.memory.tree import Znode
 from loadmanager.core import znodes
 from loadmanager.core.orders import OrderChanges, Orders, encode_orders
 from loadmanager.leader.election import Deposed
@@ -11,8 +10,9 @@ from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected
 from loadmanager.ports.lookup import NotLeader
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster, order
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, order
+from tests.testbed.memory.tree import Znode
 
 
 def _leader_term(leader: Agent) -> LeaderTerm:

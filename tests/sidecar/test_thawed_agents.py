@@ -15,10 +15,10 @@ from stories import place_all
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.serving_set import FencingTokens
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play
-from loadmanager.testbed.faults.violation import Invariant, Violation
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.serving_set import FencingTokens
+from tests.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.violation import Invariant, Violation
 
 
 def obey_anyone(patch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from loadmanager.leader.election import STAND_BACK_S
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.ports.leading import SubjectUnknown
 from loadmanager.telemetry.metrics import LABEL_VALUES, Metrics
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
 from loadmanager.wiring.lifecycle import Sidecar
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
 
 COUNTER = "loadmanager_unexpected_errors_total"
 

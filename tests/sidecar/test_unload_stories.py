@@ -15,10 +15,10 @@ from loadmanager.core.orders import SplitOrder
 from loadmanager.ports.administration import BundleUnknown, UnloadRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import NamespaceUnknown, Unavailable
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
-from loadmanager.testbed.faults.host import Host
-from loadmanager.testbed.faults.topics import topic_in
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
+from tests.testbed.faults.host import Host
+from tests.testbed.faults.topics import topic_in
 
 
 async def unload(cluster: Cluster, bundle: BundleId, to: Host | None = None) -> UnloadedBundle:

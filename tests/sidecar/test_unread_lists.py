@@ -17,10 +17,10 @@ from loadmanager.core.orders import encode_owned
 from loadmanager.ports.coordination import CoordinationError, Node
 from loadmanager.ports.lookup import LookupRefused
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
-from loadmanager.testbed.faults.host import Host
-from loadmanager.testbed.faults.virtual_time import run
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.host import Host
+from tests.testbed.faults.virtual_time import run
 
 LISTS = "get /loadbalance/owned"
 MOST_LISTS_A_LOOKUP = 3

@@ -6,8 +6,8 @@ import pytest
 from stories import place_all, story
 
 from loadmanager.core.lease import Heartbeats
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
 
 TICK_S = SESSION_S / 2
 

@@ -9,8 +9,8 @@ from stories import place_all, story
 from loadmanager.core import znodes
 from loadmanager.leader.untaken_orders import REST_S, TAKEN_WITHIN_FRACTION
 from loadmanager.ports.coordination import Create, Operation, Stat
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
 
 WITHIN_S = TAKEN_WITHIN_FRACTION * SESSION_S
 

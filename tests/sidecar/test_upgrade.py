@@ -13,7 +13,7 @@ from loadmanager.common.cluster_conditions import ClusterDisagrees
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster
+from tests.testbed.faults.cluster import NAMESPACE, Cluster
 
 PLACES = {
     "broker0:8080": ["0x00000000_0x2aaaaaaa", "0xaaaaaaa8_0xd5555552", "0xd5555552_0xffffffff"],

@@ -19,8 +19,8 @@ from loadmanager.leader.cluster_view import Look
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation, Stat
 from loadmanager.ports.leading import DecisionFilter
-from loadmanager.testbed.faults.agent import SESSION_S, Agent
-from loadmanager.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster
 
 STRATEGIES = (
     "ThresholdShedder",

@@ -24,14 +24,14 @@ from loadmanager.core.history.schema import Stream
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, ThresholdShedder
 from loadmanager.ports.history import NoHistory
-from loadmanager.testbed.faults.cluster import make_config
-from loadmanager.testbed.faults.virtual_time import VirtualClock, run
 from loadmanager.wiring.sidecar import (
     free_port,
     make_history,
     make_identity,
     zookeeper_options,
 )
+from tests.testbed.faults.cluster import make_config
+from tests.testbed.faults.virtual_time import VirtualClock, run
 
 
 def _shedding(strategy: str, **settings: Any) -> SheddingSettings:

@@ -9,8 +9,8 @@ from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
 from loadmanager.ports.broker import BrokerControl, BrokerState, BrokerStats
-from loadmanager.testbed.faults import campaign
-from loadmanager.testbed.faults.seed_run import run_seed
+from tests.testbed.faults import campaign
+from tests.testbed.faults.seed_run import run_seed
 
 _FOR_EVER_S = 1e9
 

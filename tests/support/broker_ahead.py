@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 from cluster_processes import ProcessCluster
 
-from loadmanager.testbed.demo.cluster import Member
+from loadmanager.demo.cluster import Member
 
 
 class Ahead:

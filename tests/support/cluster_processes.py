@@ -12,12 +12,12 @@ import pytest
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId, Namespace
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.broker.serving_record import read_record
-from loadmanager.testbed.demo.children import Children
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, Cluster, Member
-from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.traffic_plan import topic_names
+from loadmanager.demo.children import Children
+from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.serving_record import read_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import Any, Self
 from prometheus_client import CollectorRegistry
 from waiting import eventually
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
@@ -28,9 +27,10 @@ from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import Disconnected, Operation, TooLarge
+from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.broker.in_process import InProcessBroker
-from loadmanager.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BUNDLES = Boundaries.even(Namespace("t/n"), 1024).bundles
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in (1, 2, 3))

@@ -10,9 +10,9 @@ from kazoo.client import KazooClient
 from waiting import eventually
 from zookeeper_proxy import Loss, ZooKeeperProxy
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.ports.coordination import Connection, Coordination, SessionState
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 SESSION_TIMEOUT_S = 6.0
 """Long enough that nothing expires by itself on a busy machine."""

@@ -9,9 +9,9 @@ from loadmanager.adapters.coordination.link import ArmedTrigger, Trigger
 from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.config import Config
 from loadmanager.ports.coordination import Check, Create, Node, Operation, SetData, Stat
-from loadmanager.testbed.faults.agent import Agent
-from loadmanager.testbed.faults.cluster import Cluster
-from loadmanager.testbed.faults.service import TimedService
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.service import TimedService
 
 
 class CountingService(TimedService):

@@ -8,11 +8,11 @@ from pathlib import Path
 from fault_hosts import Host
 from fault_records import PublishReader
 
-from loadmanager.testbed.checker.publishes import Publish
-from loadmanager.testbed.demo.children import Child, Children
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE
-from loadmanager.testbed.demo.counts import TrafficReport
-from loadmanager.testbed.demo.traffic import TrafficSettings
+from loadmanager.demo.children import Child, Children
+from loadmanager.demo.cluster import HASH, NAMESPACE
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.publishes import Publish
+from loadmanager.demo.traffic import TrafficSettings
 
 BUNDLES = 12
 TOPICS = 24
@@ -77,7 +77,7 @@ class Clients:
             attempt_timeout_s=1.5,
             record=str(record),
         ).save(path)
-        arguments = ("-m", "loadmanager.testbed.demo.traffic", str(path))
+        arguments = ("-m", "loadmanager.demo.traffic", str(path))
         child = await self._children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
         self._started.append(child)
         self._records[name] = PublishReader(record)

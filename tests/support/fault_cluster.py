@@ -20,14 +20,14 @@ from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.broker.serving_record import read_record
-from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.checker.publishes import Publish
-from loadmanager.testbed.checker.verdict import History
-from loadmanager.testbed.demo.children import Child, Children, free_ports
-from loadmanager.testbed.demo.cluster import HASH, NAMESPACE, to_toml
-from loadmanager.testbed.demo.counts import TrafficReport
+from loadmanager.demo.children import Child, Children, free_ports
+from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.publishes import Publish
+from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.serving_record import read_record
+from tests.testbed.checker.availability import Disturbance
+from tests.testbed.checker.verdict import History
 
 HAND_OVER_S = 0.5
 """How long a bundle may be free that is handed over; some ten milliseconds are usual."""

@@ -11,7 +11,7 @@ from fault_cluster import FaultCluster
 from fault_hosts import Host
 from fault_outcomes import PAUSE_S, now, outage
 
-from loadmanager.testbed.checker.availability import Disturbance
+from tests.testbed.checker.availability import Disturbance
 
 SIZE = "16m"
 

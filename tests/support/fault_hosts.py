@@ -12,7 +12,7 @@ from typing import Any, Self
 from zookeeper_proxy import ZooKeeperProxy
 
 from loadmanager.core.ids import BrokerId
-from loadmanager.testbed.demo.children import Child
+from loadmanager.demo.children import Child
 
 LOOPBACK = "127.0.0.1"
 BUILDS = Path(__file__).parents[1] / "faults" / "builds"

@@ -17,7 +17,7 @@ from fault_hosts import Place
 from fault_outcomes import PAUSE_S, now
 from zookeeper_servers import mortal
 
-from loadmanager.testbed.checker.availability import Disturbance
+from tests.testbed.checker.availability import Disturbance
 
 OTHERS, ONE = "10.213.1.1", "10.213.1.2"
 ZOOKEEPER, ONE_TO_ZOOKEEPER = "10.213.2.1", "10.213.2.2"

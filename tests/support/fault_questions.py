@@ -7,7 +7,7 @@ from http import HTTPStatus
 import aiohttp
 from fault_hosts import Host
 
-from loadmanager.testbed.demo.cluster import KNOWN_BROKERS, NAMESPACE
+from loadmanager.demo.cluster import KNOWN_BROKERS, NAMESPACE
 
 ANSWER_TIMEOUT = aiohttp.ClientTimeout(total=1.0)
 ORDER_TIMEOUT = aiohttp.ClientTimeout(total=30.0)

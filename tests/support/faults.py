@@ -32,8 +32,8 @@ from server_faults import (
 )
 from zookeeper_proxy import Loss
 
-from loadmanager.testbed.checker.availability import Disturbance
-from loadmanager.testbed.demo.children import Child, free_ports
+from loadmanager.demo.children import Child, free_ports
+from tests.testbed.checker.availability import Disturbance
 
 DISPLACED_BOUND_S = 10.0
 

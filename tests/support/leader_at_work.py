@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_conditions import TopicHash
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
@@ -33,8 +32,9 @@ from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.history import NoSeed, SeedSource
+from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.broker.in_process import InProcessBroker
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 ME = BrokerId("b1:8080")
 

@@ -13,7 +13,7 @@ from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import TopicName
 from loadmanager.core.orders import SplitOrder
-from loadmanager.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play
 
 SECTIONS: Final[dict[str, Any]] = {
     "split": {"enabled": False},

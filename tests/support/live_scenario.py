@@ -21,16 +21,16 @@ from live_run import ROUNDS, LiveLook, LiveRun, Step, bundle_of, topic_of
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.ids import BundleId
+from loadmanager.demo.children import Children
+from loadmanager.demo.client import LookupClient, Producer
+from loadmanager.demo.cluster import Cluster, Member, Table
+from loadmanager.demo.counts import TrafficCounts
+from loadmanager.demo.samples import ClusterSample, Observer
+from loadmanager.demo.settings import DemoSettings
+from loadmanager.demo.traffic_plan import Schedule
+from loadmanager.reference_broker.serving_record import read_record
 from loadmanager.simulator.scenario import Scenario
-from loadmanager.testbed.broker.serving_record import read_record
-from loadmanager.testbed.checker.availability import Gap, gaps
-from loadmanager.testbed.demo.children import Children
-from loadmanager.testbed.demo.client import LookupClient, Producer
-from loadmanager.testbed.demo.cluster import Cluster, Member, Table
-from loadmanager.testbed.demo.counts import TrafficCounts
-from loadmanager.testbed.demo.samples import ClusterSample, Observer
-from loadmanager.testbed.demo.settings import DemoSettings
-from loadmanager.testbed.demo.traffic_plan import Schedule
+from tests.testbed.checker.availability import Gap, gaps
 
 BURNT_MS_PER_MESSAGE: Final = 4.0
 """What a broker burns of its CPU for a message, besides what receiving it takes."""

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.cluster_state import ClusterState
@@ -24,12 +23,13 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
 from loadmanager.ports.broker import BrokerStats
 from loadmanager.ports.coordination import Coordination
+from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.broker.in_process import InProcessBroker
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.security import make_leader_line
 from loadmanager.wiring.sidecar import conditions_of, free_port, make_identity, make_server
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 NAMESPACE = Namespace("shop/orders")
 BOUNDARIES = Boundaries.even(NAMESPACE, 8)

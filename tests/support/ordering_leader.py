@@ -15,11 +15,11 @@ from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import BrokerUrls
+from loadmanager.demo.cluster import READY_BOUND_S
 from loadmanager.leader.election import Election, Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.demo.cluster import READY_BOUND_S
 
 NOBODY = "127.0.0.1:1"
 """Its broker: the leader serves nothing, is not registered, and is never asked anything."""

@@ -18,9 +18,9 @@ from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_jav
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import Namespace, TopicName
-from loadmanager.testbed.demo.children import Child, Children, free_ports
-from loadmanager.testbed.demo.cluster import HOST, NAMESPACE, Cluster, Member
-from loadmanager.testbed.demo.settings import DemoSettings
+from loadmanager.demo.children import Child, Children, free_ports
+from loadmanager.demo.cluster import HOST, NAMESPACE, Cluster, Member
+from loadmanager.demo.settings import DemoSettings
 
 SUBSCRIPTION: Final = "all"
 RECEIVE_MS: Final = 200

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.common.cluster_state import ClusterState
 from loadmanager.common.context import Context
 from loadmanager.common.identity import Identity
@@ -23,10 +22,11 @@ from loadmanager.ports.lookup import LeaderInfo, Unavailable
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.faults.agent import NoServer
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.sidecar import conditions_of
+from tests.testbed.faults.agent import NoServer
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 SETTINGS: Mapping[str, Any] = {
     "report": {"sample_interval_s": 0.1, "min_interval_s": 0.1, "max_interval_s": 1},

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager.core.ids import BundleId
-from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
-from loadmanager.testbed.pulsar_protocol.protocol import decode, encode
-from loadmanager.testbed.pulsar_protocol.server import PulsarServer
-from loadmanager.testbed.pulsar_protocol.topics import PulsarServerOptions
+from loadmanager.reference_broker.changes import Change
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+from tests.testbed.pulsar_protocol.fields import Command
+from tests.testbed.pulsar_protocol.frames import encode_frame, encode_payload, read_frame
+from tests.testbed.pulsar_protocol.protocol import decode, encode
+from tests.testbed.pulsar_protocol.server import PulsarServer
+from tests.testbed.pulsar_protocol.topics import PulsarServerOptions
 
 BUNDLE = BundleId("public/default/0x00000000_0xffffffff")
 ANSWER_WITHIN_S = 20.0

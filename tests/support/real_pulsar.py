@@ -20,7 +20,7 @@ from secured_pulsar import Secured
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_bundle, parse_full_topic, range_of
-from loadmanager.testbed.demo.children import free_ports
+from loadmanager.demo.children import free_ports
 
 CLUSTER: Final = "trial"
 MANAGERS: Final = {

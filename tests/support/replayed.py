@@ -25,7 +25,7 @@ from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.recording import WRITER, Recording
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.strategies import Strategy, planner_for
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.cluster import Cluster, make_config, play
 
 Line = Mapping[str, Any]
 Lines = Mapping[str, Column]

@@ -10,7 +10,7 @@ from fault_hosts import WITHIN_S
 from fault_outcomes import PAUSE_S, now, outage
 from zookeeper_servers import Server
 
-from loadmanager.testbed.checker.availability import Disturbance
+from tests.testbed.checker.availability import Disturbance
 
 
 async def restart_zookeeper(cluster: FaultCluster, _rng: Random) -> Disturbance:

@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import TopicName
-from loadmanager.testbed.faults.cluster import Cluster, make_config, play, topic_in
+from tests.testbed.faults.cluster import Cluster, make_config, play, topic_in
 
 Story = Callable[..., Awaitable[None]]
 

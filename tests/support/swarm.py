@@ -22,8 +22,8 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.testbed.broker.changes import ServingInterval
-from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import ServingInterval
 
 NAMESPACE: Final = Namespace("acme/orders")
 CLIENTS: Final = 32

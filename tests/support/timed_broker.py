@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Self
 
-from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.changes import Change
+from loadmanager.reference_broker.memory_broker import MemoryBroker
 
 
 class TimedBroker(MemoryBroker):

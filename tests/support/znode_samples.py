@@ -9,7 +9,6 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.attach.state import PriorSettings, SharedState
 from loadmanager.attach.stored_budget import StoredBudget
 from loadmanager.attach.stored_course import Course
@@ -43,6 +42,7 @@ from loadmanager.core.wire.records import (
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.core.wire.standby import Standby, encode_standby
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BROKER: Final = BrokerId("{broker}")
 NAMESPACE: Final = Namespace("{tenant}/{namespace}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from loadmanager.adapters.zookeeper.embedded import four_letter_word
 from loadmanager.adapters.zookeeper.java import find_java, zookeeper_class_path
-from loadmanager.testbed.demo.children import PR_SET_PDEATHSIG
+from loadmanager.demo.children import PR_SET_PDEATHSIG
 
 LOOPBACK = "127.0.0.1"
 START_BOUND_S = 60.0

@@ -14,8 +14,8 @@ from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptio
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
 from loadmanager.common.cluster_key import key_of_cluster
 from loadmanager.core import znodes
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
-from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = pytest.mark.zookeeper
 

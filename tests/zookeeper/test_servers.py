@@ -15,8 +15,8 @@ from waiting import eventually
 
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.adapters.zookeeper.embedded import EmbeddedZooKeeper
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Connection, Disconnected
-from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = pytest.mark.zookeeper
 

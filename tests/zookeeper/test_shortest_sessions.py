@@ -27,8 +27,8 @@ from loadmanager.core.lease import (
     latest_end_s,
     report_interval_s,
 )
+from loadmanager.demo.children import free_ports
 from loadmanager.ports.coordination import Coordination
-from loadmanager.testbed.demo.children import free_ports
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(180)]
 

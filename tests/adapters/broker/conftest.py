@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from loadmanager.testbed.broker.changes import Change
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.server import ServerOptions, serve
+from loadmanager.reference_broker.changes import Change
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.server import ServerOptions, serve
 
 
 @dataclass(slots=True)

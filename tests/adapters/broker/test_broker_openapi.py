@@ -26,7 +26,7 @@ from loadmanager.adapters.broker.contract import (
     StatsAnswer,
     TopicsAnswer,
 )
-from loadmanager.testbed.broker.server import ServerOptions, broker_application
+from loadmanager.reference_broker.server import ServerOptions, broker_application
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 CONTRACT: Final[dict[str, Any]] = yaml.safe_load(

@@ -12,8 +12,8 @@ from yarl import URL
 from loadmanager.adapters.broker.contract import PREFIX
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle, parse_topic
-from loadmanager.testbed.broker.changes import EndReason, LeaseLost, ServingEnded
-from loadmanager.testbed.broker.server import spend_cpu
+from loadmanager.reference_broker.changes import EndReason, LeaseLost, ServingEnded
+from loadmanager.reference_broker.server import spend_cpu
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 TOPIC_PATH = "/publish/persistent/t/n/orders"

@@ -11,8 +11,8 @@ from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
 from loadmanager.config import BrokerSettings
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.ports.broker import BrokerRefused, StaleAgent
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.server import ServerOptions, broker_application
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.server import ServerOptions, broker_application
 
 SHOWN = "a-secret-of-some-length"
 BUNDLE = f"{PREFIX}/bundles/t/n/0x00000000_0xffffffff"

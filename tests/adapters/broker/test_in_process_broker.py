@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from loadmanager.core.ids import parse_bundle, parse_topic
+from loadmanager.demo.overlaps import overlaps
 from loadmanager.ports.broker import BrokerRefused, BrokerUnreachable
-from loadmanager.testbed.broker.changes import EndReason
-from loadmanager.testbed.broker.in_process import Fault, InProcessBroker
-from loadmanager.testbed.broker.outcomes import Accepted, PublishRefused
-from loadmanager.testbed.checker.serving import overlaps
+from loadmanager.reference_broker.changes import EndReason
+from loadmanager.reference_broker.in_process import Fault, InProcessBroker
+from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 TOPIC = parse_topic("t/n/orders")

@@ -7,7 +7,7 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.ports.broker import BrokerState, StaleAgent
-from loadmanager.testbed.broker.changes import (
+from loadmanager.reference_broker.changes import (
     BundleLoaded,
     Change,
     EndReason,
@@ -18,13 +18,13 @@ from loadmanager.testbed.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.outcomes import (
+from loadmanager.reference_broker.outcomes import (
     Accepted,
     NotNow,
     PublishRefusal,
     PublishRefused,
 )
-from loadmanager.testbed.broker.serving_set import Ticket
+from loadmanager.reference_broker.serving_set import Ticket
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

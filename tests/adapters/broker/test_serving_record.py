@@ -8,7 +8,7 @@ from timed_broker import TimedBroker
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import parse_bundle
-from loadmanager.testbed.broker.changes import (
+from loadmanager.reference_broker.changes import (
     BundleLoaded,
     Change,
     EndReason,
@@ -20,7 +20,7 @@ from loadmanager.testbed.broker.changes import (
     Stopped,
     UnloadBegun,
 )
-from loadmanager.testbed.broker.serving_record import RecordFile, intervals_of, read_record
+from loadmanager.reference_broker.serving_record import RecordFile, intervals_of, read_record
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 STARTED = Started(at_s=1.0, broker="b1:8080", incarnation="i1")

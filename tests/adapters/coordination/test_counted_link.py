@@ -4,10 +4,10 @@ import pytest
 
 from loadmanager.adapters.coordination.client import LinkedCoordination
 from loadmanager.adapters.coordination.counted import counted
-from loadmanager.adapters.memory.client import next_turn
-from loadmanager.adapters.memory.link import MemoryLink
-from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.ports.coordination import Check, CommitRejected, NodeExists, NodeMissing
+from tests.testbed.memory.client import next_turn
+from tests.testbed.memory.link import MemoryLink
+from tests.testbed.memory.service import MemoryService
 
 
 class Told:

@@ -8,8 +8,6 @@ from waiting import eventually
 
 from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.adapters.coordination.watches import WatchTable
-from loadmanager.adapters.memory.link import MemoryLink
-from loadmanager.adapters.memory.service import MemoryService
 from loadmanager.ports.coordination import (
     Connection,
     Coordination,
@@ -18,6 +16,8 @@ from loadmanager.ports.coordination import (
     Node,
     Stat,
 )
+from tests.testbed.memory.link import MemoryLink
+from tests.testbed.memory.service import MemoryService
 
 
 def contents(told: list[Node | None]) -> list[bytes | None]:

@@ -4,7 +4,6 @@ import pytest
 from coordination_worlds import connected
 from waiting import eventually
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
 from loadmanager.ports.coordination import (
     Connection,
     Create,
@@ -13,6 +12,7 @@ from loadmanager.ports.coordination import (
     SessionState,
     SetData,
 )
+from tests.testbed.memory import MemoryCoordination, MemoryService
 
 
 class HandClock:

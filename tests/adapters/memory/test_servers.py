@@ -6,8 +6,6 @@ import pytest
 from coordination_worlds import connected
 from waiting import eventually
 
-from loadmanager.adapters.memory import MemoryCoordination, MemoryService
-from loadmanager.adapters.memory.server import Server
 from loadmanager.ports.coordination import (
     CommitRejected,
     Create,
@@ -16,6 +14,8 @@ from loadmanager.ports.coordination import (
     Node,
     SetData,
 )
+from tests.testbed.memory import MemoryCoordination, MemoryService
+from tests.testbed.memory.server import Server
 
 
 async def _turns(count: int = 20) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from fake_sidecar import FakeSidecar
 from pulsar_wire import BUNDLE, House, Wire
 
-from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.protocol import ServerError
+from tests.testbed.pulsar_protocol.fields import Command
+from tests.testbed.pulsar_protocol.protocol import ServerError
 
 CONNECT, FAILED = 1, 2
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pulsar_wire import BUNDLE, House, metadata, open_house
 from waiting import eventually
 
-from loadmanager.testbed.pulsar_protocol import connection
-from loadmanager.testbed.pulsar_protocol.fields import FIELDS, Command
-from loadmanager.testbed.pulsar_protocol.frames import MAX_FRAME_BYTES, encode_frame, encode_payload
-from loadmanager.testbed.pulsar_protocol.protocol import ServerError, encode
+from tests.testbed.pulsar_protocol import connection
+from tests.testbed.pulsar_protocol.fields import FIELDS, Command
+from tests.testbed.pulsar_protocol.frames import MAX_FRAME_BYTES, encode_frame, encode_payload
+from tests.testbed.pulsar_protocol.protocol import ServerError, encode
 
 
 async def still_serves(house: House) -> None:

@@ -8,8 +8,8 @@ from pulsar_wire import BUNDLE, House, Wire
 from waiting import eventually
 
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
-from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.protocol import UNASKED, ServerError
+from tests.testbed.pulsar_protocol.fields import Command
+from tests.testbed.pulsar_protocol.protocol import UNASKED, ServerError
 
 Opening = Callable[..., House]
 ASKED = {"topic": "t", "subscription": "s", "sub_type": 0}

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.testbed.pulsar_protocol.cursor import Cursor
+from tests.testbed.pulsar_protocol.cursor import Cursor
 
 NUMBERS = st.integers(0, 30)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.frames import (
+from tests.testbed.pulsar_protocol.fields import Command
+from tests.testbed.pulsar_protocol.frames import (
     MAX_FRAME_BYTES,
     Frame,
     PayloadFacts,
@@ -16,7 +16,7 @@ from loadmanager.testbed.pulsar_protocol.frames import (
     read_frame,
     read_payload,
 )
-from loadmanager.testbed.pulsar_protocol.protocol import ProtocolBroken, decode, encode
+from tests.testbed.pulsar_protocol.protocol import ProtocolBroken, decode, encode
 
 # producer_name "p", sequence_id 7, publish_time 1000, num_messages_in_batch 3
 METADATA = b"\x0a\x01p\x10\x07\x18\xe8\x07\x58\x03"

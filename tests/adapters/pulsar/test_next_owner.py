@@ -14,11 +14,11 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.ports.broker import BrokerRefused
+from loadmanager.reference_broker.changes import Change, ServingEnded
+from loadmanager.reference_broker.in_process import InProcessBroker
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.testbed.broker.changes import Change, ServingEnded
-from loadmanager.testbed.broker.in_process import InProcessBroker
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
-from loadmanager.testbed.broker.server import ServerOptions, serve
 
 NEXT = "pulsar+ssl://next:6651"
 

@@ -3,9 +3,9 @@
 import pytest
 from pulsar_wire import BUNDLE, House, Wire, metadata
 
-from loadmanager.testbed.pulsar_protocol.fields import Command
-from loadmanager.testbed.pulsar_protocol.frames import encode_frame, encode_payload
-from loadmanager.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType, encode
+from tests.testbed.pulsar_protocol.fields import Command
+from tests.testbed.pulsar_protocol.frames import encode_frame, encode_payload
+from tests.testbed.pulsar_protocol.protocol import ServerError, SubscriptionType, encode
 
 SHARED, FAILOVER = SubscriptionType.SHARED, SubscriptionType.FAILOVER
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.testbed.pulsar_protocol.cursor import Cursor
-from loadmanager.testbed.pulsar_protocol.segments import Fenced, SegmentName, Writer, names_in
-from loadmanager.testbed.pulsar_protocol.topic_log import LogFull, Position, TopicLog
+from tests.testbed.pulsar_protocol.cursor import Cursor
+from tests.testbed.pulsar_protocol.segments import Fenced, SegmentName, Writer, names_in
+from tests.testbed.pulsar_protocol.topic_log import LogFull, Position, TopicLog
 
 
 def contents(log: TopicLog) -> list[bytes]:

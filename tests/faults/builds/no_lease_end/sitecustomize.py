@@ -2,7 +2,7 @@
 
 import sys
 
-from loadmanager.testbed.broker.memory_broker import MemoryBroker
+from loadmanager.reference_broker.memory_broker import MemoryBroker
 
 
 def _expire(self: MemoryBroker) -> float:

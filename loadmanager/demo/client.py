@@ -1,0 +1,202 @@
+"""A client of the cluster: looks owners up at any sidecar and publishes to them."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+import numpy as np
+from yarl import URL
+
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.demo.counts import TrafficCounts
+from loadmanager.demo.publishes import Acknowledgement, Publish
+
+ATTEMPT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 2.0
+FIRST_BACK_OFF_S: Final = 0.05
+MAX_BACK_OFF_S: Final = 1.0
+RETRY_BOUND_S: Final = 30.0
+"""Operation timeout and send timeout of Pulsar's own clients."""
+
+PAYLOAD: Final = b"x" * 256
+HTTP_OK: Final = 200
+ACCEPTED: Final = range(200, 300)
+
+
+async def request(
+    http: aiohttp.ClientSession, method: str, url: str, **options: Any
+) -> tuple[int, str]:
+    """Return status and text of the answer; status 0 and the error without one.
+
+    The arguments are those of `aiohttp.ClientSession.request`.
+    """
+    try:
+        async with http.request(method, url, **options) as answer:
+            return answer.status, await answer.text()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return 0, repr(error)
+
+
+def topic_path(topic: TopicName) -> str:
+    """Return the path of a topic, with its local name as one segment."""
+    return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
+
+
+class BackOff:
+    """The waits between retries: they double up to a second, and half of each is random.
+
+    Clients that lost the same broker at the same time must not all retry at the same time.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._next_s = FIRST_BACK_OFF_S
+
+    def next_s(self) -> float:
+        """Return the next wait, and double the one after it."""
+        wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
+        self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
+        return wait_s
+
+
+@dataclass(slots=True)
+class LookupClient:
+    """Looks owners up at the sidecars, each time at another one first.
+
+    ``retry_bound_s`` is how long a lookup with its retries may take before it counts as an error,
+    ``attempt_timeout_s`` the timeout of one request.
+    """
+
+    http: aiohttp.ClientSession
+    sidecar_urls: Sequence[str]
+    counts: TrafficCounts
+    rng: np.random.Generator
+    retry_bound_s: float = RETRY_BOUND_S
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
+    _turn: int = 0
+
+    @property
+    def attempt_timeout(self) -> aiohttp.ClientTimeout:
+        """The timeouts of one request and of its connection."""
+        return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+
+    async def find_owner(self, topic: TopicName) -> str | None:
+        """Return the URL of the topic's owner, None without an answer within the bound.
+
+        If a sidecar cannot be reached, or does not answer in time, the next one is asked, which is
+        no error: each of them knows every owner. An answer other than 200 is an error, counted
+        once per lookup for any number of retries.
+        """
+        self.counts.lookups += 1
+        deadline_s = monotonic() + self.retry_bound_s
+        back_off = BackOff(self.rng)
+        unreachable = 0
+        failed = False
+        while monotonic() < deadline_s:
+            self._turn += 1
+            sidecar_url = self.sidecar_urls[self._turn % len(self.sidecar_urls)]
+            url = f"{sidecar_url}/lookup/v2/topic/{topic_path(topic)}"
+            status, text = await request(self.http, "GET", url, timeout=self.attempt_timeout)
+            if status == HTTP_OK:
+                return str(json.loads(text)["httpUrl"])
+            if status:
+                failed = self._note_failure(f"lookup {url}: {status} {text}", failed)
+                unreachable = 0
+            else:
+                unreachable += 1
+            if unreachable % len(self.sidecar_urls) == 0:
+                await asyncio.sleep(back_off.next_s())
+        self._note_failure(f"lookup of {topic}: no answer in {self.retry_bound_s:g} s", failed)
+        return None
+
+    def _note_failure(self, what: str, failed_before: bool) -> bool:
+        self.counts.last_lookup_error = what
+        self.counts.lookup_errors += not failed_before
+        return True
+
+
+@dataclass(slots=True)
+class Producer:
+    """Publishes the messages of one topic in sequence to its owner.
+
+    A message that is not accepted within ``retry_bound_s`` after it was due counts as an error.
+    ``record`` is called with each attempt.
+    """
+
+    topic: TopicName
+    bundle: BundleId
+    lookup: LookupClient
+    counts: TrafficCounts
+    retry_bound_s: float = RETRY_BOUND_S
+    owner_url: str | None = None
+    record: Callable[[Publish], None] | None = None
+    _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
+
+    def add(self, due_s: float) -> None:
+        """Queue a message that was due at ``due_s`` on the monotonic clock."""
+        self.counts.waiting += 1
+        self._due_s.put_nowait(due_s)
+
+    async def run(self) -> None:
+        """Publish the queued messages. Runs until cancelled."""
+        while True:
+            due_s = await self._due_s.get()
+            accepted = await self._publish(due_s + self.retry_bound_s)
+            waited_s = monotonic() - due_s
+            count = self.counts.accepted if accepted else self.counts.gave_up
+            count(self.bundle, waited_s)
+            self._due_s.task_done()
+
+    async def finish(self) -> None:
+        """Return when every queued message was accepted or has failed."""
+        await self._due_s.join()
+
+    async def _publish(self, deadline_s: float) -> bool:
+        back_off = BackOff(self.lookup.rng)
+        while True:
+            if self.owner_url is None:
+                self.owner_url = await self.lookup.find_owner(self.topic)
+            if self.owner_url is not None and await self._send(self.owner_url):
+                return True
+            self.owner_url = None
+            if monotonic() >= deadline_s:
+                return False
+            self.counts.publish_retries += 1
+            await asyncio.sleep(back_off.next_s())
+
+    async def _send(self, owner_url: str) -> bool:
+        url = f"{owner_url}/publish/{topic_path(self.topic)}"
+        sent_s, client = monotonic(), self.lookup
+        status, text = await request(
+            client.http, "POST", url, data=PAYLOAD, timeout=client.attempt_timeout
+        )
+        if status not in ACCEPTED:
+            message = f"{status} {text}" if status else text
+            self.counts.last_publish_error = f"publish {url}: {message}"
+        if self.record is not None:
+            attempt = Publish(
+                topic=str(self.topic),
+                broker=URL(owner_url).authority,
+                sent_s=sent_s,
+                answered_s=monotonic(),
+                status=status,
+                acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
+            )
+            self.record(attempt)
+        return status in ACCEPTED
+
+
+def _acknowledgement(text: str) -> Acknowledgement:
+    """Return the answer of the in-memory broker that accepted a message."""
+    answer = json.loads(text)
+    return Acknowledgement(
+        incarnation=answer["incarnation"],
+        bundle=BundleId(answer["bundle"]),
+        fencing_token=int(answer["fencingToken"]),
+        clock_s=float(answer["clockSeconds"]),
+    )

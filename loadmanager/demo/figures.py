@@ -1,0 +1,239 @@
+"""The figures of a run: moves, imbalance, and the effects of kills. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final, Literal
+
+from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.samples import ClusterSample
+
+Reason = Literal["rebalanced", "taken over"]
+
+END_WINDOW_S: Final = 10.0
+LEAST_START_S: Final = 1.5
+REPORT_S: Final = 1.0
+"""The greatest age of what a report of the traffic generator contains."""
+
+LAG_S: Final = 4.0
+"""A reported load is a mean over two seconds, and is reported for up to two seconds more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A bundle that another broker serves than before.
+
+    It was ``taken over`` from a killed broker, or ``rebalanced`` from a living one.
+    """
+
+    at_s: float
+    bundle: BundleId
+    source: BrokerId
+    target: BrokerId
+    reason: Reason
+
+
+def imbalance(loads: Iterable[Mapping[BrokerId, float]]) -> float | None:
+    """Return the load of the busiest broker divided by the mean of all, as means over ``loads``.
+
+    1.0 is perfect balance, the number of brokers is the worst case. Only brokers in the last of
+    the loads count. Without any load it is None.
+    """
+    samples = list(loads)
+    values: defaultdict[BrokerId, list[float]] = defaultdict(list)
+    for sample in samples:
+        for broker, load in sample.items():
+            values[broker].append(load)
+    means = [fmean(values[broker]) for broker in (samples[-1] if samples else ())]
+    mean = fmean(means) if means else 0.0
+    return max(means) / mean if mean > 0 else None
+
+
+class Journal:
+    """All samples of the cluster since the traffic began, and the moves found in them."""
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self.samples: list[ClusterSample] = []
+        self.moves: list[Move] = []
+        self._owners: dict[BundleId, BrokerId] = {}
+
+    def add(self, sample: ClusterSample) -> None:
+        """Add a sample, and the moves since the last one.
+
+        Brokers are not asked at the same instant, so a bundle during a move may be listed by both
+        or by none: it has moved when the former owner does not list it any more.
+        """
+        self.samples.append(sample)
+        served = {(b.broker, bundle) for b in sample.brokers for bundle in b.bundles or ()}
+        silent = {b.broker for b in sample.brokers if b.bundles is None and not b.killed}
+        killed = {b.broker for b in sample.brokers if b.killed}
+        for bundle, owner in sample.owners.items():
+            former = self._owners.setdefault(bundle, owner)
+            if former != owner and (former, bundle) not in served and former not in silent:
+                reason: Reason = "taken over" if former in killed else "rebalanced"
+                self.moves.append(Move(sample.at_s, bundle, former, owner, reason))
+                self._owners[bundle] = owner
+
+    @property
+    def imbalance_start(self) -> float | None:
+        """The imbalance from the first load with the skewed traffic to the first move.
+
+        After an early first move, with hardly a load before it, some loads after it count as well:
+        they make the figure smaller, never larger.
+        """
+        begin_s = self.began_s + LAG_S
+        first_s = self.moves[0].at_s if self.moves else float("inf")
+        end_s = max(first_s, begin_s + LEAST_START_S)
+        return imbalance(k.loads for k in self.samples if begin_s <= k.at_s < end_s)
+
+    @property
+    def imbalance_end(self) -> float | None:
+        """The imbalance over the last ten seconds."""
+        if not self.samples:
+            return None
+        begin_s = self.samples[-1].at_s - END_WINDOW_S
+        return imbalance(k.loads for k in self.samples if k.at_s >= begin_s)
+
+    @property
+    def imbalance_now(self) -> float | None:
+        """The imbalance in the last sample."""
+        return imbalance(k.loads for k in self.samples[-1:])
+
+
+@dataclass(slots=True)
+class KillEffects:
+    """A broker was killed at ``at_s``, and the others took over.
+
+    All durations are seconds from the kill, None until it happens. ``new_leader_s`` stays None if
+    the killed broker was not the leader.
+    """
+
+    name: str
+    broker: BrokerId
+    at_s: float
+    lost: frozenset[BundleId]
+    leader_before: BrokerId | None
+    leader_after: BrokerId | None = None
+    new_leader_s: float | None = None
+    reserved_s: float | None = None
+    publish_gap_s: float = 0.0
+
+    @property
+    def led(self) -> bool:
+        """Whether the killed broker was the leader."""
+        return self.leader_before == self.broker
+
+    def follow(self, sample: ClusterSample, bundles: int) -> None:
+        """Record the leader, and whether all ``bundles`` are served, as of this sample."""
+        elapsed_s = sample.at_s - self.at_s
+        if sample.leader is not None and sample.leader != self.broker:
+            self.leader_after = sample.leader
+            if self.led and self.new_leader_s is None:
+                self.new_leader_s = elapsed_s
+        if self.reserved_s is None and len(sample.owners) == bundles:
+            self.reserved_s = elapsed_s
+
+    def add_report(self, report: TrafficReport) -> None:
+        """Record the longest time that a message to the lost bundles waited since the kill.
+
+        A message that was due right after the kill waits for the whole interruption. Messages that
+        were late before the kill do not count, nor those that were due when all bundles were
+        served again: there may have been another kill.
+        """
+        elapsed_s = report.at_s - self.at_s
+        if elapsed_s <= 0:
+            return
+        served_s = float("inf") if self.reserved_s is None else self.reserved_s + REPORT_S
+        for bundle, wait_s in report.slowest_s.items():
+            due_s = max(0.0, elapsed_s - wait_s)
+            if bundle in self.lost and due_s <= served_s:
+                self.publish_gap_s = max(self.publish_gap_s, min(wait_s, elapsed_s))
+
+    def to_json(self) -> dict[str, object]:
+        """Return the summary's fields."""
+        return {
+            "killed_broker": f"{self.name} ({self.broker})",
+            "leader_before": self.leader_before,
+            "leader_after": self.leader_after,
+            "new_leader_s": rounded(self.new_leader_s),
+            "reserved_s": rounded(self.reserved_s),
+            "publish_gap_s": rounded(self.publish_gap_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The brokers' own records: bundles that were served, and by two brokers at the same time."""
+
+    served: int
+    double_owned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The figures of a finished run. ``settings`` are those that the run was made with."""
+
+    leader: BrokerId | None
+    leader_name: str
+    bundles: int
+    moves: int
+    taken_over: int
+    imbalance_start: float | None
+    imbalance_end: float | None
+    traffic: TrafficReport
+    evidence: Evidence
+    seconds: float
+    settings: Mapping[str, object]
+    kills: Sequence[KillEffects] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the summary as JSON values; the fields of the first kill are at the top, too."""
+        counts = ("lookups", "lookup_errors", "published", "publish_errors", "publish_retries")
+        found: dict[str, object] = {"leader": self.leader}
+        found |= {name: self.settings[name] for name in ("brokers", "bundles", "topics")}
+        found |= {"moves": self.moves, "taken_over": self.taken_over}
+        found["imbalance_start"] = rounded(self.imbalance_start)
+        found["imbalance_end"] = rounded(self.imbalance_end)
+        found |= {name: getattr(self.traffic, name) for name in counts}
+        found |= {"double_owned": self.evidence.double_owned, "seconds": rounded(self.seconds)}
+        if self.kills:
+            found |= self.kills[0].to_json()
+            found["kills"] = [kill.to_json() for kill in self.kills]
+        return found | {"settings": dict(self.settings)}
+
+    @property
+    def broken_promises(self) -> tuple[str, ...]:
+        """What failed that must never fail, one text each."""
+        traffic = self.traffic
+        promises = (
+            (self.evidence.double_owned, "bundles were served by two brokers at the same time"),
+            (
+                traffic.lookup_errors,
+                "lookups had no good answer from a living sidecar, the last: "
+                + traffic.last_lookup_error,
+            ),
+            (
+                traffic.publish_errors,
+                "messages were accepted by no broker in time, the last: "
+                + traffic.last_publish_error,
+            ),
+        )
+        broken = [f"{count} {what}" for count, what in promises if count]
+        if self.evidence.served != self.bundles:
+            # An incomplete record proves little.
+            text = f"{self.evidence.served} of {self.bundles}"
+            broken.append(f"the brokers' records list {text} bundles")
+        broken += [
+            f"not every bundle was served again after {kill.name} was killed"
+            for kill in self.kills
+            if kill.reserved_s is None
+        ]
+        return tuple(broken)
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a figure with two decimals."""
+    return None if value is None else round(value, 2)

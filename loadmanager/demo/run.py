@@ -1,0 +1,251 @@
+"""One run of the demo: start, traffic, observation, kills, stop, summary."""
+
+import asyncio
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import aiohttp
+
+from loadmanager.demo.children import Child, ChildFailed, Children, DemoFailed
+from loadmanager.demo.client import RETRY_BOUND_S
+from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
+from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.display import Display, JoinInstructions, RunState
+from loadmanager.demo.figures import Evidence, Journal, KillEffects, Summary
+from loadmanager.demo.samples import ClusterSample, Observer
+from loadmanager.demo.settings import LEADER, DemoSettings, Kill
+from loadmanager.demo.traffic import TrafficSettings
+
+SAMPLE_EVERY_S: Final = 0.5
+SAMPLE_AFTER_KILL_S: Final = 0.2
+"""Interval until all bundles are served again: this time is measured."""
+
+PLACED_BOUND_S: Final = 60.0
+FINISH_MARGIN_S: Final = 10.0
+
+ReadRecords = Callable[[Mapping[Path, float | None]], Evidence]
+"""Evaluates the record of each broker, with a time at which it was dead if it was killed."""
+
+
+class Interrupt:
+    """The first Ctrl-C or SIGTERM during the run ends it with a summary; any other one aborts."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.running = False
+        self._task = asyncio.current_task()
+
+    def listen(self) -> None:
+        """Handle the signals from now on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        if self.running and not self.requested.is_set():
+            self.requested.set()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+class TrafficProcess:
+    """The process of the traffic generator, and its last two reports."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.last: deque[TrafficReport] = deque(maxlen=2)
+        self.finished = False
+
+    async def read(self, on_report: Callable[[TrafficReport], None]) -> None:
+        """Pass each report on until the generator ends."""
+        stdout = self.child.process.stdout
+        while stdout is not None and (line := await stdout.readline()):
+            report = TrafficReport.from_line(line.decode())
+            self.last.append(report)
+            self.finished = report.kind == "final"
+            on_report(report)
+
+
+class Run:
+    """The state of a run while it lasts."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        children: Children,
+        cluster: Cluster,
+        http: aiohttp.ClientSession,
+        display: Display,
+    ) -> None:
+        self._settings = settings
+        self._children = children
+        self._cluster = cluster
+        self._observer = Observer(http, cluster.members, cluster.control_secret)
+        self._display = display
+        self._names = {member.broker: member.name for member in cluster.members}
+        self._kills: list[KillEffects] = []
+        self._due = deque(sorted(settings.kills, key=lambda kill: kill.at_s))
+        self._journal = Journal(monotonic())
+
+    async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
+        """Run to the end; the summary lacks only the evidence of the brokers' records."""
+        traffic = await self._start_traffic()
+        reading = asyncio.create_task(traffic.read(self._on_report))
+        try:
+            await self._wait_until_placed(traffic)
+            interrupt.running = True
+            await self._observe(traffic, interrupt)
+            seconds = monotonic() - self._journal.began_s
+            await self._finish(traffic, reading)
+        finally:
+            reading.cancel()
+        return lambda evidence: self._summary(traffic.last[-1], seconds, evidence)
+
+    async def _start_traffic(self) -> TrafficProcess:
+        settings = self._settings
+        self._display.step(f"looking up {settings.topics} topics, which places every bundle")
+        path = settings.data_dir / "traffic.json"
+        TrafficSettings(
+            sidecar_urls=tuple(member.sidecar_url for member in self._cluster.members),
+            namespace=NAMESPACE,
+            hash_name=HASH,
+            bundles=settings.bundles,
+            topics=settings.topics,
+            seed=settings.seed,
+            rate_per_s=settings.rate_per_s,
+        ).save(path)
+        arguments = ("-m", "loadmanager.demo.traffic", str(path))
+        pipe = asyncio.subprocess.PIPE
+        return TrafficProcess(await self._children.start("traffic", *arguments, stdout=pipe))
+
+    async def _wait_until_placed(self, traffic: TrafficProcess) -> None:
+        async def unplaced() -> str:
+            if any(report.kind == "placed" for report in traffic.last):
+                return ""
+            return traffic.last[-1].last_lookup_error if traffic.last else "nothing heard of it"
+
+        await self._children.wait_until(
+            unplaced, child=traffic.child, what="done with looking up", bound_s=PLACED_BOUND_S
+        )
+        self._journal = Journal(traffic.last[-1].at_s)
+
+    def _on_report(self, report: TrafficReport) -> None:
+        for kill in self._kills:
+            kill.add_report(report)
+
+    async def _observe(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
+        """Sample the cluster until the duration is over or the demo is interrupted."""
+        ends_at_s = self._settings.ends_at_s
+        while not interrupt.requested.is_set():
+            began_s = monotonic()
+            elapsed_s = began_s - self._journal.began_s
+            if ends_at_s is not None and elapsed_s >= ends_at_s:
+                break
+            self._children.require_running()
+            sample = await self._observer.sample()
+            self._journal.add(sample)
+            for kill in self._kills:
+                kill.follow(sample, self._settings.bundles)
+            await self._kill_due(sample, elapsed_s)
+            self._display.update(
+                RunState(
+                    settings=self._settings,
+                    names=self._names,
+                    elapsed_s=elapsed_s,
+                    journal=self._journal,
+                    reports=tuple(traffic.last),
+                    kills=tuple(self._kills),
+                )
+            )
+            recovering = any(kill.reserved_s is None for kill in self._kills)
+            every_s = SAMPLE_AFTER_KILL_S if recovering else SAMPLE_EVERY_S
+            left_s = max(0.0, every_s - (monotonic() - began_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await interrupt.requested.wait()
+        if self._due and not interrupt.requested.is_set():
+            raise DemoFailed(f"--kill {self._due[0]}: there was no leader from then on to the end")
+
+    async def _kill_due(self, sample: ClusterSample, elapsed_s: float) -> None:
+        while self._due and self._due[0].at_s <= elapsed_s:
+            member = self._target(self._due[0], sample)
+            if member is None:
+                return  # there is no leader now: the next sample may have one
+            kill = self._due.popleft()
+            if member.killed:
+                text = f"--kill {kill}: {member.name} was killed before, as the leader"
+                self._display.step(text)
+                continue
+            lost = frozenset(b for b, owner in sample.owners.items() if owner == member.broker)
+            effects = KillEffects(member.name, member.broker, monotonic(), lost, sample.leader)
+            await self._cluster.kill(member)
+            self._kills.append(effects)
+
+    def _target(self, kill: Kill, sample: ClusterSample) -> Member | None:
+        """Return the broker to kill, None if that is the leader and there is none."""
+        if kill.target != LEADER:
+            return self._cluster.members[int(kill.target) - 1]
+        leading = (member for member in self._cluster.alive if member.broker == sample.leader)
+        return next(leading, None)
+
+    async def _finish(self, traffic: TrafficProcess, reading: "asyncio.Task[None]") -> None:
+        """Let the generator finish the messages that are due, and read its final counts.
+
+        Raises:
+            ChildFailed: it ended without reporting them, or did not end.
+        """
+        traffic.child.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(RETRY_BOUND_S + FINISH_MARGIN_S):
+                await reading
+        except TimeoutError:
+            raise ChildFailed(traffic.child, "did not finish") from None
+        if not traffic.finished:
+            raise ChildFailed(traffic.child, "ended without its last counts")
+        self._children.require_running()
+
+    def _summary(self, traffic: TrafficReport, seconds: float, evidence: Evidence) -> Summary:
+        journal = self._journal
+        leader = journal.samples[-1].leader if journal.samples else None
+        taken_over = sum(move.reason == "taken over" for move in journal.moves)
+        return Summary(
+            leader=leader,
+            leader_name=self._names.get(leader, "none") if leader else "none",
+            bundles=self._settings.bundles,
+            moves=len(journal.moves) - taken_over,
+            taken_over=taken_over,
+            imbalance_start=journal.imbalance_start,
+            imbalance_end=journal.imbalance_end,
+            traffic=traffic,
+            evidence=evidence,
+            seconds=seconds,
+            settings=self._settings.to_json() | {"sidecar": self._cluster.sidecar_settings},
+            kills=tuple(self._kills),
+        )
+
+
+async def run_demo(settings: DemoSettings, display: Display, read_records: ReadRecords) -> Summary:
+    """Run the demo, from the start of all processes to their end.
+
+    Raises:
+        DemoFailed: a process ended by itself, or was not ready in time.
+        asyncio.CancelledError: it was interrupted before the run began.
+    """
+    interrupt = Interrupt()
+    interrupt.listen()
+    children = Children(settings.data_dir)
+    try:
+        async with aiohttp.ClientSession() as http:
+            cluster = Cluster(settings, children, http)
+            await cluster.start(display.step)
+            display.cluster_started(JoinInstructions.of(settings, cluster))
+            sum_up = await Run(settings, children, cluster, http, display).run(interrupt)
+    finally:
+        display.close()
+        await children.stop()
+    return sum_up(read_records({m.record_path: m.dead_at_s for m in cluster.members}))

@@ -1,0 +1,344 @@
+"""The in-memory broker: leases, epochs, tokens, served bundles, and commands that wait.
+
+Both HTTP and the in-process broker of tests use it. It uses no socket and no file: each change of
+the served bundles is passed to ``record``. A change that begins serving is recorded before it takes
+effect, and one that ends serving after. So a record that is cut off at any time never shows less
+serving than there was.
+
+A lease belongs to the agent epoch that requested it, and covers the bundles loaded under that
+epoch. With one lease for all epochs, an agent that has just replaced another would inherit the
+remaining lease of its predecessor, and would extend bundles whose locks its predecessor held.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
+from loadmanager.core.ids import BundleId, TopicName
+from loadmanager.core.rates import Rates
+from loadmanager.ports.broker import BrokerState, BrokerStats, StaleAgent
+from loadmanager.reference_broker.changes import (
+    BundleLoaded,
+    Change,
+    EndReason,
+    LeaseGranted,
+    LeaseLost,
+    Started,
+    Stopped,
+    UnloadBegun,
+)
+from loadmanager.reference_broker.outcomes import (
+    Accepted,
+    NotNow,
+    NotServed,
+    PublishRefusal,
+    PublishRefused,
+    StaleToken,
+)
+from loadmanager.reference_broker.serving_set import FencingTokens, Served, ServingSet, Ticket
+from loadmanager.reference_broker.traffic import BundleTraffic
+
+
+class MemoryBroker:
+    """One incarnation of the in-memory broker. Belongs to one event loop.
+
+    Args:
+        broker: ``host:port``, for the record.
+        incarnation: drawn at each start.
+        clock_s: its monotonic clock: `time.monotonic`, or a test's own.
+        record: called at once with each change; its errors end the command.
+        hash_name: must be the cluster's, or topics are searched in the wrong bundle.
+        window_s: window of the rates, above zero.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker: str,
+        incarnation: str,
+        clock_s: Callable[[], float],
+        record: Callable[[Change], None],
+        hash_name: HashName = DEFAULT_HASH,
+        window_s: float = 2.0,
+    ) -> None:
+        self.incarnation = incarnation
+        self._clock_s = clock_s
+        self._window_s = window_s
+        self._listen = record
+        self._serving = ServingSet(hash_name)
+        self._leases: dict[int, float] = {}
+        self._newest_epoch = 0
+        self._tokens = FencingTokens()
+        self._stopped = False
+        self._changed = asyncio.Event()
+        self._next_owner_urls: dict[BundleId, str] = {}
+        self._record(Started(at_s=clock_s(), broker=broker, incarnation=incarnation))
+
+    @property
+    def next_expiry_s(self) -> float | None:
+        """The time at which the first lease expires unless renewed; None without a lease."""
+        return min(self._leases.values(), default=None)
+
+    def state(self) -> BrokerState:
+        """Return the bundles served now, without those of expired leases."""
+        now_s = self.expire()
+        serving = {served.bundle: served.fencing_token for served in self._serving}
+        return BrokerState(incarnation=self.incarnation, clock_s=now_s, serving=serving)
+
+    def stats(self) -> BrokerStats:
+        """Return the traffic of each bundle served now."""
+        now_s = self.expire()
+        bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
+        return BrokerStats(window_s=self._window_s, bundles=bundles)
+
+    def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
+        """Return the topics of ``bundle`` that had a message since it was loaded.
+
+        Raises:
+            NotServed: the bundle is not served now.
+        """
+        now_s = self.expire()
+        served = self._serving.get(bundle)
+        if served is None:
+            raise NotServed(f"{bundle} is not served here")
+        return served.traffic.topics(now_s)
+
+    def serves(self, bundle: BundleId, up_to_token: float = math.inf) -> bool:
+        """Return whether ``bundle`` is served, or has requests in service, under such a token."""
+        served = self._serving.get(bundle)
+        return served is not None and served.fencing_token <= up_to_token
+
+    def renew_lease(
+        self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
+    ) -> BrokerState:
+        """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
+
+        A time on the clock of another ``incarnation`` has no effect.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            NotNow: the broker is stopping.
+        """
+        now_s = self._accept(agent_epoch)
+        end_s = max(now_s, self._leases.get(agent_epoch, now_s))
+        ours = incarnation == self.incarnation
+        if ours and until_s is not None and until_s > end_s:
+            self._record(LeaseGranted(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+            self._leases[agent_epoch] = until_s
+        return self.state()
+
+    def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Serve ``bundle`` under this token for as long as this epoch's lease is valid.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            StaleToken: a newer token was seen for the bundle, or an unload ended this one.
+            NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
+                the broker is stopping.
+        """
+        now_s = self._accept(agent_epoch)
+        self._tokens.take(bundle, fencing_token)
+        if agent_epoch not in self._leases:
+            raise NotNow(f"agent epoch {agent_epoch} has no valid lease; renew it before loading")
+        loaded = BundleLoaded(
+            at_s=now_s, bundle=bundle, fencing_token=fencing_token, agent_epoch=agent_epoch
+        )
+        served = self._serving.get(bundle)
+        if served is None:
+            self._record(loaded)
+            traffic = BundleTraffic(self._window_s, now_s)
+            self._serving.add(Served(bundle, fencing_token, agent_epoch, now_s, traffic))
+        elif served.closing:
+            raise NotNow(f"{bundle} is still being unloaded; load it when that is done")
+        elif (served.agent_epoch, served.fencing_token) != (agent_epoch, fencing_token):
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.REGRANTED))
+            self._record(loaded)
+            served.agent_epoch, served.fencing_token = agent_epoch, fencing_token
+            served.start_s = now_s
+
+    def begin_unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
+        """Accept no new requests for ``bundle``; the unload has ended when `serves` is False.
+
+        The token becomes invalid even if nothing is loaded, because a load with it may still be
+        under way, and the agent releases the lock after the answer.
+
+        Raises:
+            StaleAgent: a newer agent commands the broker.
+            StaleToken: the bundle is served under a newer token, and remains loaded.
+            NotNow: the broker is stopping.
+        """
+        now_s = self._accept(agent_epoch)
+        served = self._serving.get(bundle)
+        if served is not None and served.fencing_token > fencing_token:
+            raise StaleToken(
+                f"{bundle}: fencing token {fencing_token} is older than "
+                f"{served.fencing_token}, which it is served under"
+            )
+        self._tokens.end(bundle, fencing_token)
+        if served is None or served.closing:
+            return
+        served.closing = True
+        self._record(UnloadBegun(at_s=now_s, bundle=bundle, fencing_token=served.fencing_token))
+        self._end_if_drained(served, now_s)
+
+    async def unload(
+        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
+    ) -> None:
+        """End this grant of ``bundle``; return when no request under it is in service any more.
+
+        Raises:
+            StaleAgent, StaleToken, NotNow: see `begin_unload`.
+        """
+        self._next_owner_urls[bundle] = next_owner_url
+        try:
+            self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+            while self.serves(bundle, up_to_token=fencing_token):
+                await self._changed.wait()
+        finally:
+            self._next_owner_urls.pop(bundle, None)
+
+    def next_owner_url(self, bundle: BundleId) -> str:
+        """Return the URL of the next owner of a bundle that is being unloaded, "" if unknown."""
+        return self._next_owner_urls.get(bundle, "")
+
+    def grant(self, topic: TopicName) -> Served | None:
+        """Return the bundle that serves ``topic`` now, after a check of the leases."""
+        self.expire()
+        return self.last_grant(topic)
+
+    def last_grant(self, topic: TopicName) -> Served | None:
+        """Return as `grant`, as of the last command, for calls during a change."""
+        return self._serving.find(topic)
+
+    def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
+        """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
+        self.expire()
+        served = self._serving.find(topic)
+        if served is None:
+            return self._refused(topic)
+        served.in_service += 1
+        return Ticket(topic, served, messages)
+
+    def finish_publish(
+        self, ticket: Ticket, *, producer: str | None, payload_bytes: int
+    ) -> Accepted | PublishRefused:
+        """Accept messages, unless their bundle is no longer served.
+
+        Only the time of this call counts: no message is accepted after the lease expired.
+        """
+        now_s = self.expire()
+        served = ticket.served
+        if served not in self._serving:
+            return self._refused(ticket.topic)
+        served.traffic.add(
+            topic=ticket.topic,
+            producer=producer,
+            payload_bytes=payload_bytes,
+            now_s=now_s,
+            messages=ticket.messages,
+        )
+        self._leave(served, now_s)
+        return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
+
+    def abandon(self, ticket: Ticket) -> None:
+        """End a request in service whose message was not accepted."""
+        now_s = self.expire()
+        if ticket.served in self._serving:
+            self._leave(ticket.served, now_s)
+
+    def count_out(self, topic: TopicName, messages: int, payload_bytes: int) -> None:
+        """Count messages that were sent to a consumer of ``topic``."""
+        served = self._serving.find(topic)
+        if served is not None:
+            served.traffic.add_out(
+                topic=topic, messages=messages, payload_bytes=payload_bytes, now_s=self._clock_s()
+            )
+
+    def count_clients(self, topic: TopicName, *, producers: int, consumers: int) -> None:
+        """Record the clients that are connected to ``topic`` now."""
+        served = self._serving.find(topic)
+        if served is not None:
+            served.traffic.connected(topic, producers=producers, consumers=consumers)
+
+    def expire(self) -> float:
+        """Stop serving all bundles whose lease has expired, and return the time.
+
+        They are removed before the change is recorded: a full disk must not keep them served.
+        """
+        now_s = self._clock_s()
+        for agent_epoch, until_s in [*self._leases.items()]:
+            if until_s <= now_s:
+                del self._leases[agent_epoch]
+                ended = [one for one in self._serving if one.agent_epoch == agent_epoch]
+                for served in ended:
+                    self._serving.remove(served)
+                self._record(LeaseLost(at_s=now_s, agent_epoch=agent_epoch, until_s=until_s))
+                for served in ended:
+                    end = served.ended(end_s=until_s, at_s=now_s, why=EndReason.LEASE_LOST)
+                    self._record(end)
+        return now_s
+
+    async def watch_leases(self) -> None:
+        """End each lease when it expires, without a request. Runs until cancelled.
+
+        It sleeps until the earliest expiry or the next change: an idle broker wakes up once per
+        renewal. The clock must run at the rate of the event loop's.
+        """
+        while True:
+            self.expire()
+            due_s = self.next_expiry_s
+            left_s = None if due_s is None else max(0.0, due_s - self._clock_s())
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        """Stop serving all bundles, and refuse all further commands."""
+        now_s = self.expire()
+        self._stopped = True
+        self._leases.clear()
+        ended = [*self._serving]
+        for served in ended:
+            self._serving.remove(served)
+        for served in ended:
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.STOPPED))
+        self._record(Stopped(at_s=now_s))
+
+    def _record(self, change: Change) -> None:
+        """Wake all waiting tasks, even if recording fails; each then checks its condition."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self._listen(change)
+
+    def _accept(self, agent_epoch: int) -> float:
+        """Accept a command of this agent, and return the time."""
+        now_s = self.expire()
+        if self._stopped:
+            raise NotNow("the broker is stopping and takes no command")
+        if agent_epoch < self._newest_epoch:
+            raise StaleAgent(
+                f"agent epoch {agent_epoch} is older than {self._newest_epoch}, "
+                "which commands this broker now"
+            )
+        self._newest_epoch = agent_epoch
+        return now_s
+
+    def _refused(self, topic: TopicName) -> PublishRefused:
+        if not self._leases:
+            return PublishRefused(PublishRefusal.NO_LEASE, "the broker has no valid lease")
+        return PublishRefused(
+            PublishRefusal.NOT_SERVED, f"{topic} is not served here; look its owner up again"
+        )
+
+    def _leave(self, served: Served, now_s: float) -> None:
+        served.in_service -= 1
+        if served.closing:
+            self._end_if_drained(served, now_s)
+
+    def _end_if_drained(self, served: Served, now_s: float) -> None:
+        if not served.in_service:
+            self._serving.remove(served)
+            self._record(served.ended(end_s=now_s, at_s=now_s, why=EndReason.UNLOADED))

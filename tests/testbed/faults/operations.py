@@ -1,0 +1,123 @@
+"""Operations of leaders, operators and tenants, carried out between the faults."""
+
+from typing import Final
+
+from loadmanager.admin.namespaces import NamespaceRequests
+from loadmanager.core import znodes
+from loadmanager.core.bundles import Boundaries
+from loadmanager.core.ids import Namespace
+from loadmanager.core.orders import SplitOrder
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import order
+from tests.testbed.faults.scene import Action, Scene
+
+NAMESPACES: Final = tuple(Namespace(f"acme/{name}") for name in ("orders", "mails", "clicks"))
+MOST_BUNDLES: Final = 8
+
+
+async def move_bundle(scene: Scene) -> str:
+    """Order a move at each sidecar that leads."""
+    bundle, target = scene.any_bundle(), scene.any_host().name
+    if bundle is None:
+        return ""
+    for agent, leader_term in scene.terms():
+        if target in agent.cluster_state.brokers:
+            scene.begin(order(leader_term, {bundle: target}))
+    return f"{bundle} to {target}"
+
+
+async def split_bundle(scene: Scene) -> str:
+    """Order a split at each sidecar that leads."""
+    bundle = scene.any_bundle()
+    namespace = bundle.rpartition("/")[0] if bundle else ""
+    if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
+        return ""
+    for _, leader_term in scene.terms():
+        scene.begin(leader_term.splits.order(bundle, SplitOrder("range_equally_divide")))
+    return bundle
+
+
+async def merge_bundles(scene: Scene) -> str:
+    """Request a merge of a bundle with the next one."""
+    bundle, terms = scene.any_bundle(), scene.terms()
+    if bundle is None or not terms:
+        return ""
+    namespace, _, text = bundle.rpartition("/")
+    agent, _ = scene.rng.choice(terms)
+    scene.begin(agent.app.merge_requests.merge(Namespace(namespace), text, None))
+    return f"{bundle} with the next"
+
+
+async def unload_bundle(scene: Scene) -> str:
+    """Request an unload of a bundle, or of all bundles of its namespace."""
+    bundle, rng = scene.any_bundle(), scene.rng
+    terms = scene.terms()
+    if bundle is None or not terms:
+        return ""
+    namespace, _, text = bundle.rpartition("/")
+    range_text = text if rng.randrange(3) else None
+    destination = scene.any_host().name if rng.randrange(2) else None
+    agent, _ = rng.choice(terms)
+    unloads = agent.app.unload_requests
+    scene.begin(unloads.unload(Namespace(namespace), range_text, destination))
+    return f"{namespace}/{range_text or 'all'} to {destination or 'anywhere'}"
+
+
+async def mark_draining(scene: Scene) -> str:
+    """Request a drain mark for a broker."""
+    agent, broker = scene.any_agent(), scene.any_host().name
+    if agent.application is None or not agent.alive:
+        return ""
+    scene.begin(agent.app.drain_requests.mark(broker, by="faults", reason="to see"))
+    return f"{broker} by {agent.url}"
+
+
+async def unmark_draining(scene: Scene) -> str:
+    """Delete all drain marks, as an operator does with a ZooKeeper client."""
+    operator = await scene.cluster.operator()
+    marked = [host for host in scene.cluster.hosts if _is_marked(scene, host.name)]
+    for host in marked:
+        scene.begin(operator.delete(znodes.draining(host.name)))
+    return " ".join(host.name for host in marked)
+
+
+async def create_namespace(scene: Scene) -> str:
+    """Request a namespace, possibly a deleted one with another number of bundles."""
+    missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
+    agent = scene.any_agent()
+    if not missing or agent.application is None:
+        return ""
+    namespace = scene.rng.choice(missing)
+    boundaries = Boundaries.even(namespace, scene.rng.randrange(1, MOST_BUNDLES))
+    scene.begin(_namespaces(agent).create(boundaries, {}))
+    return f"{namespace} {len(boundaries.bundles)} bundles by {agent.url}"
+
+
+async def delete_namespace(scene: Scene) -> str:
+    """Request the forced deletion of a namespace."""
+    namespace, terms = scene.any_namespace(), scene.terms()
+    if namespace is None or not terms:
+        return ""
+    agent, _ = scene.rng.choice(terms)
+    scene.begin(_namespaces(agent).delete(namespace, force=True))
+    return f"{namespace} by {agent.url}"
+
+
+def _namespaces(agent: Agent) -> NamespaceRequests:
+    return NamespaceRequests(agent.context, agent.app.leading, "standalone")
+
+
+def _is_marked(scene: Scene, broker: str) -> bool:
+    return f"{znodes.DRAINING}/{broker}" in scene.cluster.service.nodes
+
+
+OPERATIONS: Final = (
+    Action("move a bundle", 8, move_bundle),
+    Action("split a bundle", 2, split_bundle),
+    Action("merge bundles", 2, merge_bundles),
+    Action("unload", 2, unload_bundle),
+    Action("mark a broker draining", 1, mark_draining),
+    Action("remove drain marks", 2, unmark_draining),
+    Action("create a namespace", 3, create_namespace),
+    Action("delete a namespace", 1, delete_namespace),
+)

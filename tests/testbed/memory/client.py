@@ -1,0 +1,65 @@
+"""One session with the in-process service, for clients and for tests of faults."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from loadmanager.adapters.coordination.client import LinkedCoordination
+from tests.testbed.memory.link import Loss, MemoryLink
+from tests.testbed.memory.server import Server
+from tests.testbed.memory.service import MemoryService
+
+
+async def next_turn() -> None:
+    """Let everything else that is ready run once."""
+    await asyncio.sleep(0)
+
+
+class MemoryCoordination(LinkedCoordination):
+    """The `Coordination` port on a `MemoryService`.
+
+    Args:
+        service: shared by all sessions of the test.
+        timeout_s: the session timeout; time passes only by the service's clock.
+        chroot: the path below which this session sees the tree.
+        turn: awaited on a request's way there and back; see `MemoryLink`.
+    """
+
+    def __init__(
+        self,
+        service: MemoryService,
+        *,
+        timeout_s: float = 10.0,
+        chroot: str = "",
+        turn: Callable[[], Awaitable[None]] = next_turn,
+    ) -> None:
+        self._memory_link = MemoryLink(service, timeout_s=timeout_s, turn=turn)
+        self._service = service
+        super().__init__(self._memory_link, chroot=chroot, timeout_s=timeout_s)
+
+    def suspend(self) -> None:
+        """Cut the connection until `reconnect`; the session's time begins to run."""
+        self._memory_link.suspend()
+
+    def reconnect(self) -> None:
+        """Mend the connection: the same session, or LOST and a new one if it expired."""
+        self._memory_link.reconnect()
+
+    def connect_to(self, server: Server) -> None:
+        """Break the connection, and connect to this server at the next turn of the loop."""
+        self._memory_link.connect_to(server)
+
+    def expire(self) -> None:
+        """Expire the session in the service.
+
+        A connected client is hung up on, comes back at the next turn of the loop and
+        finds out; a suspended one finds out when it is reconnected.
+        """
+        self._service.expire(self.session.session_id)
+
+    def lose_next_request(self) -> None:
+        """Break the connection at the next request, before it is applied."""
+        self._memory_link.lose_next(Loss.REQUEST)
+
+    def lose_next_reply(self) -> None:
+        """Break the connection at the next request, after it was applied."""
+        self._memory_link.lose_next(Loss.REPLY)
