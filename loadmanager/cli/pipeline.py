@@ -22,23 +22,49 @@ if TYPE_CHECKING:
 
 _OPTIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("strategy", "setting", "segment_h"),
-    "stream": (
-        *("for_s", "once", "watermark_s"),
-        *("imbalance", "saturation", "alert_minutes", "silent_minutes"),
-    ),
 }
 """Options of single jobs, which are refused without them."""
-_NEED_HISTORY: Final = frozenset({"ingest", "stream"})
+_OF_STREAM: Final = frozenset(
+    {
+        *("--for-s", "--once", "--watermark-s"),
+        *("--imbalance", "--saturation", "--alert-minutes", "--silent-minutes"),
+    }
+)
+_NO_STREAM: Final = (
+    "the job stream was removed: Prometheus raises alerts by the rules in "
+    "deploy/prometheus/alerts.yml, and the job rollup computes minutes"
+)
 _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what in JOBS.items())
 
 
-@click.command("pipeline", epilog=_EPILOG)
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=click.Choice(tuple(JOBS)))
+class _Job(click.Choice[str]):
+    """The name of a job; the one that was removed names what to use instead."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "stream":
+            raise click.UsageError(_NO_STREAM, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _Pipeline(click.Command):
+    """The command; options of the job that was removed name what to use instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name in _OF_STREAM:
+                raise click.UsageError(_NO_STREAM, ctx) from None
+            raise
+
+
+@click.command("pipeline", cls=_Pipeline, epilog=_EPILOG)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, type=_Job(tuple(JOBS)))
 @option(
     "--history",
     metavar="DIR",
-    help="Where sidecars write their history: a directory or a URL that Spark knows. ingest and "
-    "stream read it.",
+    help="Where sidecars write their history: a directory or a URL that Spark knows. ingest reads "
+    "it.",
 )
 @option(
     "--out",
@@ -98,44 +124,6 @@ _EPILOG: Final = "\b\nJobs:\n" + "\n".join(f"  {name:8} {what}" for name, what i
     type=click.FloatRange(min=0.1, max=24 * 365),
     help="replay: length of the segments, each of which begins again from a new start; "
     "segments are distributed over Spark's tasks. [default: 2]",
-)
-@option(
-    "--for-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="stream: end after this time. Without it, it runs until it is interrupted.",
-)
-@option("--once", is_flag=True, help="stream: process the existing files, and exit.")
-@option(
-    "--watermark-s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    help="stream: how late the reports of a minute may arrive; later ones are reported and "
-    "not counted. [default: 1500, of which 900 are a file's until it is finished]",
-)
-@option(
-    "--imbalance",
-    metavar="RATIO",
-    type=click.FloatRange(min=1),
-    help="stream: alert if the busiest broker has this many times the mean. [default: 1.5]",
-)
-@option(
-    "--saturation",
-    metavar="FRACTION",
-    type=click.FloatRange(min=0, max=10),
-    help="stream: alert if a broker's usage is above this. [default: 0.9]",
-)
-@option(
-    "--alert-minutes",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="stream: alert after this many such minutes in a row. [default: 5]",
-)
-@option(
-    "--silent-minutes",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="stream: alert if this many minutes have no report at all. [default: 5]",
 )
 @option(
     "--tables",
@@ -221,9 +209,8 @@ def _check_combinations(strategies: Sequence[str], settings: Sequence[str]) -> N
 
 def _check_places(jobs: tuple[str, ...], history: str | None, out: str) -> None:
     """Refuse what cannot work before Spark, which takes its time to start."""
-    reading = next((job for job in jobs if job in _NEED_HISTORY), None)
-    if reading is not None and history is None:
-        raise click.UsageError(f"{reading} reads history; expected --history DIR")
+    if "ingest" in jobs and history is None:
+        raise click.UsageError("ingest reads history; expected --history DIR")
     if history is not None and _local(history) and not Path(history).is_dir():
         raise click.UsageError(f"--history {history}: there is no such directory")
     if _local(out):

@@ -49,18 +49,12 @@ JOBS: Final[Mapping[str, str]] = MappingProxyType(
         "costs": "costs of messages, bytes, topics and connections, with intervals",
         "replay": "effect of other strategies and settings on the recorded traffic",
         "report": "one HTML file with all of it",
-        "stream": "minute rollups and alerts while history is being written",
     }
 )
 """The purpose of each job, in the order in which they depend on each other."""
 
 _FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "moves": "move_effects",
-        "costs": "cost_model",
-        "report": "reporting",
-        "stream": "streaming",
-    }
+    {"moves": "move_effects", "costs": "cost_model", "report": "reporting"}
 )
 """The folders of jobs that have another name."""
 

@@ -120,15 +120,6 @@ class Store:
         self.files.write(f"{folder}/{number:06d}.json", _text(manifest))
         self._remove_old(job)
 
-    def adopt(self, job: str, tables: Iterable[Table]) -> None:
-        """Make tables readable that a job writes itself in parts: OUT/TABLE/batch=*."""
-        folder = f"{self.out}/jobs/{job}"
-        if not self._last(folder)[0]:
-            manifest = {
-                one.name: {"folder": one.name, "schema": one.schema.jsonValue()} for one in tables
-            }
-            self.files.write(f"{folder}/000001.json", _text({"tables": manifest, "facts": {}}))
-
     def facts(self, job: str) -> Mapping[str, Any] | None:
         """Return the facts that a job stored with its last run; None if it never ran."""
         number, manifest = self._last(f"{self.out}/jobs/{job}")

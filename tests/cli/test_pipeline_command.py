@@ -66,8 +66,7 @@ def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path: Path) -> No
     [
         (["--strategy", "avg+avg"], "replay"),
         (["--setting", "margin=0.1"], "replay"),
-        (["--for-s", "3"], "stream"),
-        (["--once"], "stream"),
+        (["--segment-h", "3"], "replay"),
     ],
 )
 def test_an_option_of_another_job_is_refused(option: list[str], job: str, tmp_path: Path) -> None:
@@ -99,6 +98,15 @@ def test_times_that_leave_nothing_are_refused(tmp_path: Path) -> None:
 def test_a_setting_that_is_not_of_spark_is_refused(setting: str, tmp_path: Path) -> None:
     said = refusal("rollup", "--out", str(tmp_path), "--conf", setting)
     assert said == f"Error: --conf {setting}: expected spark.KEY=VALUE"
+
+
+@pytest.mark.parametrize("gone", [["stream"], ["rollup", "--once"], ["--watermark-s", "60"]])
+def test_the_removed_stream_names_what_raises_alerts_instead(
+    gone: list[str], tmp_path: Path
+) -> None:
+    said = refusal(*gone, "--out", str(tmp_path))
+    assert "the job stream was removed" in said
+    assert "deploy/prometheus/alerts.yml" in said
 
 
 def test_an_unknown_job_is_refused_with_those_there_are(tmp_path: Path) -> None:

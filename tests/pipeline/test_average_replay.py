@@ -6,9 +6,15 @@ from hypothesis import strategies as st
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average
 from loadmanager.core.rates import Rates
-from loadmanager.pipeline.rollup.average_replay import Listings, State, agreement, replayed
+from loadmanager.pipeline.rollup.average_replay import Listings, State, replayed
 
 RATE = st.floats(0.0, 1e9)
+
+
+def unknown(bundles: int) -> State:
+    """Return the state of bundles without samples."""
+    none, rates = np.zeros(bundles, dtype=np.int64), np.zeros((bundles, 4))
+    return State(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)
 
 
 def listings(*items: tuple[int, float, int, int]) -> Listings:
@@ -24,27 +30,25 @@ def listings(*items: tuple[int, float, int, int]) -> Listings:
 
 
 def test_a_bundle_gets_a_sample_at_each_tick_at_which_a_report_lists_it() -> None:
-    found = replayed(State.unknown(2), listings((0, 6.0, 1, 2), (1, 5.0, 3, 3)), 0, 4)
+    found = replayed(unknown(2), listings((0, 6.0, 1, 2), (1, 5.0, 3, 3)), 0, 4)
     assert found.long_samples.tolist() == [2, 1]
     assert found.long[:, 0].tolist() == [6.0, 5.0]
 
 
 def test_of_two_reports_of_one_bundle_the_one_taken_up_later_counts() -> None:
-    found = replayed(State.unknown(1), listings((0, 6.0, 1, 3), (0, 9.0, 2, 3)), 0, 3)
+    found = replayed(unknown(1), listings((0, 6.0, 1, 3), (0, 9.0, 2, 3)), 0, 3)
     assert found.long_samples.tolist() == [3]
     assert found.long[0, 0] == (6.0 + 9.0 + 9.0) / 3
 
 
 def test_who_lists_it_still_goes_on_with_what_was_told_last() -> None:
     # The later report is over after tick 2: the former lists the bundle until it is replaced.
-    found = replayed(State.unknown(1), listings((0, 6.0, 1, 3), (0, 9.0, 2, 2)), 0, 3)
+    found = replayed(unknown(1), listings((0, 6.0, 1, 3), (0, 9.0, 2, 2)), 0, 3)
     assert found.long[0, 0] == (6.0 + 9.0 + 9.0) / 3
 
 
 def test_without_ticks_nothing_changes() -> None:
-    state = State.unknown(1).with_rows(
-        np.array([0]), replayed(State.unknown(1), listings((0, 6.0, 1, 1)), 0, 1)
-    )
+    state = replayed(unknown(1), listings((0, 6.0, 1, 1)), 0, 1)
     found = replayed(state, listings((0, 7.0, 2, 9)), 1, 1)
     assert found.long_samples.tolist() == [1]
     assert found.long[0, 0] == 6.0
@@ -57,7 +61,7 @@ def test_it_is_the_cores_own_average_to_the_bit(rates: list[list[float]]) -> Non
         for tick, every in enumerate(rates, start=1)
         for bundle, rate in enumerate(every)
     ]
-    found = replayed(State.unknown(3), listings(*items), 0, len(rates))
+    found = replayed(unknown(3), listings(*items), 0, len(rates))
     for bundle in range(3):
         for length, most in (("short", SHORT_SAMPLES), ("long", LONG_SAMPLES)):
             average = Average(most, 0, Rates())
@@ -65,14 +69,3 @@ def test_it_is_the_cores_own_average_to_the_bit(rates: list[list[float]]) -> Non
                 average = average.add(Rates(*[every[bundle]] * 4))
             assert getattr(found, length)[bundle].tolist() == list(average.rates.row())
             assert getattr(found, f"{length}_samples")[bundle] == average.samples
-
-
-def test_agreement_counts_what_is_the_same_and_tells_the_largest_difference() -> None:
-    ours = replayed(
-        State.unknown(3), listings((0, 6.0, 1, 1), (1, 5.0, 1, 1), (2, 1.0, 1, 1)), 0, 1
-    )
-    recorded = replayed(State.unknown(3), listings((0, 6.0, 1, 1), (1, 4.0, 1, 1)), 0, 1)
-    found = agreement(ours, recorded, np.array([True, True, False]))
-    assert (found.bundles, found.equal, found.difference) == (2, 1, 0.25)
-    everything = agreement(ours, recorded, np.array([True, True, True]))
-    assert (everything.bundles, everything.equal) == (3, 1)

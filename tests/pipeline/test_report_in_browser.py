@@ -90,9 +90,9 @@ def conclusions_come_first(page: Page) -> None:
 
 
 def a_part_that_was_not_made_says_how_to(page: Page) -> None:
-    section = page.locator("section", has=page.get_by_role("heading", name="What streams saw"))
+    section = page.locator("section", has=page.get_by_role("heading", name="What is to come"))
     expect(section.locator("code")).to_have_text(
-        "loadmanager pipeline stream --out '/tables/<out>'"
+        "loadmanager pipeline replay --out '/tables/<out>'"
     )
 
 

@@ -377,7 +377,7 @@ def every_part() -> list[Part]:
         pricing_part(),
         replayed_part(),
         intake_part(),
-        lacking("What streams saw", "stream", "/tables/<out>"),
+        lacking("What is to come", "replay", "/tables/<out>"),
     ]
 
 

@@ -1,19 +1,43 @@
 """Recomputes the leader's averages: samples added tick by tick, with the leader's arithmetic.
 
-Works on arrays, without Spark. A *stretch* is the time from one base round, whose averages are
-recorded, to a later tick of the same term.
+Works on arrays of Arrow and numpy, without Spark, one stretch (see `leader_averages`) at a time.
 """
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, add_samples
+from loadmanager.core.history.schema import SHORT_AND_LONG
+from loadmanager.pipeline.rollup.measures import RATES
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+TERM: Final = ("cluster", "writer", "instance", "epoch")
+STRETCH: Final = (*TERM, "round")
+"""The key of a stretch: the base round at its beginning."""
+
+START, LISTED = range(2)
+"""The kind of a row: averages at the beginning, or a bundle in a report."""
+
+AVERAGES: Final = tuple(one.name for one in SHORT_AND_LONG)
+COUNTS: Final = ("short_samples", "long_samples", "topics")
+NUMBERS: Final = ("from_tick", "until_tick", "line", "item")
+
+STATES: Final = ", ".join(
+    [
+        *(f"{name} string" for name in STRETCH[:3]),
+        *(f"{name} bigint" for name in STRETCH[3:]),
+        "bundle string",
+        *(f"{name} double" for name in AVERAGES),
+        *(f"{name} bigint" for name in COUNTS),
+    ]
+)
+"""The schema of `ended`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,22 +49,6 @@ class State:
     short_samples: IntArray
     long_samples: IntArray
     topics: IntArray
-
-    @classmethod
-    def unknown(cls, bundles: int) -> Self:
-        """Return the state of bundles without samples."""
-        none = np.zeros(bundles, dtype=np.int64)
-        rates = np.zeros((bundles, 4))
-        return cls(short=rates, long=rates, short_samples=none, long_samples=none, topics=none)
-
-    def with_rows(self, rows: IntArray, other: Self) -> Self:
-        """Return this state with ``rows`` replaced by those of ``other``, in order."""
-        changed = {}
-        for name in ("short", "long", "short_samples", "long_samples", "topics"):
-            mine = getattr(self, name).copy()
-            mine[rows] = getattr(other, name)
-            changed[name] = mine
-        return replace(self, **changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,25 +102,43 @@ def _sampled(state: State, rates: FloatArray, topics: IntArray, listed: NDArray[
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """The agreement of two states; ``difference`` is the largest relative difference of a rate."""
+def ended(table: pa.Table) -> pa.Table:
+    """Return the averages (`STATES`) of bundles with samples at the end of a stretch."""
 
-    bundles: int
-    equal: int
-    difference: float
+    def column(name: str) -> NDArray[Any]:
+        found: NDArray[Any] = table[name].fill_null(0).to_numpy()
+        return found
 
+    def matrix(names: tuple[str, ...], rows: IntArray) -> FloatArray:
+        return np.column_stack([column(name)[rows] for name in names])
 
-def agreement(ours: State, recorded: State, compared: NDArray[np.bool_]) -> Agreement:
-    """Compare the ``compared`` bundles that have a sample in either state."""
-    rows = np.flatnonzero(compared & ((ours.short_samples > 0) | (recorded.short_samples > 0)))
-    same = np.ones(len(rows), dtype=np.bool_)
-    difference = 0.0
-    for name in ("short", "long"):
-        mine, theirs = getattr(ours, name)[rows], getattr(recorded, name)[rows]
-        same &= (mine == theirs).all(axis=1)
-        apart, size = np.abs(mine - theirs), np.maximum(np.abs(theirs), np.finfo(np.float64).tiny)
-        difference = max(difference, float((apart / size).max(initial=0.0, where=theirs != 0.0)))
-    for name in ("short_samples", "long_samples", "topics"):
-        same &= getattr(ours, name)[rows] == getattr(recorded, name)[rows]
-    return Agreement(bundles=len(rows), equal=int(same.sum()), difference=difference)
+    encoded = table["bundle"].combine_chunks().dictionary_encode()
+    names, bundle = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+    started = np.flatnonzero(column("what") == START)
+    rates = np.zeros((len(names), len(AVERAGES)))
+    rates[bundle[started]] = matrix(AVERAGES, started)
+    counts = np.zeros((len(names), len(COUNTS)), dtype=np.int64)
+    counts[bundle[started]] = matrix(COUNTS, started)
+    short, long = np.hsplit(rates, 2)
+    begin = State(short=short, long=long, **dict(zip(COUNTS, counts.T, strict=True)))
+    listed = np.flatnonzero(column("what") == LISTED)
+    listed = listed[np.lexsort((column("item")[listed], column("line")[listed]))]
+    listings = Listings(
+        rows=bundle[listed],
+        rates=matrix(RATES, listed),
+        **{
+            name: column(name)[listed].astype(np.int64)
+            for name in ("topics", "from_tick", "until_tick")
+        },
+    )
+    state = replayed(begin, listings, int(column("tick")[0]), int(column("stretch_until")[0]))
+    known = np.flatnonzero(state.short_samples > 0)
+    averages = zip(AVERAGES, np.hstack([state.short, state.long])[known].T, strict=True)
+    return pa.table(
+        {
+            **{name: pa.repeat(table[name][0], len(known)) for name in STRETCH},
+            "bundle": names.take(pa.array(known)),
+            **{name: pa.array(one) for name, one in averages},
+            **{name: pa.array(getattr(state, name)[known]) for name in COUNTS},
+        }
+    )

@@ -13,11 +13,7 @@ from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.rollup import rollup_tables as t
 from loadmanager.pipeline.rollup.hashed_names import KEY, keys_of, names_in, with_names
 from loadmanager.pipeline.rollup.imbalance import cluster_minutes
-from loadmanager.pipeline.rollup.leader_averages import (
-    LeaderHistory,
-    average_checks,
-    latest_averages,
-)
+from loadmanager.pipeline.rollup.leader_averages import LeaderHistory, latest_averages
 from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES
 from loadmanager.pipeline.rollup.minutes import (
     BUNDLE,
@@ -113,7 +109,6 @@ class Frames:
         self._made[t.BUNDLE_PROFILES] = lambda read: bundle_profiles(read("bundle_hours"))
         self._made[t.BUNDLE_RANKING] = lambda read: bundle_ranking(read("bundle_days"))
         self._made[t.AVERAGES] = lambda _: self._latest_averages()
-        self._add(t.AVERAGE_CHECKS, lambda _: self._average_checks())
         return self._made
 
     def close(self) -> None:
@@ -169,20 +164,14 @@ class Frames:
         rounds = self.scope.anew(self.store.table("rounds"))
         return cluster_minutes(self._to_recompute(read, "broker"), rounds)
 
-    def _history(self) -> LeaderHistory:
+    def _latest_averages(self) -> DataFrame:
         at = F.col("at")
         tables = {
             name: self.scope.between(self.store.table(name), at)
-            for name in ("rounds", "ticks", "bundle_averages", "cuts")
+            for name in ("rounds", "ticks", "bundle_averages")
         }
-        load = {name: self.store.table(name) for name in ("broker_load", "bundle_load")}
-        return LeaderHistory(**tables, **load)
-
-    def _latest_averages(self) -> DataFrame:
-        return latest_averages(self._history())
-
-    def _average_checks(self) -> DataFrame:
-        return average_checks(self._history(), self.scope)
+        load = self.store.table("bundle_load")
+        return latest_averages(LeaderHistory(**tables, bundle_load=load))
 
 
 def _chosen(chosen: Callable[[DataFrame], DataFrame], periods: Made, read: Read) -> DataFrame:

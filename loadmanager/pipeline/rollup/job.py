@@ -57,21 +57,6 @@ def _summary(store: Store, scope: Scope) -> Iterator[str]:
     brokers, dates, minutes = counts.first() or (0, 0, 0)
     bundles = store.table("bundle_days").select("cluster", "bundle").distinct().count()
     yield f"{brokers} brokers, {bundles} bundles, {dates} days, {minutes or 0} broker-minutes"
-    yield from _average_lines(store)
-
-
-def _average_lines(store: Store) -> Iterator[str]:
-    checked = store.table("average_checks").agg(
-        F.count("*"), F.sum("bundles"), F.sum("equal"), F.max("largest_difference")
-    )
-    bases, bundles, equal, difference = checked.first() or (0, 0, 0, 0.0)
-    if not bases:
-        yield "averages: as the leader recorded them; no ticks to compute them from"
-        return
-    yield (
-        f"averages: computed and compared with the leader's at {bases} base rounds: {equal} of "
-        f"{bundles} the same to the bit, largest difference {difference:.2g}"
-    )
 
 
 def _write_seeds(store: Store, facts: Mapping[str, Any]) -> Iterator[str]:

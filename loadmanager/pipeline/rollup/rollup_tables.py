@@ -163,30 +163,12 @@ AVERAGES: Final = _table(
     topics bigint Topics at the last sample.
     """,
 )
-AVERAGE_CHECKS: Final = _table(
-    "average_checks",
-    "Averages that were recorded, beside those computed from the record before, reports and ticks.",
-    "cluster writer epoch",
-    """
-    round bigint The base round that recorded them.
-    at timestamp When it was decided.
-    """,
-    _COMMON["date"],
-    """
-    ticks bigint Samples since the base round before.
-    bundles bigint Bundles that are recorded, cut ones left out.
-    equal bigint Of those, whose averages and counts are the same to the bit.
-    cut bigint Bundles left out: they were split or merged in between.
-    missing_reports bigint Reports the leader had that history lacks.
-    largest_difference double Of any rate, relative to the recorded one.
-    """,
-)
 
 ROLLUP: Final = (
     *(BROKER_MINUTES, BROKER_HOURS, BROKER_DAYS),
     *(BUNDLE_MINUTES, BUNDLE_HOURS, BUNDLE_DAYS),
     *(NAMESPACE_MINUTES, NAMESPACE_HOURS, NAMESPACE_DAYS),
     *(CLASS_MINUTES, CLASS_HOURS, CLASS_DAYS),
-    *(CLUSTER_MINUTES, BUNDLE_PROFILES, BUNDLE_RANKING, AVERAGES, AVERAGE_CHECKS),
+    *(CLUSTER_MINUTES, BUNDLE_PROFILES, BUNDLE_RANKING, AVERAGES),
 )
 """All of them."""

@@ -21,7 +21,7 @@ from loadmanager.pipeline.tables import DUPLICATES
 FORMAT: Final = 1
 """Incremented when tables of an older version cannot be continued."""
 
-READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages", "cuts")
+READ: Final = ("broker_load", "bundle_load", "rounds", "ticks", "bundle_averages")
 _DAY: Final = timedelta(days=1)
 _MOST_DAYS: Final = 1000
 """Selecting more days than this is slower than computing all."""

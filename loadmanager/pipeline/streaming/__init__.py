@@ -1,1 +1,0 @@
-"""The job ``stream``: minutes and alerts while history is being written, each exactly once."""
