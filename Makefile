@@ -8,7 +8,7 @@ TEST := $(VENV)/.installed-test
 BUILD := $(VENV)/.installed-build
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults lint coverage docs compatibility release-check image lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults lint coverage docs compatibility release-check image lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ RUNS ?= 50
 SEED ?= 1
 faults: $(TEST) ## Kill, freeze and cut off real processes at random: RUNS=50 SEED=1
 	@$(BIN)/python tests/faults/run_faults.py --runs $(RUNS) --seed $(SEED)
+
+SEEDS ?= 100
+simulated-faults: $(TEST) ## Simulate random faults in virtual time: SEEDS=100 FIRST_SEED=0
+	@$(BIN)/python -m tests.testbed.faults --seeds $(SEEDS) --first-seed $(or $(FIRST_SEED),0)
 
 lint: $(TEST) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -1,5 +1,8 @@
 """The command line."""
 
+from collections.abc import Mapping
+from typing import Final
+
 import click
 
 from loadmanager.cli.agent import agent
@@ -23,7 +26,6 @@ from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
 from loadmanager.cli.demo import demo_command
 from loadmanager.cli.explain import explain_command
-from loadmanager.cli.faults import faults_command
 from loadmanager.cli.history import history_group
 from loadmanager.cli.isolation import isolation_commands
 from loadmanager.cli.namespaces import (
@@ -44,8 +46,17 @@ from loadmanager.cli.top import top_command
 from loadmanager.cli.unload import unload_command
 from loadmanager.cli.zookeeper import zookeeper_command
 
+REMOVED: Final[Mapping[str, str]] = {
+    "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
+}
+"""What to use instead of commands of former versions."""
 
-@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    cls=SectionedGroup,
+    removed=REMOVED,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="loadmanager", message="loadmanager %(version)s")
 def main() -> None:
     """Run a load manager for Pulsar-like brokers, and operate it.
@@ -96,7 +107,6 @@ main.add_section(
     demo_command,
     simulate_command,
     rate_strategies_command,
-    faults_command,
     broker,
     zookeeper_command,
 )

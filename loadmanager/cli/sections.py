@@ -1,5 +1,7 @@
 """Groups of commands whose help shows them in sections, each with its whole first sentence."""
 
+from collections.abc import Mapping
+
 import click
 
 HELP_OPTIONS = ("-h", "--help")
@@ -19,12 +21,25 @@ def _with_short_help(command: click.Command) -> None:
 class SectionedGroup(click.Group):
     """A group whose help lists commands by section, and cuts no sentence short.
 
-    Commands that no section names are listed under "Commands".
+    Commands that no section names are listed under "Commands". ``removed`` says for each command
+    of a former version what to use instead.
     """
 
-    def __init__(self, *arguments: object, **settings: object) -> None:
+    def __init__(
+        self, *arguments: object, removed: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         super().__init__(*arguments, **settings)  # type: ignore[arg-type] # click's own parameters
+        self._removed = removed or {}
         self.sections: dict[str, tuple[str, ...]] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name what replaces a removed command; else see `click.Group`."""
+        instead = self._removed.get(args[0])
+        if instead is not None:
+            ctx.fail(f"command '{args[0]}' was removed; use {instead}")
+        return super().resolve_command(ctx, args)
 
     def add_section(self, title: str, *commands: click.Command) -> None:
         """Add commands, listed in this order under ``title``."""

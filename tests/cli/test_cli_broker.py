@@ -1,5 +1,3 @@
-import importlib
-
 import pytest
 from click.testing import CliRunner
 
@@ -29,23 +27,3 @@ def test_help_shows_an_example() -> None:
     got = CliRunner().invoke(main, ["broker", "--help"])
     assert got.exit_code == 0
     assert "Example: loadmanager broker --listen 127.0.0.1:8081" in got.output
-
-
-def test_an_address_for_pulsar_that_is_none_is_refused() -> None:
-    got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "6650"])
-    assert got.exit_code == 2
-    assert "'6650'; expected HOST:PORT" in got.output
-
-
-def test_what_pulsar_needs_and_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(name)
-
-    # Its own imports look for modules in the same way.
-    importlib.import_module("loadmanager.reference_broker.broker_process")
-    monkeypatch.setattr("importlib.util.find_spec", absent)
-    got = CliRunner().invoke(main, ["broker", "--pulsar-listen", "127.0.0.1:0"])
-    assert got.exit_code == 1
-    assert (
-        "needs google.protobuf and google_crc32c: pip install 'loadmanager[pulsar]'" in got.output
-    )

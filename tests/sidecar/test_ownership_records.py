@@ -13,9 +13,9 @@ from loadmanager.core.ids import Namespace, bundle_id, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
 from loadmanager.ports.coordination import SetData
-from loadmanager.reference_broker.in_process import Fault, InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import run
+from tests.testbed.in_process import Fault, InProcessBroker
 
 BUNDLES = [bundle_id(Namespace("t/n"), 16 * n, 16 * n + 16) for n in range(8)]
 LOOKS = 400

@@ -10,9 +10,9 @@ from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
-from loadmanager.reference_broker.in_process import Fault, InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import run
+from tests.testbed.in_process import Fault, InProcessBroker
 
 A, B = (parse_bundle(f"t/n/0x{n}0000000_0x{n + 1}0000000") for n in (1, 2))
 BROKER = parse_broker("broker:8080")

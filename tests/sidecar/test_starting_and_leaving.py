@@ -9,10 +9,10 @@ from loadmanager.core import znodes
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import TopicName, parse_topic
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.reference_broker.in_process import Fault
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster, make_config, play
 from tests.testbed.faults.host import Host
+from tests.testbed.in_process import Fault
 
 HASHES: tuple[HashName, ...] = ("murmur3", "crc32")
 

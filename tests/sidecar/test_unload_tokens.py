@@ -14,8 +14,8 @@ from loadmanager.core.ids import parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.core.ownership import Phase
 from loadmanager.ports.coordination import SetData
-from loadmanager.reference_broker.in_process import Fault, InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.in_process import Fault, InProcessBroker
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 HALVES = (parse_bundle("t/n/0x00000000_0x80000000"), parse_bundle("t/n/0x80000000_0xffffffff"))

@@ -1,15 +1,15 @@
-"""``loadmanager faults`` on sidecars whose lease never ends: a build that must be found out."""
+"""`tests.testbed.faults` on sidecars whose lease never ends: a build that must be found out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from loadmanager.cli import main
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.core.rates import Rates
 from loadmanager.ports.broker import BrokerControl, BrokerState, BrokerStats
 from tests.testbed.faults import campaign
+from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.seed_run import run_seed
 
 _FOR_EVER_S = 1e9

@@ -27,9 +27,9 @@ from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
 from loadmanager.leader.task_controller import TaskController
 from loadmanager.ports.coordination import Disconnected, Operation, TooLarge
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.faults.virtual_time import VirtualClock, run
+from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 BUNDLES = Boundaries.even(Namespace("t/n"), 1024).bundles

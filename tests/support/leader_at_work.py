@@ -32,8 +32,8 @@ from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.history import NoSeed, SeedSource
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 ME = BrokerId("b1:8080")

@@ -23,12 +23,12 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.core.load import BundleStats, HostUsage, ResourceUsage
 from loadmanager.ports.broker import BrokerStats
 from loadmanager.ports.coordination import Coordination
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
 from loadmanager.wiring.security import make_leader_line
 from loadmanager.wiring.sidecar import conditions_of, free_port, make_identity, make_server
+from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 
 NAMESPACE = Namespace("shop/orders")

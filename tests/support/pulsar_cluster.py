@@ -50,7 +50,7 @@ class PulsarCluster(Cluster):
     async def _start_broker(self, member: Member) -> Child:
         return await self._children.start(
             member.name,
-            *("-m", "loadmanager", "broker"),
+            *("-m", "tests.testbed.pulsar_broker"),
             *("--listen", member.broker),
             *("--record", str(member.record_path)),
             *("--cpu-ms-per-message", f"{self.cpu_ms_per_message:g}"),

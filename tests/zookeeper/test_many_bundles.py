@@ -22,8 +22,8 @@ from loadmanager.core.orders import OrderChanges, decode_orders, encode_owned
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.leader.election import Term
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.in_process import InProcessBroker
 
 pytestmark = pytest.mark.zookeeper
 

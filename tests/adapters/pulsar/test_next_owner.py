@@ -15,10 +15,10 @@ from loadmanager.core.ids import BundleId, parse_broker
 from loadmanager.core.orders import Orders
 from loadmanager.ports.broker import BrokerRefused
 from loadmanager.reference_broker.changes import Change, ServingEnded
-from loadmanager.reference_broker.in_process import InProcessBroker
 from loadmanager.reference_broker.memory_broker import MemoryBroker
 from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.telemetry.metrics import Metrics
+from tests.testbed.in_process import InProcessBroker
 
 NEXT = "pulsar+ssl://next:6651"
 

@@ -14,9 +14,9 @@ from loadmanager.core.load import HostUsage, ResourceUsage
 from loadmanager.core.rates import Rates
 from loadmanager.ports.broker import BrokerRefused, BrokerState, BrokerStats, BrokerUnreachable
 from loadmanager.reference_broker.changes import Change, ServingInterval
-from loadmanager.reference_broker.in_process import InProcessBroker
 from tests.testbed.faults.virtual_time import DriftingClock
 from tests.testbed.faults.wires import Gate, sent
+from tests.testbed.in_process import InProcessBroker
 
 T = TypeVar("T")
 

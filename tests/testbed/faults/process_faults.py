@@ -5,8 +5,8 @@ from typing import Final
 
 from loadmanager.core.bounds import COUNT, DAY_MS, MINUTE_MS, MOST_INT64, RATE, WINDOW_S
 from loadmanager.ports.broker import BrokerError
-from loadmanager.reference_broker.in_process import CommandName, Fault
 from tests.testbed.faults.scene import Action, Scene
+from tests.testbed.in_process import CommandName, Fault
 
 _JUMPS_MS: Final = (
     *(-30 * DAY_MS, -DAY_MS, -MINUTE_MS, -2_000),

@@ -1,4 +1,4 @@
-"""``loadmanager faults``: what it prints, how it ends, and that a failure repeats."""
+"""``python -m tests.testbed.faults``: what it prints, how it ends, and that a failure repeats."""
 
 import json
 import re
@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loadmanager.cli import main
 from tests.testbed.faults import campaign
+from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.seed_run import SeedOutcome
 
 BROKEN = Path(__file__).parents[1] / "support" / "broken_faults.py"
 
 
 def _broken(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BROKEN), "faults", *arguments]
+    command = [sys.executable, str(BROKEN), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_runs_without_a_violation_end_well_and_tell_what_happened() -> None:
-    done = CliRunner().invoke(main, ["faults", "--seeds", "2", "--steps", "12", "--jobs", "1"])
+    done = CliRunner().invoke(main, ["--seeds", "2", "--steps", "12", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     assert re.search(
         r"^2 seeds in [\d.]+ s with 1 process: [\d.]+ seeds/s$", done.output, re.MULTILINE
@@ -35,7 +35,7 @@ def test_runs_without_a_violation_end_well_and_tell_what_happened() -> None:
 
 
 def test_json_has_one_line_for_each_seed_and_one_for_all() -> None:
-    arguments = ["faults", "--seeds", "3", "--first-seed", "5", "--steps", "4", "--json"]
+    arguments = ["--seeds", "3", "--first-seed", "5", "--steps", "4", "--json"]
     done = CliRunner().invoke(main, [*arguments, "--jobs", "1"])
     assert done.exit_code == 0, done.output
     *runs, totals = [json.loads(line) for line in done.output.splitlines()]
@@ -48,7 +48,7 @@ def test_json_has_one_line_for_each_seed_and_one_for_all() -> None:
 def test_several_processes_do_the_same_as_one() -> None:
     digests = []
     for jobs in ("1", "2"):
-        arguments = ["faults", "--seeds", "3", "--steps", "4", "--jobs", jobs, "--json"]
+        arguments = ["--seeds", "3", "--steps", "4", "--jobs", jobs, "--json"]
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0, done.output
         runs = [json.loads(line) for line in done.output.splitlines()[:-1]]
@@ -62,10 +62,10 @@ def test_a_build_that_fences_nothing_is_found_out_and_found_out_again_by_its_see
     assert found.returncode == 1, found.stdout + found.stderr
     seed = re.search(r"^seed (\d+): (one_server broken at .*)$", found.stdout, re.MULTILINE)
     assert seed, found.stdout
-    told = f"to repeat it: loadmanager faults --seeds 1 --first-seed {seed[1]} --steps 40 --jobs 1"
-    assert told in found.stdout
+    told = f"python -m tests.testbed.faults --seeds 1 --first-seed {seed[1]} --steps 40 --jobs 1"
+    assert f"to repeat it: {told}" in found.stdout
     assert re.search(r"^  [\d.]+ step \d+ .+: .+$", found.stdout, re.MULTILINE)
-    again = _broken(*told.partition(" faults ")[2].split())
+    again = _broken(*told.partition(".faults ")[2].split())
     assert again.returncode == 1
     assert seed[0] in again.stdout.splitlines()
 
@@ -83,13 +83,13 @@ def test_a_violation_ends_with_1_and_is_told_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(campaign, "run_seed", lambda seed, *, steps: _found(seed + 0 * steps))
-    arguments = ["faults", "--seeds", "3", "--first-seed", "4", "--steps", "9", "--jobs", "1"]
+    arguments = ["--seeds", "3", "--first-seed", "4", "--steps", "9", "--jobs", "1"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1
     assert "1 violation\n\nseed 5: one_server broken\n" in done.output
     assert done.output.endswith(
         "  1001.0 step 3 kill a broker: b\n"
-        "to repeat it: loadmanager faults --seeds 1 --first-seed 5 --steps 9 --jobs 1\n"
+        "to repeat it: python -m tests.testbed.faults --seeds 1 --first-seed 5 --steps 9 --jobs 1\n"
     )
     as_json = CliRunner().invoke(main, [*arguments, "--json"])
     assert as_json.exit_code == 1
@@ -97,6 +97,6 @@ def test_a_violation_ends_with_1_and_is_told_with_the_command_that_repeats_it(
 
 
 def test_a_seed_below_0_is_refused() -> None:
-    done = CliRunner().invoke(main, ["faults", "--first-seed", "-1"])
+    done = CliRunner().invoke(main, ["--first-seed", "-1"])
     assert done.exit_code == 2
     assert "--first-seed" in done.output

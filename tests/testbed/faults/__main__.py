@@ -1,64 +1,47 @@
-"""``loadmanager faults``: the service under random faults, in virtual time."""
+"""``python -m tests.testbed.faults``: the service under random faults, in virtual time."""
 
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import asdict
 
 import click
 
-from loadmanager.cli.options import JOBS_OPTION, option
-
-if TYPE_CHECKING:
-    from tests.testbed.faults.campaign import Totals
-    from tests.testbed.faults.seed_run import SeedOutcome
+from loadmanager.core.fields import to_json
+from tests.testbed.faults.campaign import Totals, outcomes
+from tests.testbed.faults.seed_run import SeedOutcome
 
 _SHOWN_LINES = 40
 
 
-@click.command("faults")
-@option(
-    "--seeds",
-    default=100,
-    type=click.IntRange(1),
-    help="Number of runs, each with its own seed.",
+@click.command()
+@click.option(
+    "--seeds", default=100, type=click.IntRange(1), help="Number of runs, each with its own seed."
 )
-@option(
+@click.option(
     "--first-seed",
     default=0,
     type=click.IntRange(0),
     help="The seed of the first run; the others follow it.",
 )
-@option(
+@click.option(
     "--steps",
     default=40,
     type=click.IntRange(1, 10_000),
     help="Number of faults and requests in each run, before it must converge.",
 )
-@JOBS_OPTION
-@option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
-def faults_command(
-    *, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool
-) -> None:
+@click.option(
+    "--jobs", type=click.IntRange(1), help="Processes to run them in; by default one for each core."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each seed.")
+def main(*, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: bool) -> None:
     """Run the service in simulated time under random faults, and check its promises.
 
-    Sidecars, leaders, brokers, clients and the service between them run in one process
-    and in virtual time, hours in a second. They are killed, frozen and partitioned, messages are
-    lost and delayed, sessions expire, clocks jump; meanwhile bundles are moved, split and drained.
     The same seed gives the same run. docs/simulated-faults.md describes the checked promises, and
-    how to analyze a failure.
-
-    Exits with 1 if a promise was not kept.
-
-    \b
-    Examples:
-      loadmanager faults --seeds 10000
-      loadmanager faults --seeds 1 --first-seed 4711 --json
-    """  # noqa: D301 - the backspace keeps click from wrapping the examples
-    from tests.testbed.faults.campaign import Totals, outcomes
-
+    how to analyze a failure. Exits with 1 if a promise was not kept.
+    """
     jobs = min(jobs or len(os.sched_getaffinity(0)), seeds)
     totals = Totals()
     began_s = time.monotonic()
@@ -81,8 +64,8 @@ def faults_command(
 
 @contextmanager
 def _progress(
-    running: "Iterable[SeedOutcome]", seeds: int, *, shown: bool
-) -> "Iterator[Iterable[SeedOutcome]]":
+    running: Iterable[SeedOutcome], seeds: int, *, shown: bool
+) -> Iterator[Iterable[SeedOutcome]]:
     """Show a bar on a terminal, and nothing without a terminal."""
     if not shown or not sys.stderr.isatty():
         yield running
@@ -91,7 +74,7 @@ def _progress(
         yield bar
 
 
-def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
+def _print_totals(totals: Totals, took_s: float, jobs: int) -> None:
     counted, hours = totals.counted, totals.virtual_s / 3600
     click.echo(
         f"{totals.seeds} seeds in {took_s:.1f} s with {jobs} "
@@ -118,7 +101,7 @@ def _print_totals(totals: "Totals", took_s: float, jobs: int) -> None:
     click.echo(f"{found} violation{'' if found == 1 else 's'}")
 
 
-def _print_failure(failure: "SeedOutcome", steps: int) -> None:
+def _print_failure(failure: SeedOutcome, steps: int) -> None:
     click.echo(f"\nseed {failure.seed}: {failure.violation}")
     click.echo(f"the last of what happened, up to step {failure.steps}:")
     for line in failure.last_lines[-_SHOWN_LINES:]:
@@ -127,20 +110,14 @@ def _print_failure(failure: "SeedOutcome", steps: int) -> None:
 
 
 def _repeating(seed: int, steps: int) -> str:
-    return f"loadmanager faults --seeds 1 --first-seed {seed} --steps {steps} --jobs 1"
+    return f"python -m tests.testbed.faults --seeds 1 --first-seed {seed} --steps {steps} --jobs 1"
 
 
-def _print_json(outcome: "SeedOutcome") -> None:
-    from dataclasses import asdict
-
-    from loadmanager.core.fields import to_json
-
+def _print_json(outcome: SeedOutcome) -> None:
     click.echo(to_json(asdict(outcome)))
 
 
-def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
-    from loadmanager.core.fields import to_json
-
+def _print_json_totals(totals: Totals, took_s: float, jobs: int) -> None:
     click.echo(
         to_json(
             {
@@ -158,3 +135,7 @@ def _print_json_totals(totals: "Totals", took_s: float, jobs: int) -> None:
             }
         )
     )
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.testbed.faults")
