@@ -72,7 +72,6 @@ class MemoryBroker:
         self._tokens = FencingTokens()
         self._stopped = False
         self._changed = asyncio.Event()
-        self._next_owner_urls: dict[BundleId, str] = {}
         self._record(Started(at_s=clock_s(), broker=broker, incarnation=incarnation))
 
     @property
@@ -190,40 +189,24 @@ class MemoryBroker:
         Raises:
             StaleAgent, StaleToken, NotNow: see `begin_unload`.
         """
-        self._next_owner_urls[bundle] = next_owner_url
-        try:
-            self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
-            while self.serves(bundle, up_to_token=fencing_token):
-                await self._changed.wait()
-        finally:
-            self._next_owner_urls.pop(bundle, None)
+        del next_owner_url  # clients over HTTP look it up
+        self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
+        while self.serves(bundle, up_to_token=fencing_token):
+            await self._changed.wait()
 
-    def next_owner_url(self, bundle: BundleId) -> str:
-        """Return the URL of the next owner of a bundle that is being unloaded, "" if unknown."""
-        return self._next_owner_urls.get(bundle, "")
-
-    def grant(self, topic: TopicName) -> Served | None:
-        """Return the bundle that serves ``topic`` now, after a check of the leases."""
-        self.expire()
-        return self.last_grant(topic)
-
-    def last_grant(self, topic: TopicName) -> Served | None:
-        """Return as `grant`, as of the last command, for calls during a change."""
-        return self._serving.find(topic)
-
-    def begin_publish(self, topic: TopicName, messages: int = 1) -> Ticket | PublishRefused:
+    def begin_publish(self, topic: TopicName) -> Ticket | PublishRefused:
         """Begin to serve a request: pass the ticket to `finish_publish` or `abandon`."""
         self.expire()
         served = self._serving.find(topic)
         if served is None:
             return self._refused(topic)
         served.in_service += 1
-        return Ticket(topic, served, messages)
+        return Ticket(topic, served)
 
     def finish_publish(
-        self, ticket: Ticket, *, producer: str | None, payload_bytes: int
+        self, ticket: Ticket, *, producer: str, payload_bytes: int
     ) -> Accepted | PublishRefused:
-        """Accept messages, unless their bundle is no longer served.
+        """Accept a message, unless its bundle is no longer served.
 
         Only the time of this call counts: no message is accepted after the lease expired.
         """
@@ -232,11 +215,7 @@ class MemoryBroker:
         if served not in self._serving:
             return self._refused(ticket.topic)
         served.traffic.add(
-            topic=ticket.topic,
-            producer=producer,
-            payload_bytes=payload_bytes,
-            now_s=now_s,
-            messages=ticket.messages,
+            topic=ticket.topic, producer=producer, payload_bytes=payload_bytes, now_s=now_s
         )
         self._leave(served, now_s)
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
@@ -246,20 +225,6 @@ class MemoryBroker:
         now_s = self.expire()
         if ticket.served in self._serving:
             self._leave(ticket.served, now_s)
-
-    def count_out(self, topic: TopicName, messages: int, payload_bytes: int) -> None:
-        """Count messages that were sent to a consumer of ``topic``."""
-        served = self._serving.find(topic)
-        if served is not None:
-            served.traffic.add_out(
-                topic=topic, messages=messages, payload_bytes=payload_bytes, now_s=self._clock_s()
-            )
-
-    def count_clients(self, topic: TopicName, *, producers: int, consumers: int) -> None:
-        """Record the clients that are connected to ``topic`` now."""
-        served = self._serving.find(topic)
-        if served is not None:
-            served.traffic.connected(topic, producers=producers, consumers=consumers)
 
     def expire(self) -> float:
         """Stop serving all bundles whose lease has expired, and return the time.

@@ -41,11 +41,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request in service, from `MemoryBroker.begin_publish` to its end, with its messages."""
+    """A request in service, from `MemoryBroker.begin_publish` to its end."""
 
     topic: TopicName
     served: Served
-    messages: int = 1
 
 
 class ServingSet:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from loadmanager.core.ids import TopicName
 from loadmanager.core.load import BundleStats
-from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT, Rates
+from loadmanager.core.rates import BYTES_IN, MSGS_IN, Rates
 
 # More slots would follow changes of load more closely; with ten the error is at most a tenth.
 SLOTS = 10
@@ -30,8 +30,7 @@ class BundleTraffic:
 
     Each slot is a tenth of the window. A rate is the sum of the slots in the last window over the
     time that they cover, at least one slot, so that the first message after a load is not a
-    burst. Topics are counted since the load. Producers that publish without a connection are
-    counted over the last window, connected clients while they are connected.
+    burst. Topics are counted since the load, producers over the last window.
     """
 
     def __init__(self, window_s: float, since_s: float) -> None:
@@ -42,41 +41,28 @@ class BundleTraffic:
         self._topics: set[TopicName] = set()
         # Ordered by last activity, so that old entries are removed from the front.
         self._producers: dict[str, float] = {}
-        self._clients: dict[TopicName, tuple[int, int]] = {}
 
-    def add(
-        self,
-        *,
-        topic: TopicName,
-        producer: str | None,
-        payload_bytes: int,
-        now_s: float,
-        messages: int = 1,
-    ) -> None:
-        """Count messages of ``payload_bytes``; a producer without a name is a connected one."""
-        self._count(topic, now_s, {MSGS_IN: messages, BYTES_IN: payload_bytes})
-        if producer is not None:
-            self._producers.pop(producer, None)
-            self._producers[producer] = now_s
-
-    def add_out(self, *, topic: TopicName, messages: int, payload_bytes: int, now_s: float) -> None:
-        """Count messages sent to a consumer."""
-        self._count(topic, now_s, {MSGS_OUT: messages, BYTES_OUT: payload_bytes})
-
-    def connected(self, topic: TopicName, *, producers: int, consumers: int) -> None:
-        """Record the clients that are connected to ``topic`` now."""
+    def add(self, *, topic: TopicName, producer: str, payload_bytes: int, now_s: float) -> None:
+        """Count a message."""
+        self._forget_old(now_s)
+        index = self._index(now_s)
+        if not self._slots or self._slots[-1].index != index:
+            self._slots.append(_Slot(index))
+        slot = self._slots[-1]
         self._topics.add(topic)
-        self._clients[topic] = producers, consumers
+        for count in (slot.total, slot.topics[topic]):
+            count[MSGS_IN] += 1
+            count[BYTES_IN] += payload_bytes
+        self._producers.pop(producer, None)
+        self._producers[producer] = now_s
 
     def stats(self, now_s: float) -> BundleStats:
         """Return the rates and counts as of ``now_s``."""
         self._forget_old(now_s)
-        clients = self._clients.values()
         return BundleStats(
             *self._rates((slot.total for slot in self._slots), now_s).row(),
             topics=len(self._topics),
-            producers=len(self._producers) + sum(producers for producers, _ in clients),
-            consumers=sum(consumers for _, consumers in clients),
+            producers=len(self._producers),
         )
 
     def topics(self, now_s: float) -> Mapping[TopicName, Rates]:
@@ -87,17 +73,6 @@ class BundleTraffic:
             for topic, count in slot.topics.items():
                 counts[topic].append(count)
         return {topic: self._rates(found, now_s) for topic, found in counts.items()}
-
-    def _count(self, topic: TopicName, now_s: float, counts: Mapping[int, int]) -> None:
-        self._forget_old(now_s)
-        index = self._index(now_s)
-        if not self._slots or self._slots[-1].index != index:
-            self._slots.append(_Slot(index))
-        slot = self._slots[-1]
-        self._topics.add(topic)
-        for column, count in counts.items():
-            slot.total[column] += count
-            slot.topics[topic][column] += count
 
     def _rates(self, counts: Iterable[Sequence[int]], now_s: float) -> Rates:
         covered_s = self._covered_s(now_s)

@@ -57,7 +57,6 @@ class PulsarCluster(Cluster):
             *("--hash", self.hash_name),
             *("--pulsar-listen", f"{HOST}:{self.pulsar_ports[member.number]}"),
             *("--ledger", str(self._settings.data_dir / "ledger")),
-            *("--sidecar-url", member.sidecar_url),
         )
 
     def _sidecar_settings(self, member: Member) -> Mapping[str, Mapping[str, Any]]:

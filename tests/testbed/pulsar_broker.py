@@ -16,11 +16,9 @@ from pathlib import Path
 
 from loadmanager.core.hashing import DEFAULT_HASH
 from loadmanager.reference_broker.changes import Change
-from loadmanager.reference_broker.memory_broker import MemoryBroker
 from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.reference_broker.serving_record import RecordFile
-from tests.testbed.pulsar_protocol.server import PulsarServer
-from tests.testbed.pulsar_protocol.topics import PulsarServerOptions
+from tests.testbed.pulsar_protocol.server import ForwardingBroker, PulsarServer
 
 
 def _socket(address: str) -> socket.socket:
@@ -32,7 +30,6 @@ async def _run(asked: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     cpu_s_per_message = asked.cpu_ms_per_message / 1000
-    asked.ledger.mkdir(parents=True, exist_ok=True)
     with (
         closing(RecordFile(asked.record)) as record,
         _socket(asked.listen) as http,
@@ -44,24 +41,14 @@ async def _run(asked: argparse.Namespace) -> None:
             for listen in listeners:
                 listen(change)
 
-        broker = MemoryBroker(
+        broker = ForwardingBroker(
             broker=asked.listen,
             incarnation=uuid.uuid4().hex,
             clock_s=time.monotonic,
             record=on_change,
             hash_name=asked.hash,
         )
-        server = PulsarServer(
-            broker,
-            PulsarServerOptions(
-                own_url=f"pulsar://{asked.pulsar_listen}",
-                ledger=asked.ledger,
-                version="testbed",
-                hash_name=asked.hash,
-                sidecar_url=asked.sidecar_url,
-                cpu_s_per_message=cpu_s_per_message,
-            ),
-        )
+        server = PulsarServer(broker, asked.ledger, cpu_s_per_message)
         listeners.append(server.on_change)
         options = ServerOptions(process_id=os.getpid(), cpu_s_per_message=cpu_s_per_message)
         async with asyncio.TaskGroup() as tasks:
@@ -76,7 +63,6 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--pulsar-listen", required=True)
     parser.add_argument("--record", required=True, type=Path)
     parser.add_argument("--ledger", required=True, type=Path)
-    parser.add_argument("--sidecar-url", required=True)
     parser.add_argument("--cpu-ms-per-message", type=float, default=0.05)
     parser.add_argument("--hash", default=DEFAULT_HASH)
     return parser.parse_args()

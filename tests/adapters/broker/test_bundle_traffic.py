@@ -122,26 +122,3 @@ def test_a_rate_lies_between_what_the_window_and_what_its_whole_slots_hold(
     # What is covered is the window, or up to a tenth less of it.
     assert in_whole_slots / covered_s <= rate * (1 + 1e-6)
     assert rate <= in_window / max(window_s / 10, 0.9 * covered_s - 1e-6) * (1 + 1e-6)
-
-
-def test_what_goes_out_is_told_beside_what_comes_in() -> None:
-    traffic, topic = BundleTraffic(2.0, since_s=0.0), parse_topic("t/n/t")
-    traffic.add(topic=topic, producer=None, payload_bytes=300, now_s=9.9, messages=3)
-    for _ in range(2):
-        traffic.add_out(topic=topic, messages=3, payload_bytes=300, now_s=9.9)
-    stats, of_topic = traffic.stats(9.9), traffic.topics(9.9)[topic]
-    assert stats.msgs_out_per_s == 2 * stats.msgs_in_per_s == of_topic.msgs_out_per_s > 0
-    assert stats.bytes_out_per_s == 2 * stats.bytes_in_per_s == of_topic.bytes_out_per_s > 0
-    assert (stats.topics, stats.producers) == (1, 0)
-    assert traffic.stats(20.0).msgs_out_per_s == 0.0
-
-
-def test_connected_clients_count_for_as_long_as_they_are() -> None:
-    traffic = BundleTraffic(2.0, since_s=0.0)
-    traffic.connected(parse_topic("t/n/a"), producers=2, consumers=1)
-    traffic.connected(parse_topic("t/n/b"), producers=1, consumers=4)
-    stats = traffic.stats(1000.0)
-    assert (stats.topics, stats.producers, stats.consumers) == (2, 3, 5)
-    traffic.connected(parse_topic("t/n/b"), producers=0, consumers=0)
-    stats = traffic.stats(1000.0)
-    assert (stats.topics, stats.producers, stats.consumers) == (2, 2, 1)

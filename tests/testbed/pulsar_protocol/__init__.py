@@ -1,1 +1,1 @@
-"""Pulsar's binary protocol, as far as its clients need it to produce and to consume."""
+"""Pulsar's binary protocol, as far as tests of real clients need it to produce and to consume."""

@@ -1,92 +1,113 @@
-"""The messages of Pulsar's binary protocol that this broker sends and understands.
+"""Frames of Pulsar's binary protocol, and the commands in them.
 
-protobuf makes their classes from the tables in `fields` when this module is imported, so there is
-no generated file to keep up to date.
+protobuf makes the classes of the commands from a table. The numbers are those of PulsarApi.proto.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from struct import Struct
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
-from loadmanager.core.errors import LoadManagerError
-from tests.testbed.pulsar_protocol.fields import FIELDS, Command
-
-PROTOCOL_VERSION: Final = 19
-"""The newest protocol version that this broker supports."""
-
-UNASKED: Final = 2**64 - 1
-"""The request id of a command that a broker sends without a request."""
+MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
+SERVICE_NOT_READY: Final = 6
+"""The error after which a client looks its topic up again."""
 
 
-class ProtocolBroken(LoadManagerError):
-    """A client sent something that the protocol does not allow; its connection must be closed."""
+class Command(IntEnum):
+    """The number of a command: its type, and the number of its field in a BaseCommand."""
+
+    CONNECT = 2
+    CONNECTED = 3
+    SUBSCRIBE = 4
+    PRODUCER = 5
+    SEND = 6
+    SENDRECEIPT = 7
+    MESSAGE = 9
+    ACK = 10
+    FLOW = 11
+    SUCCESS = 13
+    ERROR = 14
+    CLOSEPRODUCER = 15
+    CLOSECONSUMER = 16
+    PRODUCERSUCCESS = 17
+    PING = 18
+    PONG = 19
 
 
-class ServerError(IntEnum):
-    """The error code of a refusal; clients decide by it whether to look the topic up again."""
-
-    UNKNOWN = 0
-    METADATA = 1
-    PERSISTENCE = 2
-    CONSUMER_BUSY = 5
-    SERVICE_NOT_READY = 6
-    BACKLOG_QUOTA = 8
-    CHECKSUM = 9
-    TOO_MANY_REQUESTS = 14
-    PRODUCER_BUSY = 16
-    INVALID_TOPIC_NAME = 17
-    NOT_ALLOWED = 22
-
-
-class SubscriptionType(IntEnum):
-    """How the consumers of a subscription share its messages."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-
-_PACKAGE: Final = "loadmanager.pulsar"
+# "number name type"; "!" after the number marks a required field, "*" a repeated one.
+_FIELDS: Final[Mapping[str, Sequence[str]]] = {
+    "MESSAGEID": ("1! ledger_id uint64", "2! entry_id uint64"),
+    "CONNECT": ("1! client_version string", "4 protocol_version int32"),
+    "CONNECTED": (
+        "1! server_version string",
+        "2 protocol_version int32",
+        "3 max_message_size int32",
+    ),
+    "SUBSCRIBE": (
+        "1! topic string",
+        "2! subscription string",
+        "4! consumer_id uint64",
+        "5! request_id uint64",
+    ),
+    "PRODUCER": (
+        "1! topic string",
+        "2! producer_id uint64",
+        "3! request_id uint64",
+        "4 producer_name string",
+    ),
+    "SEND": ("1! producer_id uint64", "2! sequence_id uint64"),
+    "SENDRECEIPT": (
+        "1! producer_id uint64",
+        "2! sequence_id uint64",
+        "3 message_id MESSAGEID",
+    ),
+    "MESSAGE": ("1! consumer_id uint64", "2! message_id MESSAGEID"),
+    "ACK": ("1! consumer_id uint64", "3* message_id MESSAGEID"),
+    "FLOW": ("1! consumer_id uint64", "2! message_permits uint32"),
+    "SUCCESS": ("1! request_id uint64",),
+    "ERROR": ("1! request_id uint64", "2! error int32", "3! message string"),
+    "CLOSEPRODUCER": (
+        "1! producer_id uint64",
+        "2! request_id uint64",
+        "3 assigned_broker_url string",
+    ),
+    "CLOSECONSUMER": (
+        "1! consumer_id uint64",
+        "2! request_id uint64",
+        "3 assigned_broker_url string",
+    ),
+    "PRODUCERSUCCESS": (
+        "1! request_id uint64",
+        "2! producer_name string",
+        "4 schema_version bytes",
+    ),
+    "PING": (),
+    "PONG": (),
+    "BaseCommand": (
+        "1! type int32",
+        *(f"{command.value} {command.name.lower()} {command.name}" for command in Command),
+    ),
+}
+_PACKAGE: Final = "testbed.pulsar"
 _Field = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
-    "bool": _Field.TYPE_BOOL,
     "bytes": _Field.TYPE_BYTES,
     "int32": _Field.TYPE_INT32,
-    "int64": _Field.TYPE_INT64,
     "string": _Field.TYPE_STRING,
     "uint32": _Field.TYPE_UINT32,
     "uint64": _Field.TYPE_UINT64,
 }
 _LABELS: Final = {"!": _Field.LABEL_REQUIRED, "*": _Field.LABEL_REPEATED}
-
-
-def _classes() -> Mapping[str, Any]:
-    """Return a message class for each table."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="loadmanager/pulsar.proto", package=_PACKAGE, syntax="proto2"
-    )
-    for name, fields in FIELDS.items():
-        file.message_type.add(name=name, field=map(_field, fields))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in FIELDS
-    }
+_LENGTH: Final = Struct(">I")
 
 
 def _field(line: str) -> descriptor_pb2.FieldDescriptorProto:
-    number, name, kind, *default = line.split()
-    field = _Field(
-        name=name,
-        number=int(number.rstrip("!*")),
-        label=_LABELS.get(number[-1], _Field.LABEL_OPTIONAL),
-        default_value=default[0] if default else None,
-    )
+    number, name, kind = line.split()
+    label = _LABELS.get(number[-1], _Field.LABEL_OPTIONAL)
+    field = _Field(name=name, number=int(number.rstrip("!*")), label=label)
     if kind in _TYPES:
         field.type = _TYPES[kind]
     else:
@@ -95,50 +116,37 @@ def _field(line: str) -> descriptor_pb2.FieldDescriptorProto:
     return field
 
 
-_CLASSES: Final = _classes()
-
-
-def encode(command: Command, **fields: Any) -> bytes:
-    """Return the bytes of ``command``; nested messages are given as dicts."""
-    return bytes(
-        _CLASSES["BaseCommand"](type=command, **{command.name.lower(): fields}).SerializeToString()
+def _base_command() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="testbed/pulsar.proto", package=_PACKAGE, syntax="proto2"
     )
+    for name, fields in _FIELDS.items():
+        file.message_type.add(name=name, field=map(_field, fields))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.BaseCommand"))
 
 
-def decode(data: bytes) -> tuple[Command, Any]:
-    """Return a command and its fields.
-
-    Raises:
-        ProtocolBroken: the bytes are no command, or an unknown one, or lack a required field.
-    """
-    base = _parsed("BaseCommand", data)
-    try:
-        command = Command(base.type)
-    except ValueError:
-        raise ProtocolBroken(f"command {base.type} is not known here") from None
-    field = command.name.lower()
-    if not base.HasField(field):
-        raise ProtocolBroken(f"command {command.name} came without its fields")
-    return command, getattr(base, field)
+_BaseCommand: Final = _base_command()
 
 
-def decode_metadata(data: bytes) -> tuple[int, int]:
-    """Return publish time in ms and number of messages from the metadata of a payload.
+def encode_frame(command: Command, payload: bytes = b"", /, **fields: Any) -> bytes:
+    """Return a frame: its length, that of the command, the command, and a message's payload."""
+    data = _BaseCommand(type=command, **{command.name.lower(): fields}).SerializeToString()
+    lengths = _LENGTH.pack(_LENGTH.size + len(data) + len(payload)) + _LENGTH.pack(len(data))
+    return b"".join((lengths, data, payload))
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[Command, Any, bytes]:
+    """Return command, fields and payload of the next frame.
 
     Raises:
-        ProtocolBroken: the bytes are no metadata.
+        ValueError: the command is none of these.
+        asyncio.IncompleteReadError: the connection ended.
     """
-    metadata = _parsed("Metadata", data)
-    return metadata.publish_time, metadata.num_messages_in_batch
-
-
-def _parsed(name: str, data: bytes) -> Any:
-    try:
-        message = _CLASSES[name].FromString(data)
-    except DecodeError as error:
-        raise ProtocolBroken(f"{len(data)} bytes are no {name}: {error}") from None
-    # Some of protobuf's implementations leave this check to the caller.
-    if not message.IsInitialized():
-        absent = ", ".join(message.FindInitializationErrors())
-        raise ProtocolBroken(f"a {name} without {absent}")
-    return message
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    rest = await reader.readexactly(length)
+    end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]
+    base = _BaseCommand.FromString(rest[_LENGTH.size : end])
+    command = Command(base.type)
+    return command, getattr(base, command.name.lower()), rest[end:]

@@ -6,20 +6,20 @@ import time
 
 import pytest
 from prometheus_client import CollectorRegistry
-from pulsar_wire import BUNDLE
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.registration import Membership
-from loadmanager.core.ids import BundleId, parse_broker
+from loadmanager.core.ids import BundleId, parse_broker, parse_bundle
 from loadmanager.core.orders import Orders
 from loadmanager.ports.broker import BrokerRefused
 from loadmanager.reference_broker.changes import Change, ServingEnded
-from loadmanager.reference_broker.memory_broker import MemoryBroker
 from loadmanager.reference_broker.server import ServerOptions, serve
 from loadmanager.telemetry.metrics import Metrics
 from tests.testbed.in_process import InProcessBroker
+from tests.testbed.pulsar_protocol.server import ForwardingBroker
 
+BUNDLE = parse_bundle("public/default/0x00000000_0xffffffff")
 NEXT = "pulsar+ssl://next:6651"
 
 
@@ -28,9 +28,11 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
 
     def record(change: Change) -> None:
         if isinstance(change, ServingEnded):
-            told.append(broker.next_owner_url(change.bundle))
+            told.append(broker.next_owner_urls[change.bundle])
 
-    broker = MemoryBroker(broker="b:1", incarnation="one", clock_s=time.monotonic, record=record)
+    broker = ForwardingBroker(
+        broker="b:1", incarnation="one", clock_s=time.monotonic, record=record
+    )
     stopping = asyncio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with asyncio.TaskGroup() as tasks:
@@ -55,7 +57,7 @@ async def test_the_next_owner_reaches_the_broker_while_the_bundle_ends() -> None
             await control.close()
             stopping.set()
     assert told == [NEXT, ""]
-    assert broker.next_owner_url(BUNDLE) == ""
+    assert not broker.next_owner_urls
 
 
 class Noting(InProcessBroker):
