@@ -1,1 +1,0 @@
-"""Adapters: each implements a port with one technology."""

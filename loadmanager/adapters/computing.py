@@ -1,5 +1,3 @@
-"""Long computations in a thread beside the event loop."""
-
 import asyncio
 import sys
 import threading

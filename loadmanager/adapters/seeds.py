@@ -25,7 +25,6 @@ class SeedFile:
         self._address = address
 
     async def read(self, hour: int) -> Seed | None:
-        """Return what it says of an hour; see `SeedSource`."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Seed] = loop.create_future()
 
@@ -52,11 +51,6 @@ class SeedFile:
 
 
 def seed_at(address: str, hour: int) -> Seed:
-    """Return what the seed at ``address`` says of an hour of the week.
-
-    Raises:
-        SeedUnreadable: with the address and why.
-    """
     try:
         with _opened(address) as file, gzip.GzipFile(fileobj=file) as lines:
             seed = read_seed(address, _lines(lines), hour)

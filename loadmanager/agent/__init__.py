@@ -1,1 +1,0 @@
-"""The agent: membership, lease, ownership and locks, load reports, and shutdown."""

@@ -28,8 +28,6 @@ _RETRY_S = 0.5
 
 
 class AcceptedOrders:
-    """Reads the orders of this broker, and passes on those to obey."""
-
     def __init__(
         self, context: Context, obey: Callable[[Orders], None], doubt: Callable[[], None]
     ) -> None:
@@ -46,11 +44,7 @@ class AcceptedOrders:
         """Why the standing orders are not obeyed, "" if they are."""
 
     async def learn(self) -> None:
-        """Read the epoch, possibly an outdated one, so that orders need not wait for it.
-
-        Raises:
-            CoordinationError: the epoch cannot be read now.
-        """
+        """Raises `CoordinationError`: the epoch cannot be read now."""
         node = await self._context.coordination.get(znodes.EPOCH)
         if node is not None:
             self._elected_epoch = max(self._elected_epoch, node.stat.version)
@@ -59,10 +53,7 @@ class AcceptedOrders:
         """Read the standing orders, and obey them if they are valid.
 
         If there are none, those of a former session are void: the leader deleted them, or
-        ZooKeeper's data were replaced.
-
-        Raises:
-            CoordinationError: they cannot be read now.
+        ZooKeeper's data were replaced. Raises `CoordinationError`: they cannot be read now.
         """
         node = await self._context.coordination.get(self._path)
         if node is None:
@@ -71,7 +62,6 @@ class AcceptedOrders:
         await self._settle()
 
     def seen(self, node: Node | None) -> None:
-        """Process the orders as just read."""
         self._doubtful = None
         if node is None:
             return
@@ -92,7 +82,6 @@ class AcceptedOrders:
             self._work.set()
 
     async def run(self) -> None:
-        """Resolve the epochs of doubtful orders, until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()

@@ -21,8 +21,6 @@ _TELL_EVERY_S: Final = 60.0
 
 
 class HealthWatch:
-    """Checks the broker's health at intervals, and updates the drain intent."""
-
     def __init__(self, context: Context, sampler: Sampler, rules: HealthRules) -> None:
         self._context = context
         self._intention = sampler.intention
@@ -32,7 +30,6 @@ class HealthWatch:
         self._log = log.warning
 
     async def run(self) -> None:
-        """Check until cancelled."""
         clock = self._context.clock
         while True:
             await clock.sleep(self._rules.interval_s or _IDLE_S)
@@ -43,7 +40,6 @@ class HealthWatch:
                     self._context.unexpected.caught("health", error)
 
     async def _complaint(self) -> str:
-        """Return the reason why the broker is unhealthy, "" if it is healthy."""
         begun_s = self._context.clock.monotonic_s()
         try:
             await self._context.broker.health(self._rules.timeout_s)

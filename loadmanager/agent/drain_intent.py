@@ -1,5 +1,3 @@
-"""Whether this broker is to be drained."""
-
 import structlog
 
 from loadmanager.common.subscriptions import Subscriptions
@@ -24,25 +22,21 @@ class DrainIntent:
 
     @property
     def draining(self) -> bool:
-        """Whether the load report is to show a drain."""
         return self._marked or self._stopping or self._let_off
 
     def mark_read(self, node: Node | None) -> None:
-        """Set the mark as just read, None for no mark."""
         before, self._marked = self._marked, node is not None
         if self._marked is not before:
             log.info("broker.drain.observed", draining=self._marked)
             self.changes.notify()
 
     def health_found(self, *, healthy: bool, let_off: bool) -> None:
-        """Set the broker's health, and whether it is to be drained for it."""
         before = self.healthy, self._let_off
         self.healthy, self._let_off = healthy, let_off
         if before != (healthy, let_off):
             self.changes.notify()
 
     def stop(self) -> None:
-        """Drain until the end of this process."""
         if not self._stopping:
             self._stopping = True
             self.changes.notify()

@@ -40,8 +40,6 @@ _LOOK_S = 0.5
 
 
 class FormerLocks:
-    """The locks left by memberships that have ended, with their tokens."""
-
     def __init__(self, context: Context, ownerships: OwnershipWorker) -> None:
         self._coordination = context.coordination
         self._control = context.broker
@@ -51,11 +49,9 @@ class FormerLocks:
         self._tokens: dict[BundleId, int] = {}
 
     def __bool__(self) -> bool:
-        """Return whether any are left."""
         return bool(self._tokens)
 
     def add(self, tokens: Mapping[BundleId, int]) -> None:
-        """Add what an earlier session listed, or the membership that has just ended held."""
         for bundle, token in tokens.items():
             self._tokens[bundle] = max(token, self._tokens.get(bundle, 0))
 
@@ -63,10 +59,7 @@ class FormerLocks:
         """Delete the locks of this session once nothing is served under them.
 
         A broker that accepts no command of this agent cannot confirm this; the end of its lease
-        does.
-
-        Raises:
-            CoordinationError: some may remain; it is safe to release them again.
+        does. Raises `CoordinationError`: some may remain; it is safe to release them again.
         """
         coordination = self._coordination
         # This includes locks taken by a commit that was under way when that membership ended: it
@@ -177,9 +170,7 @@ class FormerLocks:
         """Delete a lock if it still belongs to this broker.
 
         ``beside`` the lock worker, that is the folder as it was before: what is taken since stays.
-
-        Raises:
-            CommitRejected: it may now belong to another broker, or have been taken over.
+        Raises `CommitRejected`: it may now belong to another broker, or have been taken over.
         """
         path, folder_path = znodes.lock(bundle), znodes.lock_folder(bundle)
         folder = beside or await self._coordination.get(folder_path)
@@ -254,7 +245,6 @@ class FormerLocks:
         ]
 
     async def _deletes_of(self, session_id: int, paths: Sequence[str]) -> list[Operation]:
-        """Return the deletes of those nodes that the session holds."""
         nodes = await asyncio.gather(*map(self._coordination.get, paths))
         return [
             Delete(path, node.stat.version)

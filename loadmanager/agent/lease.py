@@ -101,12 +101,9 @@ class LeaseKeeper:
     async def begin(self) -> Mapping[BundleId, int]:
         """Take command of the broker, lease it, and return its served bundles with tokens.
 
-        Bundles loaded by an earlier agent stay served, but under that agent's lease.
-
-        Raises:
-            Displaced: the broker obeys a newer agent.
-            BrokerError: it does not answer.
-            Disconnected: the session could not be confirmed.
+        Bundles loaded by an earlier agent stay served, but under that agent's lease. Raises
+        `Displaced`: the broker obeys a newer agent; `BrokerError`: it does not answer;
+        `Disconnected`: the session could not be confirmed.
         """
         self._heard_since_s = self._clock.monotonic_s()
         state = await self._renew(until_s=None)
@@ -121,11 +118,9 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew until cancelled.
 
-        Raises:
-            BrokerLost: the broker accepted no renewal until its lease had expired.
-            Displaced: another agent commands the broker.
-            LeaseLapsed: for a session timeout every heartbeat was answered too late for a lease.
-            MembershipEnded: the session was replaced.
+        Raises `BrokerLost`: the broker accepted no renewal until its lease had expired;
+        `Displaced`: another agent commands the broker; `LeaseLapsed`: for a session timeout every
+        heartbeat was answered too late for a lease; `MembershipEnded`: the session was replaced.
         """
         while True:
             await self._pause()
@@ -175,7 +170,6 @@ class LeaseKeeper:
         await self._clock.sleep(max(left_s, _LEAST_PAUSE_FRACTION * interval_s))
 
     async def _heartbeat(self) -> float:
-        """Send a heartbeat, wait for its answer, and return when it was sent."""
         self._sent_at_s = sent_at_s = self._clock.monotonic_s()
         await self._coordination.heartbeat()
         return sent_at_s
@@ -217,7 +211,6 @@ class LeaseKeeper:
             )
 
     def _end_s(self, sent_at_s: float, timeout_s: float) -> float:
-        """Return the end of the lease that the heartbeat just answered permits."""
         known_since_s = self._heartbeats.known_since_s(
             sent_at_s, self._clock.monotonic_s(), report_interval_s(timeout_s, self._terms.tick_s)
         )
@@ -241,10 +234,9 @@ class LeaseKeeper:
     async def _lease_until(self, until_s: float) -> None:
         """Lease the broker until ``until_s`` on our clock; never shorten its lease.
 
-        Raises:
-            BrokerRefused: each answer comes from another process.
-            Displaced: the broker restarted, and another agent has registered it.
-            MembershipEnded: the broker restarted, and its registration was deleted.
+        Raises `BrokerRefused`: each answer comes from another process; `Displaced`: the broker
+        restarted, and another agent has registered it; `MembershipEnded`: the broker restarted, and
+        its registration was deleted.
         """
         self._refusing = True
         longest = (0.0, 0.0)
@@ -275,11 +267,8 @@ class LeaseKeeper:
         """Raise if another agent has registered the broker meanwhile.
 
         The former process of the broker would then refuse this agent. The new process remembers
-        neither agents nor tokens, and would serve bundles that the other agent has released.
-
-        Raises:
-            Displaced: another agent has.
-            MembershipEnded: the registration was deleted.
+        neither agents nor tokens, and would serve bundles that the other agent has released. Raises
+        `Displaced`: another agent has; `MembershipEnded`: the registration was deleted.
         """
         me, path = self._membership, znodes.registration(self._membership.broker)
         await self._coordination.heartbeat()  # Reads after it see all earlier commits.

@@ -1,5 +1,3 @@
-"""The limits of a lease, and the ends of a membership."""
-
 from dataclasses import dataclass
 
 from loadmanager.core.errors import LoadManagerError
@@ -36,8 +34,7 @@ class LeaseTerms:
     def safe_fraction(self, timeout_s: float) -> float:
         """Return the fraction of a session timeout that may be leased, at most ``fraction``.
 
-        Raises:
-            MembershipEnded: it is so small that one lost renewal would stop the broker.
+        Raises `MembershipEnded`: it is so small that one lost renewal would stop the broker.
         """
         longest = longest_lease_fraction(timeout_s, self.tick_s)
         if longest * timeout_s < self.shortest_s(timeout_s):

@@ -1,5 +1,3 @@
-"""Samples loads, and publishes the broker's registration and loads in ZooKeeper."""
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -49,11 +47,7 @@ class Sampler:
     _left_out: tuple[str, ...] = field(default=(), init=False)
 
     async def sample(self) -> LoadReport:
-        """Return the report as of now.
-
-        Raises:
-            BrokerError: the broker gave no stats.
-        """
+        """Return the report as of now. Raises `BrokerError`: the broker gave no stats."""
         stats = await self.context.broker.stats()
         self.window_s = stats.window_s
         self._tell_left_out(stats.left_out)
@@ -128,8 +122,7 @@ class Publisher:
     async def run(self, membership: Membership, registered: LoadReport) -> None:
         """Sample and publish until cancelled; ``registered`` is the report in the nodes.
 
-        Raises:
-            SessionLost: the session is gone, and the registration with it.
+        Raises `SessionLost`: the session is gone, and the registration with it.
         """
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
@@ -175,9 +168,8 @@ class Publisher:
     async def _publish_loads(self, membership: Membership, report: LoadReport) -> bool:
         """Write the loads; return False if they are too large.
 
-        Raises:
-            Disconnected: they may or may not be written.
-            NodeMissing: the node was deleted and could not be recreated.
+        Raises `Disconnected`: they may or may not be written; `NodeMissing`: the node was deleted
+        and could not be recreated.
         """
         content = self._encoded(report)
         if content is None:
@@ -196,7 +188,6 @@ class Publisher:
         return True
 
     def _encoded(self, report: LoadReport) -> bytes | None:
-        """Return the content of the loads node, None if it is too large for ZooKeeper."""
         content = encode_loads(report)
         limit_bytes = min(_LARGEST_BYTES, self._coordination.max_request_bytes - _HEADERS_BYTES)
         if len(content) <= limit_bytes:
@@ -227,8 +218,7 @@ class Publisher:
     async def _next(self, before: LoadReport) -> LoadReport:
         """Return the next sample, or at once the last one with a changed drain intent.
 
-        Raises:
-            BrokerError: the broker gave no stats.
+        Raises `BrokerError`: the broker gave no stats.
         """
         intention = self._intention
         if not _intends_otherwise(intention, before):
@@ -255,6 +245,5 @@ def _intends_otherwise(intention: DrainIntent, report: LoadReport) -> bool:
 
 
 def _with_changes(report: LoadReport, before: LoadReport) -> LoadReport:
-    """Return the report with the bundles gained and lost since the one before."""
     now, then = frozenset(report.bundles), frozenset(before.bundles)
     return replace(report, gains=now - then, losses=then - now)

@@ -22,7 +22,7 @@ _LARGEST_BATCH: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class LockBatch:
-    """The locks to take and drop in one commit; ``refused`` are not to be taken now."""
+    """``refused`` are not to be taken now."""
 
     takes: Sequence[BundleId]
     drops: Sequence[BundleId]
@@ -30,8 +30,6 @@ class LockBatch:
 
 
 class LockBatches:
-    """Divides the queues of one membership into batches that can be written."""
-
     def __init__(self) -> None:
         self._size = _BATCH
         self._drops_first = False
@@ -47,7 +45,6 @@ class LockBatches:
         *,
         may_take: bool,
     ) -> LockBatch:
-        """Return which locks to take and which to drop next."""
         if now_s < self._takes_rest_until_s:
             some, refused = [], list(takes)
         else:
@@ -61,7 +58,6 @@ class LockBatches:
         return LockBatch(taken, dropped, refused)
 
     def is_full(self, batch: LockBatch) -> bool:
-        """Return whether the batch has its maximum size."""
         return self._fills(batch.takes, batch.drops)
 
     def done(self, taken: Collection[BundleId], dropped: Collection[BundleId]) -> None:

@@ -37,8 +37,6 @@ log = structlog.get_logger()
 
 
 class LockResult(StrEnum):
-    """The result for one lock that was to be taken or dropped."""
-
     TAKEN = "taken"
     DROPPED = "dropped"
     HELD_BY_ANOTHER = "held_by_another"
@@ -63,11 +61,9 @@ class LockOutcomes:
     error: TooLarge | None = None
 
     def note(self, bundles: Iterable[BundleId], result: LockResult) -> None:
-        """Add the result of some locks."""
         self.results |= dict.fromkeys(bundles, result)
 
     def of(self, *results: LockResult) -> list[BundleId]:
-        """Return the bundles of the locks with one of these results."""
         return [bundle for bundle, result in self.results.items() if result in results]
 
 
@@ -105,8 +101,7 @@ class LockCommits:
     async def change(self, takes: Sequence[BundleId], drops: Sequence[BundleId]) -> LockOutcomes:
         """Take and drop locks as far as possible; return the result of each.
 
-        Raises:
-            SessionLost: the owned list is gone or another's: so is the session.
+        Raises `SessionLost`: the owned list is gone or another's: so is the session.
         """
         found = LockOutcomes()
         while takes or drops:
@@ -126,10 +121,8 @@ class LockCommits:
     async def replace(self, change: RangeChange) -> int | None:
         """Replace bundles by others of the same range: boundaries, locks and list in one commit.
 
-        Return the fencing token of the new locks, None if nothing was changed.
-
-        Raises:
-            SessionLost: the owned list is gone or another's: so is the session.
+        Return the fencing token of the new locks, None if nothing was changed. Raises
+        `SessionLost`: the owned list is gone or another's: so is the session.
         """
         content = self._lock_content()
         operations: list[Operation] = [
@@ -158,9 +151,7 @@ class LockCommits:
     ) -> None:
         """Commit once; add the results of all locks, or of those that prevented the commit.
 
-        Raises:
-            TooLarge: the commit exceeds ZooKeeper's limit.
-            Disconnected: nothing was sent.
+        Raises `TooLarge`: the commit exceeds ZooKeeper's limit; `Disconnected`: nothing was sent.
         """
         versions, strange = await self._boundary_versions(takes)
         if strange:
@@ -217,7 +208,6 @@ class LockCommits:
         drops: Sequence[BundleId],
         versions: Mapping[Namespace, int],
     ) -> list[tuple[BundleId | None, Operation]]:
-        """Return the operations of the commit, each with the bundle of its lock."""
         lock_content = self._lock_content()
         operations: list[tuple[BundleId | None, Operation]] = [
             (None, Check(znodes.local_policies(namespace), version))

@@ -26,8 +26,6 @@ _GATHER_S: Final = 0.01
 
 
 class LockWorker:
-    """Takes and drops the locks of one membership as required by its bundles."""
-
     def __init__(
         self, context: Context, ownerships: OwnershipWorker, membership: Membership
     ) -> None:
@@ -39,11 +37,7 @@ class LockWorker:
         self._batches = LockBatches()
 
     async def run(self) -> None:
-        """Take and drop locks until cancelled.
-
-        Raises:
-            SessionLost: the owned list is gone or another's: so is the session.
-        """
+        """Raises `SessionLost`: the owned list is gone or another's: so is the session."""
         own = self._ownerships
         while True:
             batch = self._next_batch()
@@ -85,7 +79,6 @@ class LockWorker:
         return own.range_changes.ready_merge(own.records.phase, ordered, self._clock.monotonic_s())
 
     def _apply(self, found: LockOutcomes) -> None:
-        """Apply the results of locks to their bundles; nothing else does so."""
         own = self._ownerships
         for bundle in found.of(LockResult.HELD_BY_ANOTHER, LockResult.NOT_A_BUNDLE):
             own.lock_refused(bundle)
@@ -125,7 +118,6 @@ class LockWorker:
             await own.lock_work.wait(REST_S)
 
     async def _split(self, change: RangeChange) -> None:
-        """Replace a bundle by its parts, if it is still owned."""
         own = self._ownerships
         own.range_changes.end(change)
         if own.records.phase(change.whole) is Phase.OWNED:
@@ -134,7 +126,6 @@ class LockWorker:
                 own.was_split(change, token)
 
     async def _merge(self, change: RangeChange) -> None:
-        """Replace two unloaded bundles by one."""
         own = self._ownerships
         own.merging(change)
         token = await self._commits.replace(change)

@@ -63,11 +63,9 @@ class OwnershipEffects:
         self.disobeyed.clear()
 
     def end(self) -> None:
-        """Stop sending commands until another epoch begins."""
         self._leaving_alone = True
 
     def fire_all(self, event: Event) -> None:
-        """Feed an event that concerns every bundle."""
         for record in self.records:
             if record.phase is not Phase.FREE:
                 self.fire(record, event)
@@ -76,8 +74,7 @@ class OwnershipEffects:
     def fire(self, record: Ownership, event: Event) -> None:
         """Feed an event of one bundle, and carry out its effects.
 
-        Raises:
-            IllegalTransition: ``event`` cannot happen in the bundle's phase.
+        Raises `IllegalTransition`: ``event`` cannot happen in the bundle's phase.
         """
         before = record.phase
         after, effects = step(record.bundle, before, event)
@@ -100,7 +97,6 @@ class OwnershipEffects:
         self._command(record, Effect.UNLOAD_FROM_BROKER, self._unload, after=parts)
 
     def serving_begun(self, record: Ownership) -> None:
-        """Record that the broker serves a bundle under its current lock."""
         if record.loading:
             record.loading = False
             self.records.file(record)

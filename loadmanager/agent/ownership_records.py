@@ -65,47 +65,39 @@ class OwnershipRecords:
         self.loading: dict[BundleId, Ownership] = {}
 
     def __iter__(self) -> Iterator[Ownership]:
-        """Iterate over a snapshot of all records."""
+        """Iterate over a snapshot, so that records may change meanwhile."""
         return iter(tuple(self._records.values()))
 
     def get(self, bundle: BundleId) -> Ownership | None:
-        """Return the record of ``bundle``, None if there is none."""
         return self._records.get(bundle)
 
     def of(self, bundle: BundleId) -> Ownership:
-        """Return the record of ``bundle``, created if there was none."""
         record = self._records.get(bundle)
         if record is None:
             record = self._records[bundle] = Ownership(bundle)
         return record
 
     def phase(self, bundle: BundleId) -> Phase:
-        """Return the phase of ``bundle``."""
         record = self._records.get(bundle)
         return Phase.FREE if record is None else record.phase
 
     @property
     def phases(self) -> Mapping[BundleId, Phase]:
-        """The phase of each bundle that is not free."""
         return {one.bundle: one.phase for one in self if one.phase is not Phase.FREE}
 
     @property
     def tokens(self) -> dict[BundleId, int]:
-        """The fencing token of each lock that this session holds."""
         return {one.bundle: one.token for one in self if holds_lock(one.phase)}
 
     @property
     def count(self) -> int:
-        """The number of bundles that are not free."""
         return sum(self._counts[phase] for phase in Phase if phase is not Phase.FREE)
 
     @property
     def may_be_served(self) -> bool:
-        """Whether the broker may be serving any of them."""
         return any(may_serve(phase) and self._counts[phase] for phase in Phase)
 
     def enter(self, record: Ownership, phase: Phase) -> None:
-        """Move a record to another phase."""
         self._counts[record.phase] -= 1
         self._counts[phase] += 1
         record.phase = phase

@@ -55,7 +55,6 @@ class OwnershipWorker:
 
     @property
     def phases(self) -> Mapping[BundleId, Phase]:
-        """The phase of each bundle that is not free."""
         return self.records.phases
 
     @property
@@ -81,7 +80,6 @@ class OwnershipWorker:
         self.compare()
 
     def obey(self, orders: Orders) -> None:
-        """Compare with new standing orders."""
         former = self.orders.bundles if self.orders else frozenset()
         self.orders, self.doubting = orders, False
         self.lock_work.notify()
@@ -104,7 +102,6 @@ class OwnershipWorker:
         self._effects.fire_all(Event.RECALLED)
 
     def compare(self) -> None:
-        """Assign and recall bundles that differ from the orders."""
         self._compare_some(tuple(self.records.unsettled.values()))
 
     def _compare_some(self, records: Iterable[Ownership]) -> None:
@@ -210,7 +207,6 @@ class OwnershipWorker:
     # --- what the lock worker did ----------------------------------------------------
 
     def locks_taken(self, tokens: Mapping[BundleId, int]) -> None:
-        """A commit created these locks, with these fencing tokens."""
         for bundle, token in tokens.items():
             record = self.records.of(bundle)
             record.token, record.loading = token, True
@@ -225,7 +221,6 @@ class OwnershipWorker:
         self._effects.fire(record, Event.LOCK_REFUSED)
 
     def locks_dropped(self, bundles: Collection[BundleId]) -> None:
-        """A commit deleted these locks."""
         records = [self.records.of(bundle) for bundle in bundles]
         for record in records:
             self._metrics.ownership_changed("released")
@@ -236,7 +231,6 @@ class OwnershipWorker:
     # --- splits and merges -----------------------------------------------------------
 
     def begin_split(self, change: RangeChange) -> None:
-        """Let the lock worker replace a bundle by its parts."""
         self.range_changes.begin(change)
         self.lock_work.notify()
 
@@ -263,7 +257,6 @@ class OwnershipWorker:
                 self._effects.fire(part, Event.RECALLED)
 
     def begin_merge(self, change: RangeChange) -> None:
-        """Unload two bundles, and let the lock worker replace them by one."""
         self.range_changes.begin(change)
         for half in change.gone:
             self._effects.fire(self.records.of(half), Event.RECALLED)

@@ -42,8 +42,6 @@ _DROP_POLL_S = 0.02
 
 
 class OwningAgent:
-    """Keeps this broker registered as far as the broker and the session allow."""
-
     def __init__(
         self,
         context: Context,
@@ -77,11 +75,9 @@ class OwningAgent:
 
     @property
     def registered(self) -> bool:
-        """Whether the broker is registered and leased in the current session."""
         return self._membership is not None
 
     def unready(self) -> Iterator[str]:
-        """Yield the reasons why the broker cannot serve its ordered bundles."""
         if self._membership is None or self._lease is None:
             yield f"the broker holds no lease: {self._unleased.why}"
         elif self._lease.leased_until_s <= self._context.clock.monotonic_s():
@@ -90,11 +86,6 @@ class OwningAgent:
             yield f"the orders are not obeyed: {self._obedience.refused}"
 
     async def run(self) -> None:
-        """Run until cancelled, or until a membership ends after `leave`.
-
-        Raises:
-            ExceptionGroup: with `Displaced`: another sidecar took over this broker.
-        """
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(self._health.run(), name="health")
             await self._live()
@@ -141,27 +132,23 @@ class OwningAgent:
             self._unleased.ended(why, no_contract=isinstance(error, NotTheContract))
 
     async def drain(self) -> None:
-        """Report to the leader that this broker stops, and wait for the hand-over of bundles."""
         self._intention.stop()
         if self._membership is not None:
             await self._leaving.drain()
 
     async def leave(self, within_s: float) -> None:
-        """Release everything in order, so that no client waits for the session to expire."""
         self._leaving.begun = True
         if self._membership is not None:
             await self._leaving.leave(self._membership, within_s)
 
     async def serving_ended(self) -> None:
-        """Wait until the broker serves no bundle protected by this session's locks."""
         if self._lease:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
     async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
         """End, unless the sidecar that took over is gone: then this agent registers again.
 
-        Raises:
-            Displaced: another sidecar, named in the message, has this broker.
+        Raises `Displaced`: another sidecar, named in the message, has this broker.
         """
         self._log_end("broker.membership.displaced", displaced)
         self._unleased.refusal()
@@ -296,9 +283,8 @@ class OwningAgent:
     async def _watch_registration(self, membership: Membership) -> None:
         """Detect that the registration was deleted or taken over.
 
-        Raises:
-            MembershipEnded: the registration was deleted while the session lives.
-            Displaced: another session registered the same broker after us.
+        Raises `MembershipEnded`: the registration was deleted while the session lives; `Displaced`:
+        another session registered the same broker after us.
         """
         await self._registrar.until_deleted(membership, lambda: self._leaving.begun)
         # The leader assigns our bundles to other brokers, so we release them.
@@ -309,8 +295,7 @@ class OwningAgent:
     async def _watch_disobedience(self) -> None:
         """Detect that the broker refuses a command because it obeys a newer agent.
 
-        Raises:
-            Displaced: the broker obeys a newer agent.
+        Raises `Displaced`: the broker obeys a newer agent.
         """
         await self._ownerships.disobeyed.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")

@@ -35,28 +35,22 @@ class RangeChange:
 
     @property
     def is_merge(self) -> bool:
-        """Whether bundles are merged, else one is split."""
         return len(self.gone) > 1
 
     @property
     def whole(self) -> BundleId:
-        """The bundle that has the whole range."""
         return self.made[0] if self.is_merge else self.gone[0]
 
 
 class RangeChanges:
-    """The splits and merges that were begun and have neither been committed nor failed."""
-
     def __init__(self) -> None:
         self.splits: dict[BundleId, RangeChange] = {}
         self.merges: dict[BundleId, RangeChange] = {}
 
     def begin(self, change: RangeChange) -> None:
-        """Add one."""
         (self.merges if change.is_merge else self.splits)[change.whole] = change
 
     def end(self, change: RangeChange) -> None:
-        """Remove one that is committed, or has failed."""
         (self.merges if change.is_merge else self.splits).pop(change.whole, None)
 
     def give_up_merges(self) -> None:
@@ -64,7 +58,6 @@ class RangeChanges:
         self.merges.clear()
 
     def clear(self) -> None:
-        """Remove all: the session is gone."""
         self.splits.clear()
         self.merges.clear()
 

@@ -176,9 +176,8 @@ class Registrar:
     async def until_deleted(self, membership: Membership, leaving: Callable[[], bool]) -> None:
         """Return when the registration was deleted by another client, not while ``leaving``.
 
-        Raises:
-            MembershipEnded: its session was replaced.
-            Displaced: another session registered the same broker after us.
+        Raises `MembershipEnded`: its session was replaced; `Displaced`: another session registered
+        the same broker after us.
         """
         seen: asyncio.Queue[Node | None] = asyncio.Queue()
         coordination = self._context.coordination

@@ -1,5 +1,3 @@
-"""The drain and release of a broker's bundles when its sidecar stops."""
-
 from collections.abc import Callable
 
 import structlog
@@ -89,7 +87,6 @@ class Shutdown:
             await clock.sleep(_POLL_S)
 
     def has_heirs(self) -> bool:
-        """Return whether another broker could take the bundles of this one."""
         me, cluster_state = self._context.identity.broker, self._context.cluster_state
         return cluster_state.current and any(
             broker != me and not known.registration.draining

@@ -37,8 +37,6 @@ _STOP_WITHIN_S = 5.0
 
 
 class Splitter:
-    """Carries out the orders of this agent to split and to merge."""
-
     def __init__(
         self, context: Context, ownerships: OwnershipWorker, settings: RuntimeSettings
     ) -> None:
@@ -61,7 +59,6 @@ class Splitter:
     def _ways(
         self, ordered: Mapping[BundleId, SplitOrder]
     ) -> dict[BundleId, Callable[[], Awaitable[None]]]:
-        """Return how to begin each merge and split that is ordered, by its whole bundle."""
         merges = {both.whole: partial(self._merge, both) for both in merges_in(ordered)}
         splits = {
             bundle: partial(self._split, bundle, order)
@@ -114,9 +111,8 @@ class Splitter:
     async def _boundaries(self, bundle: BundleId) -> tuple[Boundaries, bytes]:
         """Return the boundaries of a bundle's namespace, and what their node holds.
 
-        Raises:
-            MalformedContent: the node is missing, or holds no boundaries.
-            CoordinationError: it cannot be read now.
+        Raises `MalformedContent`: the node is missing, or holds no boundaries; `CoordinationError`:
+        it cannot be read now.
         """
         namespace = namespace_of(bundle)
         path = znodes.local_policies(namespace)
@@ -149,7 +145,6 @@ class Splitter:
 
 
 def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
-    """Return the operation that replaces boundaries as read."""
     path = znodes.local_policies(before.namespace)
     return SetData(path, encode_boundaries(after, data), before.version)
 
@@ -157,8 +152,7 @@ def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
 def parts_of(whole: BundleId, boundaries: Boundaries) -> tuple[BundleId, ...]:
     """Return the bundles that a bundle no longer among ``boundaries`` was split into.
 
-    Raises:
-        LoadManagerError: it is still among them, or they do not tile its range.
+    Raises `LoadManagerError`: it is still among them, or they do not tile its range.
     """
     lower, upper = range_of(whole)
     inside = [b for b in boundaries.bundles if lower <= range_of(b)[0] and range_of(b)[1] <= upper]

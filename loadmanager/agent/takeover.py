@@ -1,5 +1,3 @@
-"""Decides whether this agent may command the broker, given other agents."""
-
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -34,9 +32,8 @@ class Takeover:
     def record(self, rivals: Collection[Rival]) -> AgentRecord:
         """Return this agent's mark, if it may register over those of ``rivals``.
 
-        Raises:
-            Displaced: one of them registered after this agent.
-            StandingBy: one of them must be gone first.
+        Raises `Displaced`: one of them registered after this agent; `StandingBy`: one of them must
+        be gone first.
         """
         me = self._me()
         verdict, rival = judge(me, self._own_epoch, rivals)
@@ -78,7 +75,6 @@ class Takeover:
         self._own_epoch = before
 
     def registered(self, agent_epoch: int) -> None:
-        """Record the epoch of the registration."""
         if agent_epoch < self._registered_epoch:
             log.error(
                 "zookeeper.data.replaced",
@@ -91,10 +87,9 @@ class Takeover:
     async def insist(self) -> None:
         """Raise if another agent still commands the broker.
 
-        Raises:
-            Displaced: an agent that registered after this one commands it.
-            StandingBy: another agent commands it, and this agent never registered.
-            CoordinationError: the marks cannot be read now.
+        Raises `Displaced`: an agent that registered after this one commands it; `StandingBy`:
+        another agent commands it, and this agent never registered; `CoordinationError`: the marks
+        cannot be read now.
         """
         _, rivals = await self.marks()
         self.record(rivals)

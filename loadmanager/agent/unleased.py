@@ -41,23 +41,19 @@ class Unleased:
 
     @property
     def refused(self) -> bool:
-        """Whether the last attempt to lease the broker failed."""
         return self._refusals > 0
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next attempt."""
         return _RETRY_S * 2.0 ** min(max(self._refusals - 1, 0), _MOST_DOUBLINGS)
 
     def leased(self) -> None:
-        """Record that the broker accepted a lease."""
         self._refusals = 0
         self._reported_no_contract = False
         self._tell_again_s = -math.inf
         self._context.metrics.broker_leased.set(1)
 
     def refusal(self) -> None:
-        """Count an attempt that the broker refused."""
         self._refusals += 1
 
     def ended(self, why: str, *, no_contract: bool) -> None:
@@ -85,18 +81,15 @@ class Unleased:
             log.error("broker.registration.awaited", why=why)
 
     def registered(self) -> None:
-        """Record that no other agent has the broker."""
         self._context.metrics.standing_by.set(0)
         self._tell_standing_by_s = -math.inf
 
     async def ask(self) -> None:
         """Ask the broker for its state under the latest epoch, without a registration.
 
-        Raises:
-            StaleAgent: the broker obeys a higher epoch.
-            BrokerError: the broker does not answer as expected.
-            Displaced, StandingBy: another agent has the broker.
-            CoordinationError: another agent registers now, or it cannot be read.
+        Raises `StaleAgent`: the broker obeys a higher epoch; `BrokerError`: the broker does not
+        answer as expected; `Displaced` or `StandingBy`: another agent has the broker;
+        `CoordinationError`: another agent registers now, or it cannot be read.
         """
         coordination, folder = (
             self._context.coordination,

@@ -1,1 +1,0 @@
-"""Balancing a Pulsar cluster from outside: nothing is installed in its brokers."""

@@ -38,16 +38,12 @@ _RESTORE_PAUSE_S: Final = 2.0
 
 
 class Log(Protocol):
-    """Receives the events of a balancer."""
-
     def round(self, seen: Observation, held: str) -> None:
-        """Report one observation; ``held`` is why nothing may move now, "" if moves are allowed."""
+        """``held`` is why nothing may move now, "" if moves are allowed."""
 
-    def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state; ``why`` is the reason for which it was proposed."""
+    def task(self, task: BundleTask, why: str) -> None: ...
 
-    def event(self, what: str) -> None:
-        """Report any other event."""
+    def event(self, what: str) -> None: ...
 
 
 class Stopped(LoadManagerError):
@@ -58,19 +54,9 @@ class Stopped(LoadManagerError):
 class Balancer:
     """Balances one cluster until asked to stop.
 
-    Attributes:
-        url: of any broker; if it does not answer, the other brokers are tried.
-        rules: exclusions from moves, splits and placements.
-        budget: limits on the number of moves.
-        interval_s: seconds between two samples.
-        settle_s: seconds without moves after a broker joined, left or restarted.
-        pulsar_balancer: switches Pulsar's own balancer off and on again.
-        stopping: set to end the balancer.
-        mandate: whether this controller may act.
-        now: the local time, which maintenance windows are compared with.
-        strategy: chooses the moves.
-        course: the balance over the last hour, as ``log`` records it; stored for the next
-            controller.
+    If the broker at ``url`` does not answer, the others are tried. For ``settle_s`` after a broker
+    joined, left or restarted nothing moves. Maintenance windows are compared with the local time
+    ``now``. ``course``, as ``log`` records it, is stored for the next controller.
     """
 
     admin: PulsarAdmin
@@ -95,7 +81,6 @@ class Balancer:
     _address: Callable[[BrokerId], str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to sample the cluster."""
         self._address = addresses(self.url)
         self._groups = Groups(self.admin, self.strategy)
         self._new = NewNamespaces(self.admin)
@@ -105,12 +90,9 @@ class Balancer:
     async def run(self, cluster: PulsarCluster, rounds: int | None, *, take_over: bool) -> None:
         """Balance for ``rounds`` rounds, or until stopped; then restore the prior settings.
 
-        The settings are not restored if another controller takes over.
-
-        Raises:
-            Deposed: another controller was elected.
-            Stopped: Pulsar's own balancer was switched on, or a permission is missing.
-            LoadManagerError: it cannot begin, or the prior settings cannot be restored.
+        The settings are not restored if another controller takes over. Raises `Deposed`: another
+        controller was elected; `Stopped`: Pulsar's own balancer was switched on, or a permission is
+        missing; `LoadManagerError`: it cannot begin, or the prior settings cannot be restored.
         """
         dispatcher = Dispatcher(
             admin=self.admin,
@@ -144,13 +126,11 @@ class Balancer:
                 await self._restore()
 
     async def _waited(self) -> bool:
-        """Wait for the end of a window; return whether a stop was requested meanwhile."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.stopping.wait(), self.interval_s)
         return self.stopping.is_set()
 
     async def _round(self, dispatcher: Dispatcher) -> PulsarCluster | None:
-        """Sample, decide and move; return the cluster if orders were carried out, else None."""
         try:
             cluster, url = await discover_at_any(self.admin, self._urls)
             self._know(cluster)
@@ -226,7 +206,7 @@ class Balancer:
         return fresh, {**missing, **stale}
 
     async def _held(self, seen: Observation) -> str:
-        """Return why nothing may move now, "" if moves are allowed; raises `Deposed`."""
+        """Return why nothing may move now; raises `Deposed`."""
         if why := await self.mandate.confirm() or await self.pulsar_balancer.state.paused():
             return why
         began_s = min((one.began_s for one in seen.samples.values()), default=float("-inf"))
@@ -242,8 +222,7 @@ class Balancer:
     async def _restore(self) -> None:
         """Restore Pulsar's settings through any broker that answers.
 
-        Raises:
-            LoadManagerError: they were not restored; the prior settings stay stored.
+        Raises `LoadManagerError`: they were not restored; the prior settings stay stored.
         """
         for left in reversed(range(_RESTORE_TRIES)):
             try:

@@ -1,5 +1,3 @@
-"""Discovery of a cluster: name, brokers, version, load manager and its balancer's settings."""
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -43,12 +41,9 @@ _MANAGERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarCluster:
-    """A cluster as one of its brokers describes it.
+    """A cluster as the broker that answered describes it.
 
     Attributes:
-        name: of the cluster.
-        brokers: the active brokers, sorted by name.
-        version: of the broker that answered.
         manager: ``modular``, ``extensible``, ``simple``, or the class name of another manager.
         settings: of Pulsar's own balancer, by broker that reports them.
         topic_metrics: whether ``/metrics/`` has a line for each topic; None if unknown.
@@ -68,7 +63,6 @@ class PulsarCluster:
     host_interval_s: float = _USUAL_HOST_INTERVAL_S
 
     def differing(self, key: str) -> Mapping[str, tuple[BrokerId, ...]]:
-        """Return the brokers by their value of a setting; "" where it is not reported."""
         found: dict[str, tuple[BrokerId, ...]] = {}
         for broker, settings in self.settings.items():
             value = settings.get(key, "")
@@ -91,9 +85,8 @@ async def discover(admin: PulsarAdmin, url: str) -> PulsarCluster:
 async def describe(admin: PulsarAdmin, url: str) -> PulsarCluster:
     """Return the cluster of the broker at ``url``, without its isolation policies.
 
-    Raises:
-        PulsarAdminError: it does not answer as a Pulsar broker, or refuses the request; the
-            message names the missing permission.
+    Raises `PulsarAdminError`: it does not answer as a Pulsar broker, or refuses the request; the
+    message names the missing permission.
     """
     runtime = await read_runtime(admin, url)
     name = runtime["clusterName"]
@@ -138,8 +131,7 @@ async def ask_each(
 async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
     """Return the cluster of the first broker that answers, and its URL.
 
-    Raises:
-        PulsarAdminError: as `discover` at the first one, if none answers.
+    Raises `PulsarAdminError`: as `discover` at the first one, if none answers.
     """
     first: PulsarAdminError | None = None
     for url in urls:
@@ -151,7 +143,6 @@ async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[Puls
 
 
 async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    """Return the runtime configuration of the broker at ``url``; raises as `discover`."""
     where = f"{url}{RUNTIME}"
     try:
         found = await admin.json(where)
@@ -167,7 +158,6 @@ async def read_runtime(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 
 async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[BrokerId, ...]:
-    """Return the active brokers, sorted by name; raises as `discover`."""
     where = f"{url}/admin/v2/brokers/{quote(cluster, safe='')}"
     found = await admin.json(where)
     if not isinstance(found, list) or len(found) > _MOST_BROKERS:
@@ -182,17 +172,14 @@ async def read_brokers(admin: PulsarAdmin, url: str, cluster: str) -> tuple[Brok
 
 
 async def read_version(admin: PulsarAdmin, url: str) -> str:
-    """Return the version of the broker at ``url``; raises as `PulsarAdmin.text`."""
     answer = await admin.text(f"{url}/admin/v2/brokers/version")
     return " ".join(answer.strip().strip('"').split())[:64]
 
 
 def manager_of(class_name: str) -> str:
-    """Return the load manager of a class name; see `PulsarCluster`."""
     last = class_name.rpartition(".")[2]
     return _MANAGERS.get(last, last or "unknown")
 
 
 def _host_interval_s(value: str) -> float:
-    """Return the interval that a broker reports, in seconds; Pulsar's default if none."""
     return 60.0 * int(value) if value.isdecimal() else _USUAL_HOST_INTERVAL_S

@@ -37,7 +37,6 @@ class SampledOwners:
     def sampled(
         self, brokers: Collection[BrokerId], samples: Mapping[BrokerId, BrokerSample]
     ) -> None:
-        """Replace all owners by those in new samples."""
         self.brokers, self.owners, self._topics = brokers, {}, {}
         for broker, sample in samples.items():
             for bundle, traffic in sample.bundles.items():
@@ -46,7 +45,6 @@ class SampledOwners:
         self.owner_changes.notify()
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Record the brokers that now serve bundles, None for none."""
         for bundle, broker in owners.items():
             if broker is None:
                 self.owners.pop(bundle, None)
@@ -55,12 +53,10 @@ class SampledOwners:
         self.owner_changes.notify()
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that serves a bundle, None if unknown."""
         holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
-        """Return a topic of a bundle by the last samples, None if it had none."""
         try:
             return parse_full_topic(self._topics.get(bundle, ""))
         except InvalidName:
@@ -71,13 +67,8 @@ class SampledOwners:
 class Dispatcher:
     """Proposes placements, moves and splits of one cluster within the limits, for one term.
 
-    Attributes:
-        address: returns the URL of a broker.
-        budget: limits on moves and splits; each order counts.
-        stopping: once it is set, no task begins; set here when an order fails for all bundles,
-            such as for a missing permission.
-        mandate: whether orders may be sent.
-        log: called with each task in a new state, and the reason for which it was proposed.
+    Once ``stopping`` is set, no task begins; it is set here when an order fails for all bundles,
+    such as for a missing permission. ``log`` is called with each task in a new state, and why.
     """
 
     admin: PulsarAdmin
@@ -97,7 +88,6 @@ class Dispatcher:
     _tasks: TaskController = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin the term."""
         self._orders = PulsarOrders(
             self.admin,
             self.address,
@@ -122,15 +112,13 @@ class Dispatcher:
         )
 
     def close(self) -> None:
-        """End the term."""
         self._tasks.close()
 
     async def carry_out(self, seen: Observation) -> None:
         """Place unserved bundles, then carry out the splits, or the moves if there are no splits.
 
-        Raises:
-            Deposed: another controller was elected.
-            RightMissing: an order was refused for lack of a permission.
+        Raises `Deposed`: another controller was elected; `RightMissing`: an order was refused for
+        lack of a permission.
         """
         self._owners.sampled(seen.cluster.brokers, seen.samples)
         splits = [one for one in seen.splits if one.bundle not in self._orders.uncut]
@@ -162,7 +150,6 @@ class Dispatcher:
                 raise self._failures[0]
 
     async def _propose(self, proposal: BundleTask) -> None:
-        """Dispatch a proposal, or withdraw it with the reason if it is held or refused."""
         bundle, why = proposal.bundle, self._held(proposal)
         if why:
             self._tasks.withdraw(proposal, f"held: {why}")

@@ -13,8 +13,6 @@ Level = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check; ``remedy`` is a command or a sentence, "" for none."""
-
     level: Level
     about: str
     what: str
@@ -22,7 +20,6 @@ class Finding:
 
 
 def examine(seen: Observation) -> tuple[Finding, ...]:
-    """Return the findings, problems first."""
     found = [*_brokers(seen), *_metrics(seen), *_manager(seen.cluster), *_balancer(seen.cluster)]
     rank = {"problem": 0, "note": 1, "ok": 2}
     return tuple(sorted(found, key=lambda one: rank[one.level]))

@@ -33,9 +33,8 @@ class Groups:
     ) -> Observation:
         """Return an observation that proposes no move of a bundle with an anti-affinity group.
 
-        Raises:
-            PulsarAdminError: a group cannot be read.
-            LoadManagerError: the cluster does not report what the strategy needs.
+        Raises `PulsarAdminError`: a group cannot be read; `LoadManagerError`: the cluster does not
+        report what the strategy needs.
         """
         samples, missing = self.strategy.take(cluster, samples, missing)
         until_s = monotonic()

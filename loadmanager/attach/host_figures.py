@@ -41,13 +41,10 @@ A broker of 4.0.7 reports about 1e-7 percent until its first interval is over.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures:
-    """Resource usage of one broker's host.
+    """Resource usage of one broker's host, each resource with a limit.
 
-    Attributes:
-        usages: by the core's names of the resources, each with a limit.
-        age_s: age, when read, that the start of the measured period may have.
-        unknown: why CPU usage is unknown, "" if it is known.
-        pending: whether it will be known after the broker's next measurements.
+    ``age_s`` is the age, when read, that the start of the measured period may have. ``unknown`` is
+    why CPU usage is unknown, and ``pending`` whether the broker's next measurements will show it.
     """
 
     usages: Mapping[str, ResourceUsage] = field(default_factory=dict)
@@ -65,7 +62,6 @@ class Hosts:
     async def measured(
         self, admin: PulsarAdmin, url: str, cluster: PulsarCluster, seen: Exposition
     ) -> HostFigures:
-        """Return what a broker's own load manager measured, or why it is unknown."""
         age_s = _INTERVALS_BACK * cluster.host_interval_s
         refused = f"the {cluster.manager} load manager has no load report"
         if cluster.manager != "extensible":
@@ -115,8 +111,7 @@ def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float)
 async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, ResourceUsage]:
     """Return usage and limit of each resource whose limit is known, by the core's names.
 
-    Raises:
-        PulsarAdminError: the broker has no such report, or refuses to return it.
+    Raises `PulsarAdminError`: the broker has no such report, or refuses to return it.
     """
     where = f"{url}/admin/v2/broker-stats/load-report"
     answer = await admin.json(where)

@@ -1,5 +1,3 @@
-"""Whether a controller may act: as the only one of its cluster, or elected among candidates."""
-
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,7 +18,6 @@ class Mandate:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the term, 0 without elections."""
         return 0
 
     def lapsed(self) -> str:
@@ -30,8 +27,7 @@ class Mandate:
     async def confirm(self) -> str:
         """Return as `lapsed`, after a request to ZooKeeper where there are elections.
 
-        Raises:
-            Deposed: another controller was elected.
+        Raises `Deposed`: another controller was elected.
         """
         return self.lapsed()
 
@@ -42,19 +38,15 @@ class Mandate:
 
 @dataclass(frozen=True, slots=True)
 class Elected(Mandate):
-    """The mandate of an elected controller; ``name`` is its name in the list of candidates."""
-
     term: Term
     coordination: Coordination
     name: str
 
     @property
     def epoch(self) -> int:
-        """The epoch of its term."""
         return self.term.epoch
 
     def lapsed(self) -> str:
-        """Return why the session may have ended, "" if it is connected; see `Mandate.lapsed`."""
         session = self.coordination.session
         if session.session_id != self.term.session_id:
             return "its session with ZooKeeper has ended"
@@ -63,7 +55,7 @@ class Elected(Mandate):
         return ""
 
     async def confirm(self) -> str:
-        """Have ZooKeeper confirm that no later term began; see `Mandate.confirm`."""
+        """Have ZooKeeper confirm that no later term began."""
         if why := self.lapsed():
             return why
         try:

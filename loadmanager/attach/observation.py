@@ -1,5 +1,3 @@
-"""One observation of a cluster: the distribution of its traffic, and the proposed changes."""
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -34,15 +32,10 @@ _PULSARS_OWN: Final = ("pulsar/system", "public/functions")
 class Rules:
     """Limits on what is proposed.
 
-    Attributes:
-        exclude: patterns of namespaces (``tenant/name``, with ``*``) that are left alone.
-        move_non_persistent: whether bundles with non-persistent topics may move, which loses
-            the messages in flight.
-        most_moves: the most moves proposed in one round.
-        move_partial: whether a bundle may move if one of its topics was loaded within the
-            window, so that its rates are lower bounds.
-        split: whether bundles that are too large to even out by moves may be split.
-        place_new: whether bundles of new namespaces are placed before their first lookup.
+    ``exclude`` are patterns of namespaces (``tenant/name``, with ``*``) that are left alone. Moves
+    of bundles with non-persistent topics lose the messages in flight. With ``move_partial`` a
+    bundle may move if one of its topics was loaded within the window, so that its rates are lower
+    bounds. With ``place_new`` bundles of new namespaces are placed before their first lookup.
     """
 
     exclude: tuple[str, ...] = ()
@@ -75,18 +68,9 @@ class Rules:
 class Observation:
     """One observation of a cluster.
 
-    Attributes:
-        cluster: as it was discovered.
-        samples: of each broker that could be read twice.
-        missing: why the others have no sample; no bundle moves to or from them.
-        plan: None if no bundle has traffic.
-        proposals: the proposed moves, in order.
-        staying: bundles with traffic that never move, with the reason.
-        splits: proposed splits, which precede the moves because moves are not enough.
-        strategy: the name of the strategy that chose the moves.
-        refusals: the strategy's reasons for leaving other bundles and brokers alone.
-        still: all bundles that never move, including those without traffic.
-        placements: proposed placements of bundles that no broker serves yet.
+    No bundle moves to or from the brokers in ``missing``, which are without sample. Splits precede
+    the moves, because moves are not enough. ``plan`` is None if no bundle has traffic; ``staying``
+    are the bundles with traffic that never move, with the reason, ``still`` also those without.
     """
 
     cluster: PulsarCluster
@@ -103,13 +87,11 @@ class Observation:
 
     @property
     def whole(self) -> bool:
-        """Whether every broker has a sample, and every topic was loaded for the whole window."""
         bundles = (one for sample in self.samples.values() for one in sample.bundles.values())
         return not self.missing and not any(one.partial for one in bundles)
 
     @property
     def verdict(self) -> str:
-        """The balance of the cluster, in one sentence."""
         if self.plan is None:
             why = "no traffic was counted" if self.samples else "no broker has figures"
             return f"nothing to judge yet: {why}"
@@ -133,7 +115,6 @@ class Observation:
 
 
 def refusal_text(refusal: Refusal) -> str:
-    """Return a refusal as text."""
     detail = f" ({refusal.detail})" if refusal.detail else ""
     return f"{REASONS[refusal.reason].meaning.removesuffix('.')}{detail}"
 

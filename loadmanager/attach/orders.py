@@ -44,17 +44,13 @@ UNFINISHED_S: Final = 60.0
 
 
 async def ordered_cut(bundle: BundleId, split: SplitOrder, _broker: BrokerId) -> int | None:
-    """Return the position at which a bundle is cut in two, None if the order does not name one."""
     positions = even_cuts(bundle, 2) if split.algorithm == CUT_EVENLY else split.positions
     known = split.algorithm in {CUT_EVENLY, CUT_AT} and len(positions) == 1
     return positions[0] if known else None
 
 
 class FoundOwners(OwnerView, Protocol):
-    """The listed owners of bundles, updated by the results of moves and splits."""
-
-    def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Record the brokers that now serve bundles, None for none."""
+    def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None: ...
 
 
 class _Lapsed(LoadManagerError):
@@ -75,7 +71,6 @@ class _Assigned(Mapping[BundleId, BrokerId]):
         self._owners = owners
 
     def __getitem__(self, bundle: BundleId) -> BrokerId:
-        """Return the broker that a bundle is assigned to; raises `KeyError` if there is none."""
         order = self._under_way.get(bundle)
         if order is not None:
             return order.target
@@ -85,14 +80,12 @@ class _Assigned(Mapping[BundleId, BrokerId]):
         return owner
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield each bundle that has an order, or an owner that is active."""
         yield from self._under_way
         for bundle, holding in self._owners.owners.items():
             if bundle not in self._under_way and holding.broker in self._owners.brokers:
                 yield bundle
 
     def __len__(self) -> int:
-        """Return the number of these bundles."""
         return sum(1 for _ in self)
 
 
@@ -100,20 +93,11 @@ class _Assigned(Mapping[BundleId, BrokerId]):
 class PulsarOrders:
     """The `StandingOrders` of one term, carried out through the admin REST API.
 
-    Attributes:
-        admin: the client of the admin REST API.
-        address: returns the URL of a broker.
-        cluster: its name.
-        claims: whether moves need the claim, as with the modular load manager.
-        owners: the owners of bundles; updated when the result of an order is known.
-        topic_of: returns a topic of a bundle for the claim, None if none is known.
-        mandate: whether orders may be sent.
-        failed: called with errors that do not concern one bundle alone: a missing permission, or
-            a defect of this program.
-        cut_of: returns the position at which a broker is to split a bundle, None if it cannot.
-        name_in: returns the name of a topic in a bundle, to claim a bundle that no broker
-            serves; None if such bundles are left to Pulsar.
-        uncut: the bundles that Pulsar did not split when ordered to.
+    ``claims`` is whether moves need the claim, as with the modular load manager; ``topic_of``
+    returns a topic of a bundle for it, and ``name_in`` the name of one to claim a bundle that no
+    broker serves (None leaves such bundles to Pulsar). ``failed`` is called with errors that do not
+    concern one bundle alone: a missing permission, or a defect of this program. Pulsar did not
+    split the bundles in ``uncut`` when ordered to.
     """
 
     admin: PulsarAdmin
@@ -140,27 +124,23 @@ class PulsarOrders:
     _reported: Reported = lambda *_: None
 
     def __post_init__(self) -> None:
-        """Begin without orders."""
         self.assigned = _Assigned(self._under_way, self.owners)
         brokers = BrokerQueries(self.admin, self.address, self.cluster, lambda: self.owners.brokers)
         self._mover = BundleMover(brokers, self.claims)
 
     @property
     def waiting(self) -> int:
-        """Number of moves that wait for others to end."""
         return len(self._mover.waiting)
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """The splits under way, by bundle."""
         return {b: one.split for b, one in self._under_way.items() if one.split is not None}
 
     def follow(self, reported: Reported) -> None:
         """Call ``reported`` at the end of each order, and at each attempt but the first."""
         self._reported = reported
 
-    async def read(self) -> None:
-        """Do nothing: there are no stored orders."""
+    async def read(self) -> None: ...
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
         """Return no brokers: no other process changes orders."""
@@ -196,7 +176,6 @@ class PulsarOrders:
         self._mover.close()
 
     async def settled(self) -> None:
-        """Return once every order has ended."""
         while self._working:
             await asyncio.wait(self._working.values())
 

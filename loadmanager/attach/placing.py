@@ -33,8 +33,6 @@ _MOST_NAMES: Final = 100_000
 
 @dataclass(slots=True)
 class NewNamespaces:
-    """Proposes placements for namespaces that were created after the first round."""
-
     admin: PulsarAdmin
     _known: frozenset[Namespace] | None = None
     _until_s: dict[Namespace, float] = field(default_factory=dict)
@@ -50,10 +48,8 @@ class NewNamespaces:
 
         A namespace counts as new for a minute. Namespaces that the rules exclude, that have an
         anti-affinity group or more than `MOST_BUNDLES` bundles are left to Pulsar. Nothing is
-        proposed while a broker has no sample, because it may serve such a bundle.
-
-        Raises:
-            PulsarAdminError: namespaces, bundles or groups cannot be read.
+        proposed while a broker has no sample, because it may serve such a bundle. Raises
+        `PulsarAdminError`: namespaces, bundles or groups cannot be read.
         """
         listed = await read_namespaces(self.admin, url)
         now_s = monotonic()
@@ -147,6 +143,5 @@ def name_in(bundle: BundleId) -> TopicName | None:
 
 
 def _topic_in(bundle: BundleId, local_names: Iterable[str]) -> TopicName | None:
-    """Return the first topic with one of these names in a bundle, None if there is none."""
     names = (f"persistent://{namespace_of(bundle)}/{local}" for local in local_names)
     return next((topic for _, topic, _ in topics_in(bundle, names)), None)

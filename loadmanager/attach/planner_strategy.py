@@ -1,5 +1,3 @@
-"""The strategies of sidecars for ``attach``: the planner, on the samples of a Pulsar cluster."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -39,15 +37,8 @@ class PlannerStrategy(Strategy):
     """Decides as the leader of sidecars does, with one sample of each bundle per window.
 
     A strategy that needs host usage decides once per measurement interval of the brokers, and
-    not before the measured period begins after the end of the last move.
-
-    Attributes:
-        name: of the strategy, as configured.
-        planner: the strategy with its bounds.
-        loads: the state of the cluster.
-        hosts: reads host usage; None for a strategy that does not need it.
-        acts: whether moves are made; otherwise the last ones are shown until it decides again.
-        decided: the decision of this window, None without one.
+    not before the measured period begins after the end of the last move. If it ``acts``, moves are
+    made; otherwise the last ones are shown until it decides again.
     """
 
     name: str
@@ -67,12 +58,7 @@ class PlannerStrategy(Strategy):
     def take(
         self, cluster: PulsarCluster, samples: Samples, missing: Missing
     ) -> tuple[Samples, Missing]:
-        """Count the samples of brokers that report all needed figures; see `Strategy.take`.
-
-        Raises:
-            StrategyInputMissing: no broker does in the first window, or will after its next
-                measurement.
-        """
+        """Raises `StrategyInputMissing`: no broker reports all figures, now or soon."""
         unknown = {
             broker: f"what it uses of its CPU is not known: {one.host.unknown}"
             for broker, one in samples.items()
@@ -92,7 +78,6 @@ class PlannerStrategy(Strategy):
         return known, {**missing, **unknown}
 
     def choose(self, given: StrategyInput) -> ChosenMoves:
-        """Return the planner's moves, and its refusals."""
         early = self._too_early(given)
         self._choice = None if early else self._round(given)
         shown = self._choice or (None if self.acts else self._last)
@@ -102,7 +87,6 @@ class PlannerStrategy(Strategy):
         return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
 
     def _round(self, given: StrategyInput) -> DecidedRound:
-        """Return the decision of a round, without recording it."""
         policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
         settings = self.planner.settings
         moves = min(settings.moves_per_round, given.most_moves)
@@ -114,7 +98,6 @@ class PlannerStrategy(Strategy):
         return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
 
     def record_choice(self) -> None:
-        """Record the last choice of this window, before any of its moves is ordered."""
         self.decided = self._choice
         if self._choice is None:
             return
@@ -124,7 +107,6 @@ class PlannerStrategy(Strategy):
         self._memory = self._choice.plan.memory_before_orders(self._memory)
 
     def task(self, task: BundleTask) -> None:
-        """Record that a move was ordered, and the time at which it ended."""
         if task.state is TaskState.ORDERED:
             self._under_way.add(task.bundle)
             if self._last is not None and task.kind is TaskKind.MOVE:
@@ -134,7 +116,6 @@ class PlannerStrategy(Strategy):
             self._last_end_s = self.loads.monotonic_s()
 
     def _too_early(self, given: StrategyInput) -> str:
-        """Return why no decision is made on these samples, "" if one is."""
         shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
         if shows_since_s < self._last_end_s:
             return "the figures of hosts began before the last move ended"
@@ -153,7 +134,6 @@ def _pending(sample: BrokerSample) -> bool:
 
 
 def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
-    """Return benefit and cost of each move by itself; empty if the planner weighs none."""
     weigher = choice.planner.weigher(choice.view, choice.memory)
     if weigher is None:
         return {}
@@ -165,7 +145,6 @@ def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
 
 
 def _chosen(given: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
-    """Return a plan as moves of the sampled bundles; moves of others are left out."""
     rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(given.rows)}
     place = {broker: number for number, broker in enumerate(given.samples)}
     moves = [

@@ -20,7 +20,6 @@ CONFIGURATION: Final = "/admin/v2/brokers/configuration"
 
 
 async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
-    """Return the dynamic settings that are overridden; raises as `PulsarAdmin.json`."""
     where = f"{url}{CONFIGURATION}/values"
     found = await admin.json(where)
     if not isinstance(found, dict):
@@ -29,7 +28,6 @@ async def read_dynamic(admin: PulsarAdmin, url: str) -> Mapping[str, str]:
 
 
 async def write_dynamic(admin: PulsarAdmin, url: str, key: str, value: str | None) -> None:
-    """Override a setting on all brokers; None removes it; raises as `PulsarAdmin.change`."""
     where = f"{url}{CONFIGURATION}/{quote(key, safe='')}"
     if value is None:
         await admin.change("DELETE", where)
@@ -49,8 +47,6 @@ class BalancerNotOff(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class PulsarBalancer:
-    """Switches Pulsar's own balancer off, and restores its settings."""
-
     admin: PulsarAdmin
     state: State
     settle_s: float = 10.0
@@ -140,7 +136,6 @@ class PulsarBalancer:
 
 
 def switched_on(cluster: PulsarCluster) -> str:
-    """Return which settings are switched on, on which brokers, "" if none is."""
     on = {key: cluster.differing(key).get("true") for key in SWITCHES}
     return "; ".join(
         f"{key} was switched on by others (true on {', '.join(brokers)})"

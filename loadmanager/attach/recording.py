@@ -1,5 +1,3 @@
-"""Samples, decisions and tasks of an attached controller, as history for the pipeline."""
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -46,12 +44,6 @@ class AttachHistory:
     moves have ended: at the next window, or at the end of the term. Bases are the first round,
     every ``base_every_rounds``-th after it, and each one after a change of the planner's settings
     or of the policies.
-
-    Attributes:
-        loads: the state of the cluster; that of ``strategy`` if it has one.
-        balances: whether moves are made, not only proposed.
-        most_moves: the limit of the controller's rules.
-        epoch: of the term, 0 without elections.
     """
 
     sink: HistorySink
@@ -69,12 +61,10 @@ class AttachHistory:
     _moves: int = 0
 
     def began(self) -> None:
-        """Write that the term begins."""
         at_ms = self.loads.wall_ms()
         self._record(at_ms, [term_record(at_ms, self.epoch, "began")])
 
     def ended(self) -> None:
-        """Write the last round, and that the term is over."""
         self._write_round()
         at_ms = self.loads.wall_ms()
         self._record(at_ms, [term_record(at_ms, self.epoch, "ended")])
@@ -140,7 +130,6 @@ class AttachHistory:
         return former != self._based_on or (self._rounds - 1) % self.base_every_rounds == 0
 
     def _write_window(self, seen: Observation) -> None:
-        """Write the reports of a window, and the tick that counts them."""
         loads = self.loads
         for gone in loads.left:
             self._reported_s.pop(gone, None)

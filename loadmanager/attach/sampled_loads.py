@@ -1,5 +1,3 @@
-"""The state of a cluster over time for ``attach``, as load reports for planner and history."""
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,15 +20,8 @@ class SampledLoads:
     """Loads over one controller's term, with one sample of each bundle per window.
 
     A report has the bundles gained and lost since the broker's last one. The start time of a
-    broker is that of its first sample, or of the first after a restart.
-
-    Attributes:
-        address: returns the URL of a broker.
-        weights: of resources in the brokers' averages.
-        taken: the reports of the last window.
-        left: brokers with a report before the last window and none in it.
-        at_ms: time of the last window on the wall clock; ``now_s`` on the monotonic clock.
-        ticks: number of windows so far.
+    broker is that of its first sample, or of the first after a restart. ``left`` are brokers with a
+    report before the last window and none in it.
     """
 
     address: Callable[[BrokerId], str]
@@ -46,7 +37,6 @@ class SampledLoads:
     _former: dict[BrokerId, LoadReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin without any sample."""
         self.tracker = LoadTracker(weights=self.weights)
 
     def take(self, cluster: PulsarCluster, samples: Mapping[BrokerId, BrokerSample]) -> None:
@@ -83,12 +73,10 @@ class SampledLoads:
         )
 
     def view(self, policies: Policies) -> ClusterView:
-        """Return the cluster as of the last window."""
         return self.tracker.view(self.now_s, policies=policies)
 
 
 def _usages(sample: BrokerSample) -> dict[str, Any]:
-    """Return the host's usage, or the CPU usage of the broker's process, without a limit."""
     if sample.host is not None and sample.host.usages:
         return dict(sample.host.usages)
     if sample.cpu_cores is None:

@@ -1,5 +1,3 @@
-"""Bundles and counters of each broker at one time, and the traffic between two such readings."""
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,18 +17,12 @@ _PARALLEL = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSample:
-    """One broker over one window.
+    """One broker over one window, of the length ``window_s``.
 
-    Attributes:
-        window_s: length, between the two readings of its metrics.
-        bundles: the traffic of each bundle that it served at the end.
-        topics: the traffic of each topic.
-        usages: usage of its resources in percent, as its load manager last measured it.
-        cpu_cores: CPU usage of its process, in cores; None if unknown, as after a restart.
-        homeless_topics: number of topics with counters that are in none of its bundles.
-        began_s: when the window began, on the monotonic clock of this process.
-        restarted: whether its process was restarted within the window.
-        host: usage of its host, None if the strategy needs none.
+    ``bundles`` are those that it served at the end. ``usages`` are in percent, as its load manager
+    last measured them; ``cpu_cores`` is of its process, None if unknown, as after a restart.
+    ``homeless_topics`` counts topics with counters that are in none of its bundles. ``began_s`` is
+    on the monotonic clock of this process. ``host`` is None if the strategy needs none.
     """
 
     window_s: float
@@ -45,12 +37,10 @@ class BrokerSample:
 
     @property
     def total(self) -> Rates:
-        """The traffic of all its bundles."""
         return total(self.bundles.values())
 
     @property
     def topics_in_bundles(self) -> int:
-        """Number of topics in its bundles."""
         return sum(one.topics for one in self.bundles.values())
 
     @property
@@ -76,7 +66,6 @@ class Sampler:
     async def sample(
         self, cluster: PulsarCluster
     ) -> tuple[Mapping[BrokerId, BrokerSample], Mapping[BrokerId, str]]:
-        """Read all brokers; return the samples, and the reason by broker without one."""
         parallel = asyncio.Semaphore(_PARALLEL)
 
         async def bounded(broker: BrokerId) -> BrokerSample | None:
@@ -91,7 +80,6 @@ class Sampler:
         return samples, {**missing, **dict.fromkeys(first, "its second reading is not there yet")}
 
     async def _sample(self, cluster: PulsarCluster, broker: BrokerId) -> BrokerSample | None:
-        """Read a broker; return the sample since its last reading, None if this is the first."""
         url = self.address(broker)
         seen = await read_exposition(self.admin.lines(f"{url}/metrics/"))
         at_s = monotonic()

@@ -11,7 +11,6 @@ _MOST_SHOWN = 10
 
 
 def columns(seen: Observation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the names of the table's columns and its rows; ``>`` marks a right-aligned one."""
     names = ("broker", "msg/s>", "of mean>", "MB/s>", "of mean>", "CPU>", "topics>", "bundles>")
     totals = {broker: sample.total for broker, sample in seen.samples.items()}
     whole, count = total(totals.values()), len(totals) or 1
@@ -32,7 +31,6 @@ def columns(seen: Observation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def title(seen: Observation) -> str:
-    """Return name, version, load manager and size of the cluster, in one line."""
     cluster = seen.cluster
     return (
         f"{cluster.name}: Pulsar {cluster.version}, {cluster.manager} load manager, "
@@ -41,7 +39,6 @@ def title(seen: Observation) -> str:
 
 
 def summary(seen: Observation) -> Iterator[str]:
-    """Yield the lines below the table: the balance, and the proposed splits and moves."""
     for broker, why in seen.missing.items():
         yield f"{broker}: no sample, so it neither gives nor takes ({why})"
     if seen.plan is not None:
@@ -67,7 +64,6 @@ def summary(seen: Observation) -> Iterator[str]:
 
 
 def findings(found: tuple[Finding, ...]) -> Iterator[str]:
-    """Yield the findings of `attach.doctor`, each with its remedy below it."""
     for one in found:
         yield f"{one.level:8}{one.about}: {one.what}"
         if one.remedy:

@@ -1,5 +1,3 @@
-"""Proposed splits: the bundles, and the position of each cut."""
-
 from collections.abc import Collection, Iterator, Mapping
 
 from loadmanager.attach.sampling import BrokerSample
@@ -16,7 +14,6 @@ from loadmanager.core.rates import total
 def proposed_splits(
     samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
 ) -> tuple[Proposal, ...]:
-    """Return the splits, the largest bundle first; none if moves are enough."""
     whole = total([sample.total for sample in samples.values()])
     msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
     found: list[tuple[float, Proposal]] = []

@@ -28,12 +28,7 @@ class StateUnusable(LoadManagerError):
 
 
 class PriorSettings(BaseModel, frozen=True):
-    """Settings from before the first change.
-
-    Attributes:
-        dynamic: the dynamic value of each setting, None if it was not overridden.
-        effective: the value that all brokers ran with, "" if they differed or reported none.
-    """
+    """A dynamic value is None if not overridden; ``effective`` is what all brokers ran with."""
 
     format: Literal[1] = 1
     dynamic: dict[str, str | None]
@@ -41,8 +36,6 @@ class PriorSettings(BaseModel, frozen=True):
 
 
 class Part(Enum):
-    """One text of the state: the suffix of its file, and its znode."""
-
     PRIOR = "json", znodes.ATTACH_PRIOR
     PAUSED = "paused", znodes.ATTACH_PAUSED
     MOVES = "moves", znodes.ATTACH_MOVES
@@ -53,23 +46,19 @@ class State(ABC):
     """The state of a controller of one cluster; all methods raise `StateUnusable`."""
 
     @abstractmethod
-    def where(self, part: Part = Part.PRIOR) -> str:
-        """Return the file or node of a part, for messages."""
+    def where(self, part: Part = Part.PRIOR) -> str: ...
 
     @abstractmethod
-    async def text(self, part: Part) -> str | None:
-        """Return the text that `keep` stored last, None if there is none."""
+    async def text(self, part: Part) -> str | None: ...
 
     @abstractmethod
     async def keep(self, part: Part, text: str) -> None:
         """Store a text so that it survives a crash."""
 
     @abstractmethod
-    async def remove(self, part: Part = Part.PRIOR) -> None:
-        """Remove a part, if it is there."""
+    async def remove(self, part: Part = Part.PRIOR) -> None: ...
 
     async def read(self) -> PriorSettings | None:
-        """Return the prior settings, None if none are stored."""
         text = await self.text(Part.PRIOR)
         if text is None:
             return None
@@ -85,20 +74,16 @@ class State(ABC):
         return prior
 
     async def write(self, prior: PriorSettings) -> None:
-        """Store the prior settings."""
         await self.keep(Part.PRIOR, prior.model_dump_json())
 
     async def paused(self) -> str:
-        """Return the reason of the pause, "" if moves are not paused."""
         text = await self.text(Part.PAUSED)
         return "" if text is None else text.strip() or "paused"
 
     async def pause(self, why: str) -> None:
-        """Stop all moves until `resume`."""
         await self.keep(Part.PAUSED, why)
 
     async def resume(self) -> None:
-        """End a pause, if there is one."""
         await self.remove(Part.PAUSED)
 
 
@@ -109,14 +94,12 @@ class StateFile(State):
     path: Path
 
     def where(self, part: Part = Part.PRIOR) -> str:
-        """Return the path of a file."""
         return str(self._path(part))
 
     def _path(self, part: Part) -> Path:
         return self.path.with_suffix(f".{part.value[0]}")
 
     async def text(self, part: Part) -> str | None:
-        """Return the content of a file, None if it does not exist."""
         path = self._path(part)
         try:
             return path.read_text(encoding="utf-8")
@@ -138,7 +121,6 @@ class StateFile(State):
             _sync(path.parent)
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        """Remove a file, if it exists."""
         path = self._path(part)
         with _writable(path):
             path.unlink(missing_ok=True)
@@ -146,11 +128,7 @@ class StateFile(State):
 
 
 def state_file(folder: Path, cluster: str) -> StateFile:
-    """Return the state of a cluster in a folder, which is created if it is missing.
-
-    Raises:
-        StateUnusable: the folder cannot be created.
-    """
+    """Create the folder if it is missing. Raises `StateUnusable`: it cannot be created."""
     path = folder / f"attach-{quote(cluster, safe='')}.json"
     with _writable(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,8 +139,7 @@ def state_file(folder: Path, cluster: str) -> StateFile:
 def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
     """Hold the lock of a cluster's state; the kernel releases it when the process ends.
 
-    Raises:
-        StateUnusable: the folder cannot be written, or another controller holds the lock.
+    Raises `StateUnusable`: the folder cannot be written, or another controller holds the lock.
     """
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
@@ -201,12 +178,9 @@ def _sync(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SharedState(State):
-    """The state below a chroot in ZooKeeper, which all candidates share."""
-
     coordination: Coordination
 
     def where(self, part: Part = Part.PRIOR) -> str:
-        """Return the path of a node."""
         return part.value[1]
 
     async def paused(self) -> str:
@@ -217,14 +191,12 @@ class SharedState(State):
             return str(error)
 
     async def text(self, part: Part) -> str | None:
-        """Return the content of a node, None if it does not exist."""
         path = self.where(part)
         with _usable(path, "read"):
             node = await self.coordination.get(path)
         return None if node is None else node.data.decode("utf-8", errors="replace")
 
     async def keep(self, part: Part, text: str) -> None:
-        """Create or change a node."""
         path = self.where(part)
         with _usable(path, "written"):
             try:
@@ -233,7 +205,6 @@ class SharedState(State):
                 await self.coordination.set(path, text.encode())
 
     async def remove(self, part: Part = Part.PRIOR) -> None:
-        """Delete a node, if it exists."""
         path = self.where(part)
         with _usable(path, "removed"):
             try:

@@ -28,19 +28,13 @@ class _Stored(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredBudget:
-    """A budget, and the state that stores it, with times of the wall clock."""
-
     budget: MoveBudget
     state: State
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     monotonic_s: Callable[[], float] = time.monotonic
 
     async def resume(self) -> None:
-        """Count the stored moves; those of a clock that is ahead of this one began now.
-
-        Raises:
-            StateUnusable: they cannot be read, or were not written by `store`.
-        """
+        """Count the stored moves; those of a clock that is ahead of this one began now."""
         text = await self.state.text(Part.MOVES)
         if text is None:
             return
@@ -62,11 +56,7 @@ class StoredBudget:
         self.budget.resume(begun, self.monotonic_s())
 
     async def store(self, planned: Collection[BundleId] = ()) -> None:
-        """Store the moves of the last hour, and ``planned`` ones as if they began now.
-
-        Raises:
-            StateUnusable: they cannot be stored.
-        """
+        """Store the moves of the last hour, and ``planned`` ones as if they began now."""
         now_ms = self.wall_ms()
         begun = [
             (now_ms - round(one.age_s * 1000), one.namespace, one.count)

@@ -35,7 +35,6 @@ class Course:
     _stored_ms: int = 0
 
     def note(self, seen: Observation, at_ms: int) -> None:
-        """Record the balance of one observation, unless it is unknown."""
         plan = seen.plan
         if plan is not None and plan.least_max_over_mean > 0:
             largest, bound = plan.max_over_mean, plan.least_max_over_mean
@@ -47,7 +46,6 @@ class Course:
         self._points.append(point)
 
     def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
-        """Return the points of the last hour, at most 120."""
         return last_hour(self._points, now_ms, _MOST_POINTS)
 
     async def resume(self, state: State, now_ms: int) -> str:

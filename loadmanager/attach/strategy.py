@@ -1,5 +1,3 @@
-"""The interface of strategies for ``attach``, and the strategy that needs only counters."""
-
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,30 +37,24 @@ class StrategyInput:
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
-        """The brokers, in the order in which a plan numbers them."""
         return tuple(self.samples)
 
     @property
     def rates(self) -> Floats:
-        """Messages and bytes per second of each bundle, in and out."""
         return np.array([(one.msgs_per_s, one.bytes_per_s) for *_, one in self.rows], dtype=float)
 
     @property
     def owner(self) -> Places:
-        """The number of each bundle's broker."""
         place = {broker: number for number, broker in enumerate(self.samples)}
         return np.array([place[broker] for _, broker, _ in self.rows], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenMoves:
-    """The moves that a strategy chose, and its refusals.
+    """The moves that a strategy chose, and why it leaves other bundles and brokers alone.
 
-    Attributes:
-        plan: the moves.
-        causes: why each moves, by bundle; `IMBALANCE` if it is missing.
-        weighed: the benefit and cost of each move by bundle, empty if none are compared.
-        refusals: why other bundles and brokers are left alone.
+    A bundle without an entry in ``causes`` moves for `IMBALANCE`. ``weighed`` are the benefit and
+    cost of each move, empty if none are compared.
     """
 
     plan: RatePlan
@@ -73,8 +65,6 @@ class ChosenMoves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedRound:
-    """One round: the planner, its view and its memory before the round, and the plan."""
-
     planner: Planner
     view: ClusterView
     memory: RoundMemory
@@ -84,11 +74,8 @@ class DecidedRound:
 class Strategy(ABC):
     """Chooses the moves of each round.
 
-    Attributes:
-        name: as in the option of the command.
-        hosts: reads host usage, None if it is not needed.
-        loads: the state of the cluster over time, None if there is none.
-        decided: the planner's decision in this window, None without one.
+    ``hosts`` reads host usage, ``loads`` keeps the state of the cluster over time; None if not
+    needed. ``decided`` is the planner's decision in this window, None without one.
     """
 
     name: str
@@ -104,8 +91,7 @@ class Strategy(ABC):
     ) -> tuple[Samples, Missing]:
         """Count the samples of a window; return those to decide on, and why others are missing.
 
-        Raises:
-            LoadManagerError: the cluster does not report the figures that the strategy needs.
+        Raises `LoadManagerError`: the cluster does not report the figures that the strategy needs.
         """
         return samples, missing
 
@@ -114,11 +100,10 @@ class Strategy(ABC):
         """Return the moves; may be called more than once for the same samples."""
 
     def record_choice(self) -> None:
-        """Make the last choice the decision of this window."""
         return
 
     def task(self, task: BundleTask) -> None:  # noqa: B027 - most strategies keep no state
-        """Record a task in its new state."""
+        ...
 
 
 class GreedyRate(Strategy):
@@ -127,7 +112,6 @@ class GreedyRate(Strategy):
     name = GREEDY_RATE
 
     def choose(self, given: StrategyInput) -> ChosenMoves:
-        """Return the moves that even out rates most."""
         plan = even_out(
             [bundle for bundle, *_ in given.rows],
             given.rates,
@@ -152,14 +136,7 @@ def even_out(
 ) -> RatePlan:
     """Return the moves that even out rates, within the isolation policies.
 
-    Args:
-        bundles: K names.
-        rates: (K, R) of each bundle.
-        owner: (K,) the index of each bundle's broker.
-        brokers: B names.
-        stays: the bundles that do not move.
-        policies: isolation policies of namespaces.
-        most_moves: the maximum number of moves.
+    ``rates`` are (K, R) of the K bundles, ``owner`` (K,) the index of each one's broker.
     """
     kinds: dict[IsolationPolicy | None, int] = {None: 0}
     kind = [kinds.setdefault(policies.governing(namespace_of(one)), len(kinds)) for one in bundles]

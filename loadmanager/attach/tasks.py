@@ -1,5 +1,3 @@
-"""Proposals of ``attach``, and bundle tasks as text and JSON."""
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +10,11 @@ from loadmanager.core.plan import Cause
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposed placement, move or split.
+    """A proposed placement, move or split, with the strategy's cause and its reason in one line.
 
-    Attributes:
-        source: the broker that serves the bundle, None if none does.
-        target: the broker that is to serve it, or to split it.
-        cause: why the strategy chose it.
-        reason: why, in one line.
-        cut: the position of a split, None for all else.
-        msgs_per_s, bytes_per_s: of a bundle that is to move.
-        max_over_mean: of the fullest broker after a move and all moves before it.
-        weighed: the benefit and cost of a move that were compared, "" if none were.
+    ``source`` is None if no broker serves the bundle. ``cut`` is the position of a split.
+    ``max_over_mean`` is that of the fullest broker after a move and all moves before it.
+    ``weighed`` is the benefit and cost of a move that were compared, "" if none were.
     """
 
     kind: TaskKind
@@ -53,7 +45,6 @@ class Proposal:
 
 
 def line(task: BundleTask, why: str) -> str:
-    """Return a task as one line of text."""
     tries = f" after {task.attempts} attempts" if task.attempts > 1 else ""
     cut = _cut(task)
     way = f"{task.source or 'no broker'} -> {task.target}"
@@ -63,7 +54,6 @@ def line(task: BundleTask, why: str) -> str:
 
 
 def document(task: BundleTask, why: str) -> dict[str, Any]:
-    """Return a task as JSON."""
     return {
         "epoch": task.epoch,
         "number": task.number,

@@ -1,5 +1,3 @@
-"""Forecast of a Pulsar cluster with other brokers or other traffic, from one observation."""
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +25,8 @@ class SnapshotRefused(LoadManagerError):
 class Snapshot:
     """One observation: K bundles on B brokers.
 
-    Attributes:
-        brokers: names, (B,).
-        bundles: names, (K,).
-        owner: (K,) index of each bundle's broker.
-        rates: (K, 2) messages and bytes per second, in and out.
-        stays: bundles that never move.
-        policies: isolation policies of namespaces.
+    ``owner`` is the (K,) index of each bundle's broker, ``rates`` are (K, 2) messages and bytes per
+    second, in and out. The bundles of ``stays`` never move.
     """
 
     brokers: tuple[str, ...]
@@ -72,11 +65,7 @@ class Forecast:
 
 
 def snapshot_in(content: Any, where: str) -> Snapshot:
-    """Return the observation in the output of ``attach --once --json``.
-
-    Raises:
-        SnapshotRefused: the content is anything else.
-    """
+    """Read the output of ``attach --once --json``. Raises `SnapshotRefused`."""
     brokers: list[str] = []
     rows: list[tuple[BundleId, int, float, float]] = []
     try:
@@ -110,11 +99,7 @@ def snapshot_in(content: Any, where: str) -> Snapshot:
 
 
 def forecast(seen: Snapshot, change: Change) -> Forecast:
-    """Return the cluster after a change, and the effect of moves on it.
-
-    Raises:
-        SnapshotRefused: a broker or namespace does not exist, or no broker is left.
-    """
+    """Raises `SnapshotRefused`: a broker or namespace does not exist, or no broker is left."""
     _check(seen, change)
     kept = [one for one in seen.brokers if one not in change.lose]
     brokers = (*kept, *(f"new-{number}" for number in range(1, change.add + 1)))
@@ -199,7 +184,6 @@ def _loads(rates: Floats, owner: Places, brokers: int) -> Floats:
 
 
 def document(now: Forecast, then: Forecast) -> dict[str, Any]:
-    """Return the cluster before and after the change, as JSON."""
     return {
         "now": _document(now),
         "changed": _document(then),

@@ -1,5 +1,3 @@
-"""``loadmanager agent``: the service."""
-
 import os
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""``loadmanager attach``: observe and balance a running Pulsar cluster from outside."""
-
 import os
 from pathlib import Path
 from typing import Any, Final

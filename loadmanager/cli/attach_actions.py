@@ -1,5 +1,3 @@
-"""The actions of ``loadmanager attach`` once its options are parsed."""
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -41,8 +39,6 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class AttachActions:
-    """One cluster: observed, examined, balanced, or restored."""
-
     _admin: PulsarAdmin
     _log: PrintedLog
     _metrics: AttachMetrics
@@ -54,11 +50,7 @@ class AttachActions:
         self._url: str = options["url"]
 
     async def run(self) -> int:
-        """Run the requested action; return the exit code.
-
-        Raises:
-            LoadManagerError: it cannot be done; the message says why.
-        """
+        """Raises `LoadManagerError`: it cannot be done; the message says why."""
         options = self._options
         self._admin = PulsarAdmin(self._access)
         self._log = PrintedLog(self._admin.cost, options["as_json"])
@@ -201,10 +193,8 @@ class AttachActions:
     async def _see_that_another_leads(self, left: "_LeftBy") -> None:
         """Wait until another candidate leads, and restore the settings if none is left.
 
-        A candidate that crashed is listed until its session ends, like one that goes on.
-
-        Raises:
-            LoadManagerError: neither can be seen or done; the message says what to do.
+        A candidate that crashed is listed until its session ends, like one that goes on. Raises
+        `LoadManagerError`: neither can be seen or done; the message says what to do.
         """
         self._log.event("waits until another candidate leads; else it restores Pulsar's settings")
         try:
@@ -220,7 +210,6 @@ class AttachActions:
             ) from None
 
     async def _led(self, state: State, stopping: asyncio.Event, mandate: Mandate) -> None:
-        """Balance until asked to stop."""
         options, metrics = self._options, self._metrics
         strategy = strategy_of(options)
         cluster = await discover(self._admin, self._url)

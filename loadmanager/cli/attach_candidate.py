@@ -46,8 +46,6 @@ Lead = Callable[[Elected, SharedState], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A participant in the election, without a broker."""
-
     identity: Identity
     coordination: Coordination
     cluster_state: ClusterState
@@ -57,14 +55,12 @@ class Candidate:
 
     @property
     def state(self) -> SharedState:
-        """What all candidates share."""
         return SharedState(self.coordination)
 
     async def run(self, lead: Lead, stopping: asyncio.Event) -> None:
         """Take part in the election and ``lead`` each term that is won, until stopped.
 
-        Raises:
-            LoadManagerError: leading failed in a way that only people can change.
+        Raises `LoadManagerError`: leading failed in a way that only people can change.
         """
         failures: list[LoadManagerError] = []
         idle = asyncio.Event()
@@ -100,23 +96,19 @@ class Candidate:
             raise failures[0]
 
     async def leads(self) -> str:
-        """Return the leader, "" for none; raises `CoordinationError`."""
         incumbent = await self.incumbent()
         return "" if incumbent is None else incumbent.broker or "somebody"
 
     async def incumbent(self) -> Incumbent | None:
-        """Return the session that leads, None for none; raises `CoordinationError`."""
         self.cluster_state.leader_read(await self.coordination.get(znodes.LEADER))
         return self.cluster_state.incumbent
 
     async def another_leads(self, former: Incumbent | None) -> bool:
         """Wait for a leader; return False once no candidate is left.
 
-        A leader elected after ``former`` is alive. ``former`` itself may have crashed and be
-        listed until its session ends, so its node has to last for longer than that.
-
-        Raises:
-            CoordinationError: ZooKeeper does not answer.
+        A leader elected after ``former`` is alive. ``former`` itself may have crashed and be listed
+        until its session ends, so its node has to last for longer than that. Raises
+        `CoordinationError`: ZooKeeper does not answer.
         """
         sure_s = self.clock.monotonic_s() + self.longest_session_s
         while True:
@@ -128,7 +120,6 @@ class Candidate:
             await self.clock.sleep(_RETRY_S)
 
     async def register(self) -> None:
-        """Register this candidate; retries until it is done."""
         path = f"{znodes.ATTACH_CANDIDATES}/{self.identity.broker}"
         while True:
             try:
@@ -139,7 +130,6 @@ class Candidate:
                 return
 
     async def _stay_registered(self, stopping: asyncio.Event) -> None:
-        """Register in each session again."""
         while not stopping.is_set():
             await self.register()
             await self.clock.sleep(_REGISTER_S)
@@ -149,11 +139,8 @@ class Candidate:
 async def candidate(path: Path) -> AsyncIterator[Candidate]:
     """Yield a candidate in the chroot that a configuration names.
 
-    Waits for ZooKeeper for as long as it takes.
-
-    Raises:
-        ConfigError: the configuration has a fault.
-        LoadManagerError: the chroot belongs to something else.
+    Waits for ZooKeeper for as long as it takes. Raises `ConfigError`: the configuration has a
+    fault; `LoadManagerError`: the chroot belongs to something else.
     """
     name = BrokerId(f"attach-{host_name()}-{secrets.token_hex(4)}:1")
     # A candidate has no broker, and a name of its own in each life.
@@ -184,8 +171,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
 async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[Candidate | None]:
     """Yield a candidate, None if asked to stop before ZooKeeper answered.
 
-    Raises:
-        LoadManagerError: as `candidate`.
+    Raises `LoadManagerError`: as `candidate`.
     """
     async with AsyncExitStack() as stack:
 

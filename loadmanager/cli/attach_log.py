@@ -1,5 +1,3 @@
-"""What ``loadmanager attach`` prints, and where else it reports what it sees, decides and does."""
-
 import json
 import re
 import secrets
@@ -37,7 +35,6 @@ _CLOSE_S: Final = 30.0
 
 
 def host_name() -> str:
-    """Return the name of this host as a part of a broker's name."""
     return re.sub(r"[^-.\w]", "_", socket.gethostname(), flags=re.ASCII) or "localhost"
 
 
@@ -73,7 +70,6 @@ def recording(
 
 
 def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool = False) -> None:
-    """Print one observation of a cluster; the JSON can have each bundle's ``traffic``."""
     if as_json:
         _print_json(_window(seen, cost, traffic=traffic))
         return
@@ -84,7 +80,6 @@ def print_window(seen: Observation, cost: Cost, *, as_json: bool, traffic: bool 
 
 
 def print_findings(seen: Observation) -> bool:
-    """Print the findings; return whether there is a problem."""
     found = examine(seen)
     for line in (screen.title(seen), *screen.findings(found)):
         click.echo(fitted(line, terminal_width()))
@@ -93,13 +88,10 @@ def print_findings(seen: Observation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PrintedLog:
-    """Prints events as they happen: tables and sentences, or a JSON object a line."""
-
     cost: Cost
     as_json: bool
 
     def round(self, seen: Observation, held: str) -> None:
-        """Print one observation of the cluster."""
         if self.as_json:
             _print_json({"at": _now(), **_window(seen, self.cost), "held": held})
             return
@@ -108,14 +100,12 @@ class PrintedLog:
             self.event(f"nothing moves in this round: {held}")
 
     def task(self, task: BundleTask, why: str) -> None:
-        """Print a task in a new state."""
         if self.as_json:
             _print_json({"at": _now(), "task": tasks.document(task, why)})
         else:
             click.echo(f"{_now()}  {tasks.line(task, why)}")
 
     def event(self, what: str) -> None:
-        """Print any other event."""
         if self.as_json:
             _print_json({"at": _now(), "event": what})
         else:
@@ -138,7 +128,6 @@ class BalancerLog:
     _trouble: str = ""
 
     def round(self, seen: Observation, held: str) -> None:
-        """Report one observation of the cluster."""
         self.overviews.round(seen, held)
         show_window(self.metrics, seen, held)
         if self.history is not None:
@@ -150,7 +139,6 @@ class BalancerLog:
         self._trouble = trouble
 
     def task(self, task: BundleTask, why: str) -> None:
-        """Report a task in a new state."""
         self.strategy.task(task)
         self.overviews.task(task)
         if task.state.ended:
@@ -160,7 +148,6 @@ class BalancerLog:
         self.printed.task(task, why)
 
     def event(self, what: str) -> None:
-        """Report any other event."""
         self.printed.event(what)
 
 

@@ -1,5 +1,3 @@
-"""What ``loadmanager attach --metrics-port`` serves to Prometheus, and how it listens."""
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from math import nan
@@ -14,7 +12,7 @@ from loadmanager.telemetry.attaching import AttachMetrics
 
 
 class PortUnusable(LoadManagerError):
-    """A port cannot be listened on."""
+    pass
 
 
 @asynccontextmanager
@@ -23,8 +21,7 @@ async def listening(
 ) -> AsyncIterator[None]:
     """Serve an application while the context lasts, on all addresses or those of ``host``.
 
-    Raises:
-        PortUnusable: the port cannot be listened on; ``option`` is what names it.
+    Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -41,11 +38,7 @@ async def listening(
 
 @asynccontextmanager
 async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
-    """Yield metrics, served at ``/metrics`` of a port; None serves none.
-
-    Raises:
-        PortUnusable: the port cannot be listened on.
-    """
+    """Yield metrics, served at ``/metrics`` of a port; None serves none."""
     registry = CollectorRegistry()
     metrics = AttachMetrics(registry)
     if port is None:
@@ -64,7 +57,6 @@ async def served_metrics(port: int | None) -> AsyncIterator[AttachMetrics]:
 
 
 def show_window(metrics: AttachMetrics, seen: Observation, held: str) -> None:
-    """Show one observation of a cluster."""
     differing = seen.cluster.differing(SHEDDING)
     metrics.pulsar_shedding.set(nan if not differing else float("true" in differing))
     metrics.held.set(bool(held))

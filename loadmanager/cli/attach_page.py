@@ -57,12 +57,7 @@ _RETRY_AFTER_S: Final = 10.0
 
 @dataclass(slots=True)
 class PageSteering:
-    """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do.
-
-    Attributes:
-        balances: whether moves are made at all.
-        proposals: what the last observation of the cluster would move.
-    """
+    """Pauses and resumes the balancer of this process, as ``--pause`` and ``--resume`` do."""
 
     balances: bool
     proposals: Sequence[Proposal] = ()
@@ -72,10 +67,6 @@ class PageSteering:
 
     @contextmanager
     def open(self, state: State, report: Callable[[str], None]) -> Iterator[None]:
-        """Allow pausing the balancer of this state while the context lasts.
-
-        ``report`` is called with what was changed.
-        """
         self._state, self._report = state, report
         try:
             yield
@@ -84,12 +75,10 @@ class PageSteering:
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The actions that are available now."""
         return () if self._state is None else ("pause", "resume")
 
     @property
     def balancing(self) -> Balancing:
-        """Whether moves are made."""
         if self._paused:
             return Balancing(mode=BalancingMode.PAUSED, by=self._paused.removeprefix(_BY))
         return Balancing(mode=BalancingMode.ACTIVE if self.balances else BalancingMode.OBSERVING)
@@ -100,7 +89,6 @@ class PageSteering:
         return "" if self._paused else why
 
     def routes(self) -> list[Route]:
-        """Return the routes of the page's buttons."""
         path = f"{_ADMIN}/balancing"
         return [
             Route("GET", path, self._get, Role.READ),
@@ -143,7 +131,6 @@ class PageSteering:
         return empty_reply(204)
 
     def _open_to(self, request: web.BaseRequest) -> State:
-        """Return the state to change; raises `Refused` for requests without that right."""
         refuse_foreign_page(request, OwnNames())
         if is_forwarded(request):
             raise Refused(403, "a proxy passes the request on; only this host may pause and resume")
@@ -172,7 +159,6 @@ class AttachOverviews:
     _tasks: dict[int, BundleTask] = field(default_factory=dict)
 
     def round(self, seen: Observation, held: str) -> None:
-        """Keep one observation of the cluster."""
         at_ms = self._clock.wall_ms()
         self._began_ms = self._began_ms or at_ms
         self._seen, self._held = seen, self.steering.held(held)
@@ -196,7 +182,6 @@ class AttachOverviews:
             )
 
     def task(self, task: BundleTask) -> None:
-        """Keep a task in a new state."""
         self._epoch = task.epoch
         self._tasks.pop(task.number, None)
         self._tasks[task.number] = task
@@ -204,7 +189,6 @@ class AttachOverviews:
             del self._tasks[next(iter(self._tasks))]
 
     def end(self) -> None:
-        """Show nothing but the course any more: another controller goes on."""
         self._seen, self.steering.proposals = None, ()
         self._decisions.clear()
         self._tasks.clear()
@@ -261,11 +245,6 @@ def _brokers(seen: Observation) -> list[BrokerUse]:
 
 @asynccontextmanager
 async def served_page(port: int | None, *, balances: bool) -> AsyncIterator[AttachOverviews]:
-    """Yield the page's content, served on loopback; None does not serve it.
-
-    Raises:
-        PortUnusable: the port cannot be listened on.
-    """
     overviews = AttachOverviews(PageSteering(balances=balances))
     if port is None:
         yield overviews

@@ -1,5 +1,3 @@
-"""Which strategy ``loadmanager attach`` decides by: its options, then its configuration."""
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,12 +23,6 @@ _NO_BROKER: Final = "attach:1"
 
 
 def strategy_of(options: Mapping[str, Any]) -> Strategy:
-    """Return the strategy that the options, or the configuration that they name, ask for.
-
-    Raises:
-        UsageError: there is none of that name, or it does not go with the placement.
-        ConfigError: the configuration has a fault.
-    """
     config = _config(options["config"])
     shedding, placement = config.shedding, config.placement
     name = options["strategy"]

@@ -1,5 +1,3 @@
-"""``loadmanager drain``, ``pause``, ``observe`` and ``resume``."""
-
 import getpass
 import socket
 import time
@@ -124,7 +122,6 @@ def _steer(word: str, reason: str, client: SidecarClient) -> None:
 def _follow(
     broker: str, state: Callable[[], Mapping[str, Any]], timeout_s: float
 ) -> Mapping[str, Any]:
-    """Return the state when the broker is empty, no longer drained, or the time is up."""
     deadline_s = time.monotonic() + timeout_s
     left: int | None = None
     while True:
@@ -138,7 +135,6 @@ def _follow(
 
 
 def _undone(broker: str, state: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the state when the broker's sidecar has seen the end of the drain, or soon."""
     deadline_s = time.monotonic() + _SEEN_WITHIN_S
     try:
         while (now := state())["draining"] and time.monotonic() < deadline_s:
@@ -188,7 +184,6 @@ def _why_not_empty(state: Mapping[str, Any], timeout_s: float) -> str:
 
 
 def user_name() -> str:
-    """Return the user's name, if the system has one."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

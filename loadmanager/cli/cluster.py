@@ -1,5 +1,3 @@
-"""``loadmanager brokers``, ``leader``, ``lookup`` and ``snapshot``: the state of the cluster."""
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -121,7 +119,6 @@ def snapshot_command(*, file: Path, client: SidecarClient) -> None:
 
 
 def snapshot_of(client: SidecarClient) -> "Snapshot":
-    """Return the cluster as its leader sees it."""
     from loadmanager.core.errors import MalformedContent
     from loadmanager.core.snapshot.decoding import decode_snapshot
 
@@ -133,13 +130,11 @@ def snapshot_of(client: SidecarClient) -> "Snapshot":
 
 
 def leader_of(client: SidecarClient) -> dict[str, Any]:
-    """Return the leader: ``brokerId`` and ``serviceUrl``."""
     found: dict[str, Any] = client.json("/admin/v2/brokers/leaderBroker")
     return found
 
 
 def broker_rows(snapshot: "Snapshot", leader: str) -> Iterator[dict[str, Any]]:
-    """Yield each broker with its load; rates are per second, usages are fractions."""
     owned: dict[str, int] = {}
     for broker in snapshot.owners.values():
         owned[broker] = owned.get(broker, 0) + 1
@@ -182,7 +177,6 @@ def _sum(row: Mapping[str, Any], kind: str) -> float:
 
 
 def _network(row: Mapping[str, Any]) -> str:
-    """Return the fuller direction."""
     known = [row[key] for key in ("bandwidthInFraction", "bandwidthOutFraction")]
     used = [fraction for fraction in known if fraction is not None]
     return f"{max(used):.0%}" if used else "-"

@@ -1,5 +1,3 @@
-"""``loadmanager config``: settings of a file, and of a cluster that runs."""
-
 import os
 import socket
 from pathlib import Path

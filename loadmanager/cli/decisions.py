@@ -1,5 +1,3 @@
-"""``loadmanager decisions``, ``plan`` and ``shadows``: decisions made, planned, and of others."""
-
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -84,7 +82,6 @@ def decisions_command(
 
 
 def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield decisions as lines of at most 80 columns; names are never broken."""
     date = ""
     for one in decisions:
         at = datetime.fromtimestamp(one["atMs"] / 1000, UTC)
@@ -102,7 +99,6 @@ def decision_lines(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def task_of(one: Mapping[str, Any]) -> str:
-    """Return the task that carries out a decision and where it stands, "" for none."""
     task = one.get("task")
     if not task:
         return ""
@@ -110,7 +106,6 @@ def task_of(one: Mapping[str, Any]) -> str:
 
 
 def _ways(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return source and target, in two lines if the names are long."""
     way = _way(one)
     source, arrow, target = way.partition(" -> ")
     return (way,) if len(_INDENT + way) <= _WIDTH else (source, arrow.lstrip() + target)
@@ -128,7 +123,6 @@ def _below(text: str) -> Iterator[str]:
 
 
 def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the meaning of each code among the decisions, once."""
     meanings = {one["code"]: one["meaning"] for one in decisions}
     for code, meaning in sorted(meanings.items()):
         yield from _hanging(f"{code}: {meaning}")

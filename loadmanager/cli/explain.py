@@ -1,5 +1,3 @@
-"""``loadmanager explain``: the leader's explanation of a bundle or a broker."""
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -89,7 +87,6 @@ def explain_command(*, subject: str, as_json: bool, client: SidecarClient) -> No
 
 
 def _print_account(account: Mapping[str, Any]) -> None:
-    """Print an explanation, in the form of the admin REST."""
     parts = (_tasks(account), _decisions(account), _grounds(account))
     for text in (_headline(account), _load_line(account), *chain.from_iterable(parts)):
         _echo(text)

@@ -1,5 +1,3 @@
-"""The memory that a new process could still get."""
-
 from pathlib import Path
 
 from loadmanager.adapters.host.cgroup import find_cgroup
@@ -10,10 +8,7 @@ from loadmanager.adapters.host.whole_host import WholeHost
 def free_memory_bytes(
     cgroup_root: Path = Path("/sys/fs/cgroup"), proc_root: Path = Path("/proc")
 ) -> float | None:
-    """Return the least that the host and every group of this process have left.
-
-    None if the kernel does not report it.
-    """
+    """Return the least that the host and every group of this process have left, None if unknown."""
     try:
         used, total = WholeHost(proc_root).memory_bytes()
         free = [float(total - used)]

@@ -1,5 +1,3 @@
-"""``loadmanager history``: check history files, and print their format."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""``loadmanager isolation``: which brokers a namespace may be on."""
-
 import click
 
 from loadmanager.cli.options import JSON_OPTION, option, print_json

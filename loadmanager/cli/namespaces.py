@@ -1,5 +1,3 @@
-"""``loadmanager namespaces``, ``bundles``, ``split`` and ``merge``."""
-
 from typing import Any
 
 import click

@@ -1,5 +1,3 @@
-"""What commands share: options, JSON, errors that end a command, and how it is stopped."""
-
 import gc
 import json
 import re
@@ -47,7 +45,6 @@ JSON_OPTION: Final = option(
 
 
 def is_http_url(text: str, *, without_path: bool = False) -> bool:
-    """Return whether a text is ``http://host:port`` or ``https://host:port``."""
     try:
         parts = urlsplit(text)
         sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -57,7 +54,6 @@ def is_http_url(text: str, *, without_path: bool = False) -> bool:
 
 
 def options_of(command: Callable[..., Any], options: Iterable[Decorator]) -> Callable[..., Any]:
-    """Give a command several options, in their order."""
     return reduce(lambda decorated, declare: declare(decorated), [*options][::-1], command)
 
 
@@ -68,8 +64,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 def parse_moment(text: str, now: datetime) -> datetime:
     """Return the time in UTC that ``text`` names; ``7d`` is seven days before ``now``.
 
-    Raises:
-        ValueError: it is neither.
+    Raises `ValueError`: it is neither.
     """
     ago = _AGO.fullmatch(text)
     if ago is not None:
@@ -85,7 +80,6 @@ def parse_moment(text: str, now: datetime) -> datetime:
 def moment_option(
     _context: click.Context, _option: click.Parameter, text: str | None
 ) -> datetime | None:
-    """Return the time in UTC that an option names, None for none; a wrong one ends the command."""
     try:
         return None if text is None else parse_moment(text, datetime.now(UTC))
     except (ValueError, OverflowError) as error:
@@ -93,7 +87,6 @@ def moment_option(
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON, over several lines."""
     click.echo(json.dumps(value, indent=2))
 
 
@@ -112,7 +105,6 @@ def write_output(file: Path, text: str) -> None:
 
 @contextmanager
 def ending(*errors: type[Exception], code: int = 1, prefix: str = "") -> Iterator[None]:
-    """End the command with ``code`` after printing the text of any of these errors."""
     try:
         yield
     except errors as error:
@@ -137,7 +129,6 @@ INTERRUPTED: Final = 130
 
 
 def stopped_by_signals() -> threading.Event:
-    """Return the event that SIGINT and SIGTERM set."""
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -23,8 +23,6 @@ DEFAULT: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The values of a profile; "" for those it does not set."""
-
     url: str = ""
     token_file: str = ""
     ca_file: str = ""
@@ -33,15 +31,13 @@ class Profile:
 
 
 def profiles_file() -> Path:
-    """Return the path of the profiles."""
     return Path(click.get_app_dir("loadmanager")) / "profiles.toml"
 
 
 def read_profile(name: str) -> Profile:
     """Return the profile called ``name``; "" is the default one, if there is any.
 
-    Raises:
-        click.UsageError: there is no such profile, or its file is wrong.
+    Raises `click.UsageError`: there is no such profile, or its file is wrong.
     """
     path = profiles_file()
     known = _read(path)

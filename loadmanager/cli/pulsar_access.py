@@ -1,5 +1,3 @@
-"""Options for access to Pulsar's brokers: a token, and files for TLS."""
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,11 +38,6 @@ class AccessFiles:
     given: tuple[str, ...] = ()
 
     def access(self) -> "Access":
-        """Return how brokers are asked.
-
-        Raises:
-            UsageError: files do not go together, or cannot be used.
-        """
         from loadmanager.adapters.http.security.tls import ClientTls, TlsFilesUnusable
         from loadmanager.adapters.pulsar_admin import Access
 
@@ -61,8 +54,6 @@ class AccessFiles:
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which gets them as one ``access_files``."""
-
     @functools.wraps(command)
     def with_files(*args: Any, **options: Any) -> Any:
         source = click.get_current_context().get_parameter_source

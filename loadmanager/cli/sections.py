@@ -42,20 +42,17 @@ class SectionedGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def add_section(self, title: str, *commands: click.Command) -> None:
-        """Add commands, listed in this order under ``title``."""
         for command in commands:
             self.add_command(command)
             _with_short_help(command)
         self.sections[title] = tuple(command.name or "" for command in commands)
 
     def in_sections(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of all commands by section."""
         placed = {name for names in self.sections.values() for name in names}
         rest = tuple(sorted(self.commands.keys() - placed))
         return {**self.sections, "Commands": rest} if rest else self.sections
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections into the help text; see `click.Group`."""
         widest = max((len(name) for name in self.list_commands(ctx)), default=0)
         for title, names in self.in_sections().items():
             rows = [(name.ljust(widest), _sentence(self.commands[name])) for name in names]
@@ -64,6 +61,5 @@ class SectionedGroup(click.Group):
 
 
 def _sentence(command: click.Command) -> str:
-    """Return the first paragraph of a command's help, which is one sentence."""
     paragraph, _, _ = (command.help or "").partition("\n\n")
     return " ".join(paragraph.split())

@@ -1,5 +1,3 @@
-"""Requests to a sidecar over HTTP, for commands: the answer, or a clear error message."""
-
 import functools
 import json
 import socket
@@ -48,27 +46,15 @@ class RequestFailed(click.ClickException):
         self.refused = refused
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the message alone."""
         click.echo(self.message, file=file, err=True)
 
 
 class NotFound(RequestFailed):
-    """The input is wrong, or names something that does not exist."""
-
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarClient:
-    """A sidecar's address, and the credentials for it.
-
-    Attributes:
-        url: its address, without a slash at the end; any sidecar knows the leader's.
-        timeout_s: for each request.
-        token: a bearer token, "" for none.
-        tls: checks its certificate, and presents ours.
-    """
-
     url: str
     timeout_s: float
     token: str = field(default="", repr=False)
@@ -77,12 +63,10 @@ class SidecarClient:
     def ask(self, path: str, *, method: str = "GET", body: object = None, **query: object) -> bytes:
         """Return what ``path`` answers; redirects to the leader are followed.
 
-        ``body`` is sent as JSON unless it is None; parameters of the ``query`` that are empty
-        or 0 are left out, and those with several values repeated.
-
-        Raises:
-            NotFound: the request is wrong, or names something that does not exist.
-            RequestFailed: the sidecar cannot be reached, refuses, or follows no leader.
+        ``body`` is sent as JSON unless it is None; parameters of the ``query`` that are empty or 0
+        are left out, and those with several values repeated. Raises `NotFound`: the request is
+        wrong, or names something that does not exist; `RequestFailed`: the sidecar cannot be
+        reached, refuses, or follows no leader.
         """
         asked = urlencode({name: value for name, value in query.items() if value}, doseq=True)
         full = f"{self.url}{path}" + (f"?{asked}" if asked else "")
@@ -209,17 +193,14 @@ def client_options(default_timeout_s: float = 30.0, *, waits: bool = True) -> De
 
 
 def segment(text: str) -> str:
-    """Return a name as one segment of a path."""
     return quote(text, safe=":[]")
 
 
 def whole_segment(text: str) -> str:
-    """Return any text as one segment of a path."""
     return quote(text, safe="")
 
 
 def name_of(text: str) -> str:
-    """Return ``tenant/namespace`` or ``tenant/namespace/range`` as segments of a path."""
     return "/".join(segment(part) for part in text.split("/"))
 
 
@@ -278,10 +259,7 @@ def _opener(tls: ssl.SSLContext | None) -> OpenerDirector:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Leaves redirects to `SidecarClient`."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Follow none."""
+    def redirect_request(self, *_: object) -> None: ...
 
 
 def _refuse_to_leave_tls(before: str, after: str) -> None:

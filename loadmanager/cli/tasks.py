@@ -1,5 +1,3 @@
-"""``loadmanager tasks``: the moves, placements, splits and merges that are under way."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -119,7 +117,6 @@ def tasks_command(
 
 
 def age(seconds: float) -> str:
-    """Return a time span as text."""
     if seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
     if seconds < _HOUR_S:

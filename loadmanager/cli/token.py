@@ -1,5 +1,3 @@
-"""``loadmanager token``: tokens of the cluster's own key."""
-
 import asyncio
 import contextlib
 import os
@@ -108,8 +106,7 @@ def token_command(  # noqa: PLR0917 - one for each option
 def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
     """Return the sections that say where the key is; what one broker needs may be missing.
 
-    Raises:
-        ConfigError: they have a fault.
+    Raises `ConfigError`: they have a fault.
     """
     from loadmanager.config.load import checked
     from loadmanager.config.sources import GivenValue, gather
@@ -146,12 +143,6 @@ def _refuse_other_signers(config: "Config") -> None:
 
 
 async def _key(config: "Config", timeout_s: float, *, replace_key: bool) -> bytes:
-    """Return the cluster's key.
-
-    Raises:
-        TimeoutError: ZooKeeper did not answer in time.
-        LoadManagerError: the key can be neither read nor made.
-    """
     from loadmanager.adapters.zookeeper import ZooKeeperCoordination
     from loadmanager.common.chroot import refuse_nodes_of_others
     from loadmanager.common.cluster_key import key_of_cluster

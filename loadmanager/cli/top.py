@@ -1,5 +1,3 @@
-"""``loadmanager top``: a live view of the cluster."""
-
 import itertools
 import os
 import select
@@ -47,7 +45,6 @@ def _reading_keys() -> Iterator[bool]:
 
 
 def _quits_within(seconds: float, *, has_keys: bool) -> bool:
-    """Return whether q is pressed within these seconds; other keys are ignored."""
     until_s = time.monotonic() + seconds
     while True:
         left_s = max(0.0, until_s - time.monotonic())
@@ -135,8 +132,6 @@ def top_command(
 
 @dataclass(frozen=True, slots=True)
 class _Top:
-    """Observes the cluster ``times`` times, None for ever, and shows it."""
-
     client: SidecarClient
     interval_s: float
     times: int | None
@@ -144,7 +139,6 @@ class _Top:
     console: "Console"
 
     def print(self) -> None:
-        """Print each picture."""
         for number in self._rounds():
             try:
                 self.console.print(self._draw(self._look()))
@@ -155,7 +149,6 @@ class _Top:
             time.sleep(self._wait_s(number))
 
     def redraw(self) -> None:
-        """Draw each picture over the last one, in the whole screen if there is no end."""
         from rich.console import Group
         from rich.live import Live
         from rich.text import Text

@@ -1,5 +1,3 @@
-"""What ``loadmanager top`` shows: brokers, moves and bundles, figures first."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,11 +37,6 @@ _LEGEND: Final = "★ leader   ↓ draining   ! unhealthy   load: the most used 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The cluster at one moment: its snapshot, leader, brokers' rows and last moves.
-
-    ``optimality`` is how far the leader found it from the best possible, None for not yet.
-    """
-
     snapshot: Snapshot
     leader: str
     brokers: Sequence[Mapping[str, Any]]
@@ -107,7 +100,6 @@ def _load(row: Mapping[str, Any]) -> float | None:
 
 
 def _scarcest(row: Mapping[str, Any]) -> str:
-    """Return the resource that is nearest to its limit, and how near."""
     known = [(row[key], name) for name, key in _RESOURCES if row[key] is not None]
     if not known:
         return "unknown"

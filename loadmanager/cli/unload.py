@@ -1,5 +1,3 @@
-"""``loadmanager unload``: moving bundles by hand, and saying where they went."""
-
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any

@@ -1,5 +1,3 @@
-"""``loadmanager zookeeper``: a ZooKeeper to try things on."""
-
 from pathlib import Path
 
 import click

@@ -15,15 +15,11 @@ from loadmanager.ports.lookup import Owner
 
 
 class OwnBundles(Protocol):
-    """The bundles of this sidecar's own broker."""
+    @property
+    def changes(self) -> Subscriptions: ...
 
     @property
-    def changes(self) -> Subscriptions:
-        """Called when the set of bundles served by the broker has changed."""
-
-    @property
-    def handovers(self) -> Mapping[BundleId, BrokerId]:
-        """The next owner of each bundle that the broker is to release."""
+    def handovers(self) -> Mapping[BundleId, BrokerId]: ...
 
     def serves(self, bundle: BundleId) -> bool:
         """Return whether the broker serves ``bundle`` and will continue."""
@@ -45,11 +41,9 @@ class OwnerResolver:
 
     @property
     def version(self) -> int:
-        """Increases with every change that could change an answer."""
         return self._cluster_state.version + self._own.changes.version
 
     def owner(self, bundle: BundleId) -> Owner | None:
-        """Return the owner if it serves ``bundle``."""
         holding = self._cluster_state.live_owner(bundle)
         if holding is None:
             return None
@@ -80,7 +74,6 @@ class OwnerResolver:
         return None if holding is None else holding.broker
 
     def _commands(self, broker: BrokerId) -> bool:
-        """Return whether ``broker`` is registered as this sidecar's own."""
         if broker != self._me.broker:
             return False
         return self._cluster_state.brokers[broker].registration.sidecar_url == self._me.sidecar_url

@@ -1,5 +1,3 @@
-"""Answers lookups from the cluster state, or through the leader."""
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
@@ -46,10 +44,7 @@ class BundleCut(Unavailable):
 
 
 class Assigner(Protocol):
-    """The leader, whether or not it is this sidecar."""
-
-    async def assign(self, bundle: BundleId) -> BrokerId:
-        """See `LookupService.assign`."""
+    async def assign(self, bundle: BundleId) -> BrokerId: ...
 
 
 class _Following(ExitStack):
@@ -88,8 +83,6 @@ class _Following(ExitStack):
 
 
 class LookupService:
-    """Answers lookups from this sidecar's cluster state and through the leader."""
-
     def __init__(
         self,
         context: Context,
@@ -117,12 +110,10 @@ class LookupService:
 
     @property
     def cluster_state_version(self) -> int:
-        """See `LookupService`."""
         return self._naming.version
 
     @property
     def leader(self) -> LeaderInfo | None:
-        """See `LookupService`."""
         return self._cluster_state.leader
 
     def readiness(self) -> Readiness:
@@ -143,14 +134,12 @@ class LookupService:
         return Readiness(not reasons, tuple(reasons), troubles)
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
-        """Return the owner from the cluster state alone."""
         boundaries = self._cluster_state.known_boundaries(topic.namespace)
         if boundaries is None:
             return None
         return self._naming.owner(boundaries.at(self._topic_hash.position(topic)))
 
     async def find_owner(self, topic: TopicName) -> Owner:
-        """Return the owner; this sidecar follows redirects itself."""
         found = await self._follow(topic, LookupMode.ANSWER, authoritative=False)
         assert isinstance(found, Owner)  # noqa: S101 - answer mode never redirects
         return found
@@ -158,16 +147,13 @@ class LookupService:
     async def find_owner_or_redirect(
         self, topic: TopicName, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Return the owner, or the sidecar to ask instead; the client follows redirects."""
         return await self._follow(topic, self._mode, authoritative=authoritative)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
-        """Return the bundle of a topic."""
         boundaries = await self.boundaries(topic.namespace)
         return boundaries.at(self._topic_hash.position(topic))
 
     async def partitions(self, topic: TopicName) -> int:
-        """Return how many partitions the topic has, 0 if it is not partitioned."""
         await self.boundaries(topic.namespace)
         path = znodes.partitions(topic)
         try:
@@ -177,7 +163,6 @@ class LookupService:
             raise Unavailable(f"the partitions of {topic} cannot be read: {error}") from error
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the namespace's bundles."""
         try:
             boundaries = await self._cluster_state.boundaries(namespace)
         except (CoordinationError, MalformedContent) as error:
@@ -187,7 +172,6 @@ class LookupService:
         return boundaries
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide, as the leader, which broker is to own ``bundle``."""
         await self.boundaries(namespace_of(bundle))
         if self._was_cut(bundle):
             # The requester may have seen a split that this sidecar has not.
@@ -204,7 +188,6 @@ class LookupService:
     async def _follow(
         self, topic: TopicName, mode: LookupMode, *, authoritative: bool
     ) -> Owner | Redirection:
-        """Find the owner of the bundle the topic is in, also if that changes meanwhile."""
         for _ in range(_MOST_SPLITS_MEANWHILE):
             bundle = await self.bundle_of(topic)
             try:
@@ -277,7 +260,6 @@ class LookupService:
         return holder is None or await lists.until_read(_READ_WITHIN_S, holder)
 
     async def _holder(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that holds the lock, None if none does or it cannot be read now."""
         try:
             return await self._holder_of_lock(bundle)
         except (TimeoutError, CoordinationError, MalformedContent) as error:
@@ -285,13 +267,7 @@ class LookupService:
             return None
 
     async def _holder_of_lock(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that holds the lock, None if none does.
-
-        Raises:
-            CoordinationError: it cannot be read now.
-            MalformedContent: its content is not that of a lock.
-            TimeoutError: it was not read within `_READ_WITHIN_S`.
-        """
+        """Raises also `MalformedContent`, and `TimeoutError` after `_READ_WITHIN_S`."""
         path = znodes.lock(bundle)
         async with asyncio.timeout(_READ_WITHIN_S):
             node = await self._coordination.get(path)
@@ -350,7 +326,6 @@ class LookupService:
     async def _ask(
         self, bundle: BundleId, step: LookupStep, left_s: float
     ) -> tuple[BrokerId | None, str]:
-        """Let the leader decide; return the planned owner, and what the lookup waits for."""
         try:
             async with asyncio.timeout(max(left_s, _ASK_AGAIN_S)):
                 if step is LookupStep.ASSIGN_HERE:
@@ -371,7 +346,6 @@ class LookupService:
         return "no leader is elected" if self._cluster_state.leader is None else before
 
     def _onward(self, planned: BrokerId | None, mode: LookupMode) -> Redirection | None:
-        """Return the redirect for a client that follows redirects itself."""
         if planned is None or mode is not LookupMode.REDIRECT or planned == self._identity.broker:
             return None
         known = self._cluster_state.brokers.get(planned)

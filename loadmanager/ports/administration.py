@@ -1,22 +1,20 @@
-"""Refusals of requests to the admin REST API."""
-
 from loadmanager.ports.lookup import LookupRefused
 
 
 class Missing(LookupRefused):
-    """The subject of a request does not exist."""
+    pass
 
 
 class Conflict(LookupRefused):
-    """A request conflicts with the present state, or with a concurrent request."""
+    pass
 
 
 class Unfit(LookupRefused):
-    """A request can never be met as it is."""
+    pass
 
 
 class BundleUnknown(LookupRefused):
-    """The namespace has no such bundle now."""
+    pass
 
 
 class SplitRefused(LookupRefused):
@@ -32,4 +30,4 @@ class UnloadRefused(LookupRefused):
 
 
 class BrokerUnknown(LookupRefused):
-    """No such broker is registered."""
+    pass

@@ -1,5 +1,3 @@
-"""The broker beside this sidecar, as its agent commands it."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,8 +73,7 @@ class BrokerControl(Protocol):
     async def health(self, timeout_s: float) -> None:
         """Return if the broker reports within ``timeout_s`` that it is healthy."""
 
-    async def stats(self) -> BrokerStats:
-        """Return the traffic of each bundle over the last window."""
+    async def stats(self) -> BrokerStats: ...
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
         """Return the topics that the broker has open in ``bundle``, idle ones too.
@@ -117,5 +114,4 @@ class BrokerControl(Protocol):
         known: the broker may send them there, and the next owner may not serve yet.
         """
 
-    async def close(self) -> None:
-        """Close connections."""
+    async def close(self) -> None: ...

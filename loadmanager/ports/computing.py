@@ -1,5 +1,3 @@
-"""Runs long computations, so that lookups and leases need not wait for them."""
-
 from collections.abc import Callable
 from typing import Protocol, TypeVar, TypeVarTuple
 
@@ -8,16 +6,12 @@ T = TypeVar("T")
 
 
 class Computing(Protocol):
-    """Runs pure functions on values."""
-
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Return what ``function`` returns, or raise what it raises.
 
         It may run in another thread, one at a time. Its arguments must be immutable, and it must
-        not change anything. If the caller is cancelled, its result is dropped.
-
-        Raises:
-            TimeoutError: it takes too long; it may continue, but is not waited for.
+        not change anything. If the caller is cancelled, its result is dropped. Raises
+        `TimeoutError`: it takes too long; it may continue, but is not waited for.
         """
 
 
@@ -25,5 +19,4 @@ class ComputingInline:
     """Computes in the caller's thread, as required by simulations in virtual time."""
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Return the result of ``function``."""
         return function(*args)

@@ -1,5 +1,3 @@
-"""The coordination service: ZooKeeper, or something that behaves like it."""
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,11 +11,11 @@ class CoordinationError(LoadManagerError):
 
 
 class NodeMissing(CoordinationError):
-    """The node, or the parent of a node to create, does not exist."""
+    pass
 
 
 class NodeExists(CoordinationError):
-    """A node to create exists already."""
+    pass
 
 
 class VersionMismatch(CoordinationError):
@@ -25,7 +23,7 @@ class VersionMismatch(CoordinationError):
 
 
 class NotEmpty(CoordinationError):
-    """A node to delete has children."""
+    pass
 
 
 class Disconnected(CoordinationError):
@@ -76,8 +74,6 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's content as read at one moment."""
-
     data: bytes
     stat: Stat
 
@@ -147,15 +143,11 @@ class SessionState:
 
 
 class Watch(Protocol):
-    """A subscription to changes."""
-
     def close(self) -> None:
         """End the subscription. Calling it twice is fine."""
 
 
 class NodeWatch(Watch, Protocol):
-    """A subscription to the changes of one node."""
-
     def read(self) -> None:
         """Have the node read and reported, unless it is being read."""
 
@@ -173,8 +165,7 @@ class Coordination(Protocol):
     max_request_bytes: int
 
     @property
-    def session(self) -> SessionState:
-        """The session as known now."""
+    def session(self) -> SessionState: ...
 
     async def start(self) -> None:
         """Begin connecting and return at once; keeps trying for ever.
@@ -188,14 +179,12 @@ class Coordination(Protocol):
     def on_session(self, callback: Callable[[SessionState], None]) -> Watch:
         """Call ``callback`` after each change of the session's state or id."""
 
-    async def get(self, path: str) -> Node | None:
-        """Return the node, or None if there is none."""
+    async def get(self, path: str) -> Node | None: ...
 
     async def get_from_root(self, path: str) -> Node | None:
         """Return the node at a path of the whole service, whatever the chroot."""
 
-    async def children(self, path: str) -> tuple[str, ...]:
-        """Return the names of the children, sorted; none for a missing node."""
+    async def children(self, path: str) -> tuple[str, ...]: ...
 
     async def sync(self, path: str) -> None:
         """Return when a read on this session sees all that was applied before the call.
@@ -235,22 +224,10 @@ class Coordination(Protocol):
             Disconnected: it was not created; of a persistent one that is not known.
         """
 
-    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
-        """Replace a node's content.
-
-        Raises:
-            NodeMissing: there is no such node.
-            VersionMismatch: it has another version.
-        """
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat: ...
 
     async def delete(self, path: str, *, version: int = -1) -> None:
-        """Delete a node.
-
-        Raises:
-            NodeMissing: there is no such node.
-            VersionMismatch: it has another version.
-            NotEmpty: it has children.
-        """
+        """Raises `NodeMissing`, `VersionMismatch` or `NotEmpty`."""
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Apply all operations or none, and return a stat for each `SetData`, else None.

@@ -1,5 +1,3 @@
-"""The sink of history, and the source of seeds for a leader without averages."""
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -17,8 +15,7 @@ class HistorySink(Protocol):
     def trouble(self) -> str:
         """Why lines cannot be written now; empty if they can."""
 
-    def wants(self, stream: Stream) -> bool:
-        """Return whether records of a stream are written at all."""
+    def wants(self, stream: Stream) -> bool: ...
 
     def offer(self, stream: Stream, at_ms: int, make: Callable[[], Iterable[Record]]) -> None:
         """Have records written soon; ``make`` may run later, on another thread.
@@ -28,16 +25,14 @@ class HistorySink(Protocol):
 
 
 class NoHistory:
-    """A sink that drops everything."""
-
     trouble: Final = ""
 
     def wants(self, _stream: Stream) -> bool:
-        """Return False."""
         return False
 
-    def offer(self, _stream: Stream, _at_ms: int, _make: Callable[[], Iterable[Record]]) -> None:
-        """Drop it."""
+    def offer(
+        self, _stream: Stream, _at_ms: int, _make: Callable[[], Iterable[Record]]
+    ) -> None: ...
 
 
 def offer_report(
@@ -72,19 +67,10 @@ class SeedUnreadable(LoadManagerError):
 
 
 class SeedSource(Protocol):
-    """A seed that may be read each time a term begins."""
-
     async def read(self, hour: int) -> Seed | None:
-        """Return the seed for an hour of the week, None if none is configured.
-
-        Raises:
-            SeedUnreadable: it cannot be read.
-        """
+        """Return None if no seed is configured. Raises `SeedUnreadable`: it cannot be read."""
 
 
 class NoSeed:
-    """For a sidecar without a seed."""
-
     async def read(self, hour: int) -> Seed | None:  # noqa: ARG002 - there is nothing to read
-        """Return None."""
         return None

@@ -1,5 +1,3 @@
-"""The host and its clock."""
-
 from collections.abc import Collection
 from typing import Protocol
 
@@ -27,13 +25,9 @@ class HostProbe(Protocol):
 
 
 class Clock(Protocol):
-    """Time as the application sees it; tests and simulations bring their own."""
-
-    def monotonic_s(self) -> float:
-        """Return seconds on a clock that never jumps."""
+    def monotonic_s(self) -> float: ...
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970, for people and logs, never for deadlines."""
+        """Milliseconds since 1970, for people and logs, never for deadlines."""
 
-    async def sleep(self, delay_s: float) -> None:
-        """Wait for ``delay_s`` on the monotonic clock."""
+    async def sleep(self, delay_s: float) -> None: ...

@@ -1,5 +1,3 @@
-"""What a live leader reports about its decisions."""
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -60,7 +58,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionFilter:
-    """A filter of decisions: at most ``limit``, of those that match all fields.
+    """At most ``limit`` decisions that match all fields.
 
     ``before`` leaves out that number and all later ones, 0 none: the last number of one
     page is what the next page is before. ``broker`` is either end of a move, ``namespace``
@@ -78,7 +76,6 @@ class DecisionFilter:
     round: int = 0
 
     def wants(self, one: Decision) -> bool:
-        """Return whether a decision matches."""
         return (
             (not self.before or one.number < self.before)
             and (not self.subject or self.subject in {one.subject, one.source, one.target})
@@ -108,7 +105,6 @@ class TaskFilter:
     live: bool = False
 
     def wants(self, task: BundleTask) -> bool:
-        """Return whether a task matches."""
         return (
             not (self.live and task.state.ended)
             and (not self.states or task.state in self.states)
@@ -144,7 +140,6 @@ class TaskList:
     def wall_ms(self, then_s: float | None) -> int | None: ...
 
     def wall_ms(self, then_s: float | None) -> int | None:
-        """Return a time of a task on the wall clock, None for none."""
         return None if then_s is None else self.at_ms - round(1000 * (self.now_s - then_s))
 
 

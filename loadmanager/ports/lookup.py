@@ -1,5 +1,3 @@
-"""Lookups and assignments: results, refusals, and the interface that HTTP uses."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,11 +64,11 @@ class LookupRefused(LoadManagerError):
 
 
 class NamespaceUnknown(LookupRefused):
-    """The namespace does not exist."""
+    pass
 
 
 class NamespaceTaken(LookupRefused):
-    """A namespace to create exists already."""
+    pass
 
 
 class Unavailable(LookupRefused):
@@ -89,15 +87,11 @@ class NotLeader(LookupRefused):
 
 
 class LookupService(Protocol):
-    """Answers lookups; used by the HTTP server."""
+    @property
+    def cluster_state_version(self) -> int: ...
 
     @property
-    def cluster_state_version(self) -> int:
-        """A version of the cluster state that grows with each change that may affect a lookup."""
-
-    @property
-    def leader(self) -> LeaderInfo | None:
-        """The leader as known to this sidecar, None if there is none."""
+    def leader(self) -> LeaderInfo | None: ...
 
     def readiness(self) -> Readiness:
         """Return whether lookups can be answered from a current cluster state."""
@@ -108,11 +102,9 @@ class LookupService(Protocol):
     async def find_owner(self, topic: TopicName) -> Owner:
         """Return the owner; have the leader place the bundle if no broker owns it.
 
-        Waits, up to the configured time, for a bundle that is under way.
-
-        Raises:
-            NamespaceUnknown: the topic's namespace does not exist.
-            Unavailable: no broker owns the bundle, and none could be made to in time.
+        Waits, up to the configured time, for a bundle that is under way. Raises `NamespaceUnknown`:
+        the topic's namespace does not exist; `Unavailable`: no broker owns the bundle, and none
+        could be made to in time.
         """
 
     async def find_owner_or_redirect(
@@ -123,41 +115,26 @@ class LookupService(Protocol):
         Raises like `find_owner`; with ``authoritative`` it never returns a redirection.
         """
 
-    async def bundle_of(self, topic: TopicName) -> BundleId:
-        """Return the bundle of a topic.
+    async def bundle_of(self, topic: TopicName) -> BundleId: ...
 
-        Raises:
-            NamespaceUnknown: the topic's namespace does not exist.
-        """
-
-    async def partitions(self, topic: TopicName) -> int:
-        """Return the number of partitions of the topic, 0 if it is not partitioned."""
+    async def partitions(self, topic: TopicName) -> int: ...
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the namespace's bundles.
-
-        Raises:
-            NamespaceUnknown: it does not exist.
-        """
+        """Return the namespace's bundles. Raises `NamespaceUnknown`: it does not exist."""
 
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide, as the leader, the owner of ``bundle``; a bundle under way keeps its plan.
 
-        Raises:
-            NotLeader: this sidecar does not lead.
-            NamespaceUnknown: the bundle is in no namespace's boundaries.
-            Unavailable: no broker can take it.
+        Raises `NotLeader`: this sidecar does not lead; `NamespaceUnknown`: the bundle is in no
+        namespace's boundaries; `Unavailable`: no broker can take it.
         """
 
 
 class LeaderLine(Protocol):
-    """Sends requests to the leader's sidecar."""
-
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
         """Have the leader assign ``bundle``, and return the broker that is to own it.
 
         Raises as `LookupService.assign`; `Unavailable` also if the leader does not answer.
         """
 
-    async def close(self) -> None:
-        """Close connections."""
+    async def close(self) -> None: ...

@@ -1,5 +1,3 @@
-"""The orders of one term, and how they are carried out."""
-
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -16,8 +14,7 @@ class StandingOrders(Protocol):
     """The standing orders. Only the task controller uses them, one call at a time."""
 
     @property
-    def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """The broker that is to own each bundle."""
+    def assigned(self) -> Mapping[BundleId, BrokerId]: ...
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
@@ -30,8 +27,7 @@ class StandingOrders(Protocol):
     def follow(self, reported: Reported) -> None:
         """Call ``reported`` with outcomes of orders that owners do not show."""
 
-    async def read(self) -> None:
-        """Read the standing orders of all leaders; raises `Disconnected`."""
+    async def read(self) -> None: ...
 
     async def write(self, changes: OrderChanges, rider: SetData | None = None, /) -> bool:
         """Write several changes of orders; the standing orders must be `known`.

@@ -44,7 +44,6 @@ class BrokerUse:
 
     @property
     def largest_fraction(self) -> float | None:
-        """The largest of `uses`, None if none is known."""
         return max(self.uses.values(), default=None)
 
 

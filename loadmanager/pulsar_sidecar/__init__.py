@@ -1,1 +1,0 @@
-"""A sidecar beside a real Pulsar broker, which owns its bundles under Pulsar's own locks."""

@@ -47,13 +47,9 @@ _KNOWN_FOR_S: Final = 30.0
 class PulsarBroker:
     """One Pulsar broker, as a `BrokerControl` that refuses all commands.
 
-    Attributes:
-        url: of its admin REST, as this sidecar reaches it.
-        name: its id in the cluster.
-        stays: returns why a bundle never moves, "" if it may. Bundles that stay are left out of
-            the statistics, so that no leader moves them.
-        cluster: the name of its cluster, "" until the broker has answered.
-        claims: whether moves need a claim at their target, as with the modular load manager.
+    ``stays`` returns why a bundle never moves; such bundles are left out of the statistics, so that
+    no leader moves them. ``cluster`` is "" until the broker has answered. ``claims`` is whether
+    moves need a claim at their target, as with the modular load manager.
     """
 
     admin: PulsarAdmin
@@ -72,20 +68,12 @@ class PulsarBroker:
     _sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to sample the broker."""
         self._sampler = Sampler(self.admin, self.address)
 
     async def close(self) -> None:
-        """Close connections."""
         await self.admin.close()
 
     async def health(self, timeout_s: float) -> None:
-        """Return if the broker reports within ``timeout_s`` that it is ready.
-
-        Raises:
-            BrokerUnreachable: it does not answer in time.
-            BrokerRefused: it answers that it is not ready.
-        """
         with _as_broker_error():
             try:
                 async with asyncio.timeout(timeout_s):
@@ -96,7 +84,6 @@ class PulsarBroker:
             raise BrokerRefused(f"{self.url}: says {answer[:60]!r} of itself; expected 'ok'")
 
     async def owned(self) -> tuple[BundleId, ...]:
-        """Return the bundles that the broker serves now."""
         with _as_broker_error():
             await self._know()
             return await read_owned(self.admin, self.url, self.cluster, self.name)
@@ -144,26 +131,19 @@ class PulsarBroker:
         return self._process_id is not None and not Path("/proc", str(self._process_id)).exists()
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        """Return the topics of ``bundle`` with the traffic of the last sample."""
         if self._sample is None or bundle not in self._sample.bundles:
             raise BrokerRefused(f"{self.name} did not serve {bundle} when it was last read")
         rates = self._sample.topics
         return {topic: rates[name] for name, topic, _ in topics_in(bundle, rates)}
 
     def address(self, broker: BrokerId) -> str:
-        """Return the URL of a broker of the cluster, with the scheme of ``url``."""
         return self.url if broker == self.name else addresses(self.url)(broker)
 
     async def topic_of(self, bundle: BundleId) -> TopicName | None:
-        """Return a topic of a bundle of any broker, None if it has none.
-
-        Raises:
-            PulsarAdminError: the broker does not report it.
-        """
+        """Return None if the bundle has no topic. Raises `PulsarAdminError`."""
         return next(iter(await read_topics(self.admin, self.url, bundle)), None)
 
     async def _read(self) -> BrokerSample | None:
-        """Return the sample since the last reading, or None with the reason in `_missing`."""
         alone = PulsarCluster(name=self.cluster, brokers=(self.name,))
         samples, missing = await self._sampler.sample(alone)
         self._missing = missing.get(self.name, "")

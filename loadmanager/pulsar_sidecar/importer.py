@@ -62,7 +62,6 @@ class Importer:
     _log_again_s: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
-        """Prepare to write nodes."""
         self._documents = Documents(self.context.coordination)
 
     async def run(self) -> None:
@@ -77,12 +76,6 @@ class Importer:
             await changes.wait(CHECK_EVERY_S)
 
     async def import_due(self) -> None:
-        """Import what is due.
-
-        Raises:
-            PulsarAdminError: the broker does not report boundaries or policies.
-            LoadManagerError: a node cannot be written now.
-        """
         now_s = self.context.clock.monotonic_s()
         if now_s >= self._policies_due_s:
             await self._import_policies()
@@ -107,7 +100,6 @@ class Importer:
                 raise error
 
     async def _unknown(self, bundles: Iterable[BundleId]) -> set[Namespace]:
-        """Return the namespaces of bundles that are not in the known boundaries."""
         found: set[Namespace] = set()
         for bundle in bundles:
             namespace = namespace_of(bundle)

@@ -1,5 +1,3 @@
-"""The kind of sidecar that runs beside a real Pulsar broker."""
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,8 +44,6 @@ class BesidePulsar:
         _settings: RuntimeSettings,
         _commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
-        """Return the agent that registers, reports and observes the broker."""
-
         async def restore() -> None:
             try:
                 log_restored(await balancer_of(context, self.broker).restore(self.broker.url))
@@ -67,21 +63,15 @@ class BesidePulsar:
         return partial(ObservedLookups, self.broker)
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """Return whether a bundle stays by its name, as Pulsar's own bundles do."""
         return bool(Rules().why_stays(bundle, BundleTraffic()))
 
     def term(self, context: Context, term: Term, /) -> PulsarTerm:
-        """Return the term, which sends orders through the admin REST."""
         self._term = PulsarTerm(context, term, self.broker, self.cluster)
         return self._term
 
 
 def make_pulsar_broker(config: Config) -> PulsarBroker:
-    """Return the broker that the configuration names.
-
-    Raises:
-        TlsFilesUnusable: a file cannot be read or does not fit the others.
-    """
+    """Raises `TlsFilesUnusable`: a file cannot be read or does not fit the others."""
     settings = config.pulsar
     tls = None
     if settings.ca_file or settings.certificate_file:

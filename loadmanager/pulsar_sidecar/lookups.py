@@ -1,5 +1,3 @@
-"""Lookups of bundles under Pulsar's own locks: from observed owners, or else from the broker."""
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -33,24 +31,16 @@ class ObservedBundles:
         self.handovers = _NO_HANDOVERS
 
     def serves(self, _bundle: BundleId) -> bool:
-        """Return True: the broker serves the bundles that it lists."""
         return True
 
 
 class ObservedLookups(LookupService):
-    """Answers lookups without a leader: Pulsar's brokers alone place bundles."""
-
     def __init__(self, broker: PulsarBroker, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._broker = broker
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the namespace's bundles, from the broker if they were not imported yet.
-
-        Raises:
-            NamespaceUnknown: it does not exist.
-            Unavailable: the broker does not answer.
-        """
+        """Ask the broker for boundaries that were not imported yet."""
         try:
             return await super().boundaries(namespace)
         except NamespaceUnknown:
@@ -82,7 +72,6 @@ class ObservedLookups(LookupService):
         return known if known is not None else await self._ask_broker(topic, bundle)
 
     async def _ask_broker(self, topic: TopicName, bundle: BundleId) -> Owner:
-        """Return the owner in the answer of the broker beside this sidecar."""
         with _as_refused(f"the owner of {topic}"):
             urls = await read_lookup(self._broker.admin, self._broker.url, topic)
         try:
@@ -102,7 +91,6 @@ class ObservedLookups(LookupService):
 
 @contextmanager
 def _as_refused(what: str) -> Iterator[None]:
-    """Raise errors of the broker's admin REST as the errors that lookups may raise."""
     try:
         yield
     except AnswerRefused as error:

@@ -1,5 +1,3 @@
-"""The agent of a Pulsar broker, which owns its bundles without an agent: registers and reports."""
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -41,12 +39,8 @@ _READY_TIMEOUT_S: Final = 5.0
 class ObservingAgent:
     """Keeps a broker registered, and its load report and owned list published, while it answers.
 
-    Attributes:
-        context: of this sidecar.
-        broker: the broker to observe.
-        publisher: of its load reports.
-        settled: awaited first on leaving, so that moves under way come to an end.
-        last_left: awaited after an orderly leave if no other broker is registered.
+    On leaving, ``settled`` is awaited first, so that moves under way come to an end, and
+    ``last_left`` after it if no other broker is registered.
     """
 
     context: Context
@@ -63,7 +57,6 @@ class ObservingAgent:
     _log_again_s: float = float("-inf")
 
     def __post_init__(self) -> None:
-        """Begin without a registration."""
         context = self.context
         self._takeover = Takeover(context.identity, context.coordination, context.clock)
         self._registrar = Registrar(context)
@@ -71,20 +64,13 @@ class ObservingAgent:
 
     @property
     def registered(self) -> bool:
-        """Whether the broker is registered in the current session, and answers."""
         return self._membership is not None
 
     def unready(self) -> Iterator[str]:
-        """Yield why the broker is not registered."""
         if self._membership is None:
             yield f"the broker is not registered: {self._why}"
 
     async def run(self) -> None:
-        """Register and observe until cancelled, or until a membership ends after `leave`.
-
-        Raises:
-            ExceptionGroup: with `Displaced`: another sidecar took over this broker.
-        """
         while not self._leaving:
             try:
                 await self._one_membership()
@@ -162,8 +148,7 @@ class ObservingAgent:
     async def _observe(self) -> None:
         """Publish what the broker owns whenever that changes.
 
-        Raises:
-            BrokerLost: it has not answered, or has not been ready, for too long.
+        Raises `BrokerLost`: it has not answered, or has not been ready, for too long.
         """
         clock = self.context.clock
         answered_s = clock.monotonic_s()
@@ -215,10 +200,7 @@ class ObservingAgent:
         """Write the owned list if it changed; after a lost reply the next call writes it again.
 
         A bundle's fencing token is the zxid of its first listing. If two brokers list it for a
-        moment, the later listing counts.
-
-        Raises:
-            CoordinationError: it may not have been written.
+        moment, the later listing counts. Raises `CoordinationError`: it may not have been written.
         """
         if self._tokens.keys() == set(owned):
             return

@@ -1,5 +1,3 @@
-"""Owners of the bundles that may move: as listed, updated by the results of moves."""
-
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -37,28 +35,23 @@ class ObservedOwners:
         cluster_state.changes.subscribe(self._changed)
 
     def close(self) -> None:
-        """Unsubscribe from changes of the cluster state."""
         self._cluster_state.changes.unsubscribe(self._changed)
 
     @property
     def brokers(self) -> Collection[BrokerId]:
-        """The registered brokers."""
         return self._cluster_state.brokers
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """The owner of each bundle that may move."""
         if not self._current:
             self._owners, self._current = self._merged(), True
         return self._owners
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that serves ``bundle``, None if unknown."""
         holding = self.owners.get(bundle)
         return holding.broker if holding else None
 
     def found(self, owners: Mapping[BundleId, BrokerId | None]) -> None:
-        """Record the brokers that now serve bundles, None for none."""
         until_s = self._clock.monotonic_s() + FOUND_FOR_S
         for bundle, broker in owners.items():
             listed = self._cluster_state.owners.get(bundle)

@@ -1,5 +1,3 @@
-"""One term of leadership over Pulsar's brokers: its orders, imports and hold on the balancer."""
-
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
@@ -34,11 +32,8 @@ async def find_cut(
 ) -> int | None:
     """Return where to cut a bundle of ``owner``, None if no cut leaves topics on both sides.
 
-    The position is computed here, because several versions of Pulsar answer 500 to a split by
-    the algorithm that divides by traffic.
-
-    Raises:
-        PulsarAdminError: the owner's topics cannot be read.
+    The position is computed here, because several versions of Pulsar answer 500 to a split by the
+    algorithm that divides by traffic. Raises `PulsarAdminError`: the owner's topics cannot be read.
     """
     cut = await ordered_cut(bundle, split, owner)
     if cut is not None:
@@ -74,14 +69,7 @@ SETTLE_S: Final = 10.0
 
 
 class PulsarTerm:
-    """See `ForeignTerm`.
-
-    Args:
-        context: of this sidecar.
-        term: the term.
-        broker: the one beside this sidecar, which receives the requests about the cluster.
-        cluster: the name of the cluster in loadmanager's configuration.
-    """
+    """See `ForeignTerm`; ``broker`` answers the requests about the cluster."""
 
     def __init__(self, context: Context, term: Term, broker: PulsarBroker, cluster: str) -> None:
         self._context = context
@@ -106,21 +94,17 @@ class PulsarTerm:
 
     @property
     def uncut(self) -> Collection[BundleId]:
-        """The bundles that Pulsar did not split when ordered to."""
         return self.orders.uncut
 
     def held(self) -> str:
-        """Return why nothing may move now, "" if moves are allowed."""
         return self._held
 
     async def run(self, wanted: Callable[[], bool]) -> None:
-        """Import, and keep Pulsar's own balancer off while moves are ``wanted``."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._importer.run(), name="import")
             await self._keep_off(wanted)
 
     def close(self) -> None:
-        """End with the term."""
         self.owners.close()
         self._context.metrics.balancing_held.set(0)
         self._context.metrics.moves_awaiting_clients.set_function(lambda: 0)
@@ -140,9 +124,8 @@ class PulsarTerm:
     async def _check_balancer(self, *, wanted: bool, off: bool) -> bool:
         """Switch Pulsar's balancer off, or restore it; return whether this term switched it off.
 
-        Raises:
-            LoadManagerError: it is not certain that the balancer is off.
-            Deposed: another sidecar leads.
+        Raises `LoadManagerError`: it is not certain that the balancer is off; `Deposed`: another
+        sidecar leads.
         """
         url = self._broker.url
         if why := await self._mandate.confirm():
@@ -173,7 +156,6 @@ class PulsarTerm:
 
 
 def balancer_of(context: Context, broker: PulsarBroker) -> PulsarBalancer:
-    """Return the switch of Pulsar's own balancer, with its state below loadmanager's chroot."""
     return PulsarBalancer(
         broker.admin,
         SharedState(context.coordination),
@@ -183,6 +165,5 @@ def balancer_of(context: Context, broker: PulsarBroker) -> PulsarBalancer:
 
 
 def log_restored(done: tuple[str, ...]) -> None:
-    """Log the restored settings of Pulsar."""
     for line in done:
         log.info("pulsar.balancer.restored", setting=line)

@@ -1,5 +1,3 @@
-"""The metrics of ``loadmanager attach``, present only where it serves them."""
-
 from math import nan
 from typing import Final
 

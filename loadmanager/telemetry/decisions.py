@@ -1,5 +1,3 @@
-"""Metrics of decisions: distance from the best possible, and inputs from the pipeline."""
-
 from collections.abc import Mapping
 from math import nan
 from types import MappingProxyType
@@ -37,14 +35,11 @@ class OptimalityMetrics:
         self.found(None)
 
     def found(self, optimality: Optimality | None) -> None:
-        """Set the gauges; NaN for None."""
         for name, gauge in self._gauges.items():
             gauge.set(nan if optimality is None else getattr(optimality, name))
 
 
 class ShadowMetrics:
-    """Figures of shadow strategies; none where none is configured."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gap = Gauge(
             "loadmanager_shadow_gap",
@@ -68,14 +63,12 @@ class ShadowMetrics:
         )
 
     def after_round(self, strategy: str, shadow: Shadow) -> None:
-        """Show a shadow strategy's figures of its last round."""
         last = shadow.rounds[-1]
         self._gap.labels(strategy).set(last.gap)
         self._regret.labels(strategy).set(shadow.regret)
         self._moves.labels(strategy).inc(last.moves)
 
     def forget(self, strategy: str) -> None:
-        """Remove the series of a strategy."""
         self._gap.remove(strategy)
         self._regret.remove(strategy)
 
@@ -113,7 +106,6 @@ class LearningMetrics:
         self.not_leading()
 
     def cost_model_used(self, made_at_ms: int | None, *, unusable: bool) -> None:
-        """Show the costs that this leader uses, None for shares of the traffic."""
         for one in MODELS:
             used = "traffic_share" if made_at_ms is None else "learned"
             self._model.labels(one).set(one == used)
@@ -121,12 +113,10 @@ class LearningMetrics:
         self._unusable.set(unusable)
 
     def seeded(self, result: str, bundles: int = 0) -> None:
-        """Count the result of a seed, and show how many bundles it was used for."""
         self._seeds.labels(result).inc()
         self._seeded.set(bundles)
 
     def not_leading(self) -> None:
-        """Show nothing: this sidecar does not lead."""
         for one in MODELS:
             self._model.labels(one).set(0)
         self._made_at.set(0)

@@ -1,5 +1,3 @@
-"""The metrics of the history writer, present only where history is written."""
-
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -9,8 +7,6 @@ STREAMS: Final = ("reports", "rounds")
 
 
 class HistoryMetrics:
-    """Written, waiting and lost records."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"loadmanager_history_{name}", text, labels, registry=registry)
@@ -35,7 +31,6 @@ class HistoryMetrics:
             self.written(stream, lines=0, size_bytes=0, files=0)
 
     def written(self, stream: str, *, lines: int, size_bytes: int, files: int) -> None:
-        """Show how much of a stream was written since the start."""
         before = self._shown.get(stream, (0, 0, 0))
         self._shown[stream] = (lines, size_bytes, files)
         for counter, now, then in zip(

@@ -25,15 +25,10 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa: A002 - the key's name
-    """Log to ``stream``, one event per line.
+    """Log to ``stream``, one event per line; ``auto`` is for people if that is a terminal.
 
     Times are ISO 8601 in UTC. Tracebacks are plain text without the values of local
     variables, which may contain passwords.
-
-    Args:
-        format: ``json``, ``console``, or ``auto``: console if ``stream`` is a terminal.
-        level: ``debug``, ``info``, ``warning`` or ``error``.
-        stream: usually standard error.
     """
     console = format == "console" or (format == "auto" and stream.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
@@ -58,7 +53,6 @@ def configure_logging(format: str, level: str, stream: TextIO) -> None:  # noqa:
 
 
 def change_level(level: str) -> None:
-    """Set the level to ``level``, with the current format."""
     least = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(least))
     _set_levels(least)
@@ -94,8 +88,7 @@ class _LossyStream:
             event = processor(None, "warning", event)
         return f"{event}\n"
 
-    def flush(self) -> None:
-        """Each line is flushed as it is written."""
+    def flush(self) -> None: ...
 
 
 def _install(handler: _OurHandler, least: int) -> None:

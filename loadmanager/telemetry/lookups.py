@@ -1,5 +1,3 @@
-"""Metrics of lookups, for which the counters of the library are too slow."""
-
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
@@ -37,19 +35,15 @@ class LookupMetrics(Collector):
         self._pending = 0
 
     def answered(self, seconds: float) -> None:
-        """Count a lookup answered with an owner, and how long it took."""
         self._count("answered", seconds)
 
     def redirected(self, seconds: float) -> None:
-        """Count a lookup redirected to another sidecar."""
         self._count("redirected", seconds)
 
     def failed(self, seconds: float) -> None:
-        """Count a lookup refused, for whatever reason."""
         self._count("failed", seconds)
 
     def pending(self, lookups: int) -> None:
-        """Show how many lookups wait for an owner now."""
         self._pending = lookups
 
     def _count(self, result: str, seconds: float) -> None:
@@ -58,7 +52,6 @@ class LookupMetrics(Collector):
         self._sum_s += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the samples for one scrape."""
         yield from self._counters()
         cumulated = list(accumulate(self._buckets))
         names = [*(str(bound) for bound in _BOUNDS_S), "+Inf"]

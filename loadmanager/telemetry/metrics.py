@@ -62,13 +62,6 @@ _PULSAR_USAGE: Final = {
 
 
 class Metrics:
-    """The metrics of one sidecar.
-
-    Args:
-        registry: where they are registered; one of each per registry.
-        cluster: the value of Pulsar's ``cluster`` label.
-    """
-
     def __init__(self, registry: CollectorRegistry, cluster: str = "standalone") -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # the library's, without types
         self._registry = registry
@@ -311,7 +304,6 @@ class Metrics:
                 self._unknown.labels(resource).set(fraction is None)
 
     def report_aged(self, broker: BrokerId, age_s: float) -> None:
-        """Show how long ago a broker's report changed."""
         self._report_age.labels(broker).set(age_s)
 
     def brokers_departed(self, brokers: Iterable[BrokerId]) -> None:
@@ -322,16 +314,13 @@ class Metrics:
                 gauge.remove(self._cluster, broker, "loadBalancing")
 
     def bundles_unloaded(self, bundles: int, brokers: int) -> None:
-        """Count the moves of one round, and the brokers that they left."""
         self._unloaded_bundles.inc(bundles)
         self._unloaded_brokers.inc(brokers)
 
     def task_ended(self, kind: str, state: str) -> None:
-        """Count a bundle task that ended."""
         self._tasks_ended.labels(kind, state).inc()
 
     def bundles_split(self, bundles: int) -> None:
-        """Count bundles split."""
         self._split_bundles.inc(bundles)
 
     def phase_changed(self, before: Phase, after: Phase) -> None:
@@ -342,45 +331,36 @@ class Metrics:
             self._phases.labels(after.value).inc()
 
     def ownership_changed(self, change: str, bundles: int = 1) -> None:
-        """Count locks acquired, released or lost."""
         self._ownership_changes.labels(change).inc(bundles)
 
     def broker_probed(self, result: str, seconds: float) -> None:
-        """Count one health check of the broker, its result and its duration."""
         self._broker_probes.labels(result).inc()
         self._broker_probe_duration_seconds.observe(seconds)
 
     def session_changed(self, state: str) -> None:
-        """Show and count the session's new state: connected, suspended or lost."""
         for each in LABEL_VALUES["session"]:
             self._session.labels(each).set(each == state)
         self._session_changes.labels(state).inc()
 
     def coordination_asked(self, kind: str, result: str, seconds: float) -> None:
-        """Count one request to ZooKeeper, how it ended and how long it took."""
         self._operations.labels(kind, result).inc()
         self._operation_duration_seconds.labels(kind).observe(seconds)
 
     def balancing_changed(self, mode: str | None) -> None:
-        """Show the balancing mode of the leader; None where this sidecar does not lead."""
         for one in LABEL_VALUES["mode"]:
             self._balancing.labels(one).set(one == mode)
 
     def disagreements_found(self, counts: Mapping[str, int], kinds: Iterable[str]) -> None:
-        """Show the number of findings of each of ``kinds``."""
         for kind in kinds:
             self._disagreements.labels(kind).set(counts.get(kind, 0))
 
     def http_refused(self, reason: str) -> None:
-        """Count a refused connection or request."""
         self._http_refusals.labels(reason).inc()
 
     def malformed(self, kind: str) -> None:
-        """Count content of a kind of node or message that could not be read."""
         self._malformed.labels(kind).inc()
 
     def picture_changed(self, *, brokers: int, bundles: int, namespaces: int) -> None:
-        """Show what the cluster state holds: registered brokers, owned bundles, namespaces."""
         self._picture.labels("brokers").set(brokers)
         self._picture.labels("bundles").set(bundles)
         self._picture.labels("namespaces").set(namespaces)

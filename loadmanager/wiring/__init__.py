@@ -1,1 +1,0 @@
-"""Builds a sidecar from its parts and the adapters."""

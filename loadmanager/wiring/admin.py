@@ -1,5 +1,3 @@
-"""The routes of the admin REST, built on the application."""
-
 from functools import partial
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
@@ -36,11 +34,7 @@ from loadmanager.wiring.application import Application
 def admin_routes(
     config: Config, context: Context, application: Application, leader_line: HttpAssignClient
 ) -> list[Route]:
-    """Return the routes of the admin REST of one sidecar.
-
-    Beside a Pulsar broker, namespaces, topics and policies are Pulsar's own: they are read and
-    changed through its brokers' admin REST, not here.
-    """
+    """Beside a Pulsar broker, its own admin REST has namespaces, topics and policies."""
     cluster = config.cluster.name
     topics = Topics(context, HttpTopicsClient(leader_line))
     partitions = Partitions(application.answering, PartitionRequests(context)).routes()
@@ -84,7 +78,6 @@ def _resources_of_namespaces(
 
 
 def internal_configuration(config: Config) -> dict[str, str]:
-    """Return the addresses of the cluster's metadata, by Pulsar's names of the settings."""
     servers = config.zookeeper.hosts
     return {
         "zookeeperServers": servers,

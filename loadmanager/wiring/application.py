@@ -1,5 +1,3 @@
-"""Builds the application from its parts, independently of the adapters."""
-
 import asyncio
 from collections.abc import Callable
 from typing import Final
@@ -45,8 +43,6 @@ _UNLOAD_WAIT_S: Final = 15.0
 
 
 class Commanded:
-    """A broker that its agent commands: it serves the ordered bundles, under a lease."""
-
     def agent(
         self,
         config: Config,
@@ -55,7 +51,6 @@ class Commanded:
         settings: RuntimeSettings,
         commands: asyncio.TaskGroup,
     ) -> tuple[Agent, OwnBundles]:
-        """Return the agent of this sidecar's broker, and the bundles that it serves."""
         ownerships = make_ownerships(context, commands)
         broker, ownership = config.broker, config.ownership
         rules = HealthRules(
@@ -80,15 +75,12 @@ class Commanded:
 
     @property
     def answering(self) -> Callable[..., LookupService]:
-        """The factory of the lookup service, with the arguments of `LookupService`."""
         return LookupService
 
     def stays(self, bundle: BundleId, /) -> bool:
-        """Return whether a bundle never moves, by its name."""
         return belongs_to_a_broker(bundle)
 
     def term(self, _context: Context, _term: Term) -> ForeignTerm | None:
-        """Return None: a term of such brokers commands agents."""
         return None
 
 
@@ -172,7 +164,6 @@ class Application:
 
 
 def make_ownerships(context: Context, commands: asyncio.TaskGroup) -> OwnershipWorker:
-    """Return the worker for this broker's bundles; ``commands`` runs the commands to the broker."""
     me, lists = context.identity.broker, context.cluster_state.lists
 
     def claimed_elsewhere(bundle: BundleId) -> bool:

@@ -1,5 +1,3 @@
-"""One sidecar from start to stop."""
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -22,13 +20,9 @@ _NEW_SESSION_POLL_S = 0.5
 
 
 class Server(Protocol):
-    """The HTTP server in front of the application."""
+    async def start(self, host: str, port: int) -> int: ...
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port."""
-
-    async def stop(self) -> None:
-        """Stop listening, and finish the requests under way."""
+    async def stop(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -59,12 +53,9 @@ class Sidecar:
 
         The sidecar resigns as leader, and the agent drains the broker within its own deadline.
         Then, within ``leave_s``, the agent releases any remaining locks and the registration.
-
-        Raises:
-            ClusterDisagrees: the cluster hashes topics in another way.
-            ChrootRefused: the nodes below the chroot belong to another cluster.
-            Displaced: another sidecar took over this broker.
-            OSError: the server cannot listen on the address.
+        Raises `ClusterDisagrees`: the cluster hashes topics in another way; `ChrootRefused`: the
+        nodes below the chroot belong to another cluster; `Displaced`: another sidecar took over
+        this broker; `OSError`: the server cannot listen on the address.
         """
         context, application = self.context, self.application
         await self.server.start(host, port)
@@ -112,9 +103,8 @@ class Sidecar:
     async def _agree_again(self, conditions: Conditions) -> None:
         """Repeat the agreement in each new session: the ensemble may be another one, or empty.
 
-        Raises:
-            ClusterDisagrees: the cluster that is recorded there hashes topics in another way.
-            ChrootRefused: the nodes there belong to another cluster.
+        Raises `ClusterDisagrees`: the cluster that is recorded there hashes topics in another way;
+        `ChrootRefused`: the nodes there belong to another cluster.
         """
         coordination, clock = self.context.coordination, self.context.clock
         conditions = replace(conditions, hash_name=self.context.topic_hash.name)
@@ -136,7 +126,6 @@ class Sidecar:
         await self.application.member.leave(within_s)
 
     async def _show(self) -> None:
-        """Update the gauges that no event updates: ages and sizes."""
         while True:
             try:
                 self._show_once()

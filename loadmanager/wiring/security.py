@@ -1,5 +1,3 @@
-"""Access rights and TLS, from the configuration."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -25,13 +23,7 @@ _OWN_TOKEN_S: Final = 60
 
 
 def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> Guard:
-    """Return the guard that authorizes callers.
-
-    ``key`` and ``is_sidecar`` are as for `make_leader_line`.
-
-    Raises:
-        KeyUnusable: the key for verifying tokens cannot be read, or is not valid.
-    """
+    """Raises `KeyUnusable`: the key for verifying tokens cannot be read, or is not valid."""
     security, listen_host = config.security, config.sidecar.listen_host
     names = OwnNames(
         local=frozenset(name.lower() for name in config.sidecar.local_names),
@@ -56,7 +48,6 @@ def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> G
 
 
 def make_tls(tls: TlsSettings) -> TlsFiles | None:
-    """Return the files of the server's TLS, None for plain HTTP."""
     if not tls.certificate_file:
         return None
     authorities = _path(tls.client_authorities_file)
@@ -69,12 +60,10 @@ def make_leader_line(
 ) -> HttpAssignClient:
     """Return the HTTP client for requests to the leader's sidecar.
 
-    ``key`` returns the key of the cluster, None before it is known. ``is_sidecar`` returns
-    whether a registered sidecar advertises a URL; tokens are sent to no other URL.
-
-    Raises:
-        TlsFilesUnusable: a certificate or key of the client cannot be used.
-        KeyUnusable: the token of the client cannot be read now.
+    ``key`` returns the key of the cluster, None before it is known. ``is_sidecar`` returns whether
+    a registered sidecar advertises a URL; tokens are sent to no other URL. Raises
+    `TlsFilesUnusable`: a certificate or key of the client cannot be used; `KeyUnusable`: the token
+    of the client cannot be read now.
     """
     tls, token_file = config.tls, config.security.own_token_file
     client = None
@@ -106,12 +95,10 @@ def make_leader_line(
 def make_forwarder(
     config: Config, line: HttpAssignClient, is_sidecar: Callable[[str], bool]
 ) -> Forwarder:
-    """Return the forwarder of the live page's requests to the leader."""
     return Forwarder(line, lambda url: _withheld(config, url, is_sidecar))
 
 
 def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
-    """Return why no token is sent to a URL, "" if one may be."""
     if config.tls.certificate_file and not url.startswith("https:"):
         return "because this sidecar speaks TLS and the other one does not"
     return "" if is_sidecar(url) else "because no registered sidecar advertises this URL"

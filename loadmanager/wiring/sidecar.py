@@ -1,5 +1,3 @@
-"""Builds a sidecar on its adapters, and runs it."""
-
 import asyncio
 import os
 import secrets
@@ -107,7 +105,6 @@ async def _choose_control_url(config: Config) -> str:
 def build_sidecar(
     config: Config, port: int, commands: asyncio.TaskGroup, control_url: str
 ) -> Sidecar:
-    """Build a sidecar that is to listen on ``port``."""
     metrics = Metrics(REGISTRY, config.cluster.name)
     clock = SystemClock()
     coordination = ZooKeeperCoordination(zookeeper_options(config), metrics.coordination_asked)
@@ -160,11 +157,7 @@ def build_sidecar(
 
 
 def make_broker(config: Config, control_url: str) -> tuple[BrokerControl, Kind]:
-    """Return the broker of this sidecar, and its kind.
-
-    Raises:
-        SecretUnusable, TlsFilesUnusable: a configured file cannot be used.
-    """
+    """Raises `SecretUnusable` or `TlsFilesUnusable`: a configured file cannot be used."""
     if config.broker.kind == "pulsar":
         pulsar = make_pulsar_broker(config)
         return pulsar, BesidePulsar(pulsar, config.cluster.name)
@@ -183,7 +176,6 @@ def make_server(
     leader_line: HttpAssignClient,
     key: Key,
 ) -> HttpServer:
-    """Return the HTTP server in front of the application."""
     allow_connections(config.http.max_connections)
     return HttpServer(
         application.answering,
@@ -221,11 +213,6 @@ def make_server(
 def make_history(
     config: Config, identity: Identity, registry: CollectorRegistry = REGISTRY
 ) -> ThreadedHistory | NoHistory:
-    """Return the history for load reports and decisions, already started.
-
-    Raises:
-        HistoryUnavailable: the address needs a package that is not installed, or is invalid.
-    """
     if not config.history.dir:
         return NoHistory()
     origin = Origin(config.cluster.name, identity.broker, identity.instance)
@@ -235,7 +222,6 @@ def make_history(
 
 
 def make_identity(config: Config, port: int, clock: Clock) -> Identity:
-    """Return this sidecar's identity; the instance is drawn at each start."""
     return Identity(
         broker=config.broker.id,
         urls=BrokerUrls(
@@ -260,14 +246,12 @@ def make_identity(config: Config, port: int, clock: Clock) -> Identity:
 
 
 def conditions_of(config: Config) -> Conditions:
-    """Return the configured conditions that all sidecars of a cluster must share."""
     chroot = "" if config.zookeeper.chroot else chroot_of(config)
     hash_name = "crc32" if config.broker.kind == "pulsar" else config.cluster.hash
     return Conditions(hash_name, default_chroot=chroot, kind=config.broker.kind)
 
 
 def zookeeper_options(config: Config) -> ZooKeeperOptions:
-    """Return the addresses and credentials of ZooKeeper: [zookeeper] without ``tick_s``."""
     settings = config.zookeeper
     return ZooKeeperOptions(
         chroot=chroot_of(config),
@@ -278,7 +262,7 @@ def zookeeper_options(config: Config) -> ZooKeeperOptions:
 
 
 def free_port(host: str) -> int:
-    """Return a port that is free now: the advertised URL must be known before listening."""
+    """The advertised URL must be known before the server listens."""
     opened = listening_sockets(host, 0, backlog=1)
     port = int(opened[0].getsockname()[1])
     for one in opened:

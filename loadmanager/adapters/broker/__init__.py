@@ -1,1 +1,0 @@
-"""The broker contract over HTTP, and the client by which an agent commands its broker."""

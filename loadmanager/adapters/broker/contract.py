@@ -76,11 +76,9 @@ class Body(BaseModel):
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return the body with the attributes of ``value``, which have the same names."""
         return cls.model_validate(value, from_attributes=True)
 
     def to_json(self) -> bytes:
-        """Return the object as it goes over the wire."""
         return self.model_dump_json(by_alias=True).encode()
 
 
@@ -96,8 +94,6 @@ class LeaseRequest(Body):
 
 
 class LoadRequest(Body):
-    """Body of ``PUT /bundles/...``."""
-
     agent_epoch: Epoch
     fencing_token: Epoch
 
@@ -157,16 +153,11 @@ class TopicsAnswer(Body):
 
     @classmethod
     def busiest_of(cls, topics: Mapping[TopicName, Rates]) -> Self:
-        """Return the answer that lists ``topics``; if there are too many, only the busiest."""
         busiest = nlargest(MAX_TOPICS, topics.items(), key=lambda one: one[1].msgs_per_s)
         return cls(topics={str(topic): RatesBody.of(traffic) for topic, traffic in busiest})
 
     def to_topics(self, bundle: BundleId, where: str) -> Mapping[TopicName, Rates]:
-        """Return what the answer reports of ``bundle``.
-
-        Raises:
-            MalformedContent: a name is no full one, or of another namespace.
-        """
+        """Raises `MalformedContent`: a name is no full one, or of another namespace."""
         return {
             _topic_of(bundle, name, where): Rates(**vars(one)) for name, one in self.topics.items()
         }
@@ -191,12 +182,7 @@ _Parsed = TypeVar("_Parsed", bound=Body)
 
 
 def parsed(model: type[_Parsed], content: bytes, where: str) -> _Parsed:
-    """Return ``content`` as ``model``.
-
-    Raises:
-        MalformedContent: it is no JSON, lacks a field, or has one of another type; the
-            message names the first such field and ``where`` the content came from.
-    """
+    """Raises `MalformedContent` with the first faulty field, and ``where`` it is from."""
     try:
         return _validated(model, content)
     except ValidationError as error:
@@ -206,11 +192,8 @@ def parsed(model: type[_Parsed], content: bytes, where: str) -> _Parsed:
 def parsed_stats(content: bytes, where: str) -> BrokerStats:
     """Return a broker's statistics; a bundle's figure outside its bound counts as 0.
 
-    Such figures are named in ``left_out``: one bundle that is measured wrongly does not
-    take the others with it.
-
-    Raises:
-        MalformedContent: as for `parsed`, for all else that is wrong.
+    Such figures are named in ``left_out``: one bundle that is measured wrongly does not take the
+    others with it. Raises `MalformedContent`: as for `parsed`, for all else that is wrong.
     """
     try:
         return _validated(StatsAnswer, content).to_stats()
@@ -245,11 +228,6 @@ def _validated(model: type[_Parsed], content: bytes) -> _Parsed:
 
 
 def parsed_query(model: type[_Parsed], query: Mapping[str, str], where: str) -> _Parsed:
-    """Return a query's texts as ``model``.
-
-    Raises:
-        MalformedContent: as for `parsed`.
-    """
     try:
         return model.model_validate_strings(dict(query), by_alias=True, by_name=False)
     except ValidationError as error:

@@ -1,5 +1,3 @@
-"""Commands a broker over the HTTP contract (``docs/broker-contract.md``)."""
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,24 +79,12 @@ _Answer = TypeVar("_Answer", bound=Body)
 
 
 class HttpBrokerControl:
-    """The `BrokerControl` port over HTTP.
+    """The `BrokerControl` port over HTTP, for one event loop.
 
-    Belongs to one event loop; connections are kept and used again. Redirects, cookies,
-    compression and proxies of the environment are not followed or used: the broker is
-    the next process, and a detour would be a mistake.
-
-    Args:
-        base_url: ``http://host:port`` of the broker, perhaps with a path before the
-            contract's own.
-        timeout_s: the most that one command may take, from connecting to the answer's
-            last byte.
-        unload_timeout_s: the same for unloading, which waits for requests in service;
-            ``timeout_s`` when it is not given.
-        max_answer_bytes: a longer answer is refused unread.
-        secret: the secret that the broker requires in each request, "" for none.
-
-    Raises:
-        ValueError: ``base_url`` is not an http URL, or a limit is not above zero.
+    Redirects, cookies, compression and proxies of the environment are not followed or used: the
+    broker is the next process, and a detour would be a mistake. ``timeout_s`` limits a command from
+    connecting to the answer's last byte; unloading waits for requests in service, so it has
+    ``unload_timeout_s``. Raises `ValueError` for a URL that is not http, or a limit not above zero.
     """
 
     def __init__(
@@ -124,11 +110,9 @@ class HttpBrokerControl:
         self._closed = False
 
     async def health(self, timeout_s: float) -> None:
-        """Return if the broker reports within ``timeout_s`` that it is healthy."""
         await self._command("GET", f"{self.root}/health", _OK, timeout_s=timeout_s)
 
     async def stats(self) -> BrokerStats:
-        """Return the traffic of each bundle over the last window."""
         url = f"{self.root}/stats"
         content = await self._command("GET", url, _OK)
         try:
@@ -137,7 +121,6 @@ class HttpBrokerControl:
             raise _no_contract(str(error)) from None
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        """Return the topics that the broker has open in ``bundle``, idle ones too."""
         url = f"{self.root}/bundles/{bundle}/topics"
         where = f"GET {url}"
         answer = _read(TopicsAnswer, await self._command("GET", url, _OK), where)
@@ -149,7 +132,6 @@ class HttpBrokerControl:
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
     ) -> BrokerState:
-        """Let the broker serve until its own clock shows ``until_s``; None only asks."""
         url = f"{self.root}/lease"
         request = LeaseRequest(
             agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation
@@ -158,14 +140,12 @@ class HttpBrokerControl:
         return BrokerState(**vars(_read(LeaseAnswer, content, f"PUT {url}")))
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        """Begin to serve ``bundle``."""
         request = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command("PUT", f"{self.root}/bundles/{bundle}", _NO_CONTENT, request)
 
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """Stop serving ``bundle`` under this token or a lower one."""
         request = UnloadRequest(
             agent_epoch=agent_epoch, fencing_token=fencing_token, next_owner_url=next_owner_url
         )
@@ -189,7 +169,6 @@ class HttpBrokerControl:
         body: Body | None = None,
         timeout_s: float | None = None,
     ) -> bytes:
-        """Return the content of an answer with ``expected_status``; raise for any other."""
         where = f"{method} {url}"
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:

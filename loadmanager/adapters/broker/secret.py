@@ -21,11 +21,7 @@ class SecretUnusable(LoadManagerError):
 
 
 def read_secret(path: Path) -> str:
-    """Return the secret in a file, without the white space around it.
-
-    Raises:
-        SecretUnusable: the message names the file and what was expected, never the content.
-    """
+    """Raises `SecretUnusable`: the message names the file, never the content."""
     expected = "expected a file with 16 to 1,024 printable characters of ASCII without spaces"
     try:
         found = path.read_text(encoding="ascii").strip()

@@ -1,5 +1,3 @@
-"""The `Coordination` port on top of a link to any coordination service."""
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -40,8 +38,6 @@ _OPERATION_OVERHEAD_BYTES: Final = 128
 
 
 class LinkedCoordination:
-    """The `Coordination` port over a `Link`. See `loadmanager.ports.coordination`."""
-
     max_request_bytes = MAX_REQUEST_BYTES
 
     def __init__(self, link: Link, *, chroot: str, timeout_s: float) -> None:
@@ -58,11 +54,9 @@ class LinkedCoordination:
 
     @property
     def session(self) -> SessionState:
-        """The current state of the session."""
         return self._record.state
 
     async def start(self) -> None:
-        """Begin connecting and return at once."""
         if self._opened:
             raise CoordinationError("started already; one object is one session")
         self._opened = True
@@ -82,11 +76,9 @@ class LinkedCoordination:
         self._record.publish(SessionState(Connection.LOST, state.session_id, state.timeout_s))
 
     def on_session(self, callback: Listener) -> Watch:
-        """Call ``callback`` after each change of the session."""
         return self._record.subscribe(callback)
 
     async def get(self, path: str) -> Node | None:
-        """Return the node, or None."""
         where = self._request_at(path)
         try:
             return await self._link.get(where)
@@ -94,7 +86,6 @@ class LinkedCoordination:
             return None
 
     async def get_from_root(self, path: str) -> Node | None:
-        """Return the node at a path of the whole service."""
         self._record.require_connected()
         try:
             return await self._link.get(check_path(path))
@@ -102,7 +93,6 @@ class LinkedCoordination:
             return None
 
     async def children(self, path: str) -> tuple[str, ...]:
-        """Return the sorted names of the children."""
         where = self._request_at(path)
         try:
             return await self._link.children(where)
@@ -110,18 +100,15 @@ class LinkedCoordination:
             return ()
 
     async def sync(self, path: str) -> None:
-        """Make the next read reflect all changes that were committed before."""
         await self._link.sync(self._request_at(path))
 
     async def heartbeat(self) -> None:
-        """Commit a transaction that changes nothing, which a majority has to confirm."""
         self._record.require_connected()
         await self._link.heartbeat()
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
     ) -> Stat:
-        """Create a node and missing parents."""
         where = self._request_at(path, data)
         session_id = self.session.session_id
         try:
@@ -134,22 +121,18 @@ class LinkedCoordination:
             return await self._resolve_create(where, data, session_id, ephemeral, error)
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
-        """Replace a node's content."""
         return await self._link.set(self._request_at(path, data), data, version)
 
     async def delete(self, path: str, *, version: int = -1) -> None:
-        """Delete a node."""
         await self._link.delete(self._request_at(path), version)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply all operations or none."""
         self._record.require_connected()
         placed = tuple(self._placed(operation) for operation in operations)
         self._check_size("commit", sum(_size(operation) for operation in placed))
         return await self._link.commit(placed) if placed else ()
 
     async def ensure(self, path: str) -> None:
-        """Create a persistent node and its parents unless they exist."""
         await self._make(self._request_at(path))
 
     def watch(
@@ -159,11 +142,9 @@ class LinkedCoordination:
         *,
         postpone: Callable[[], bool] | None = None,
     ) -> NodeWatch:
-        """Report the node now, after each change and after a reconnect."""
         return self._watches.watch(self._place(path), callback, postpone)
 
     def watch_children(self, path: str, callback: Callable[[tuple[str, ...]], None]) -> Watch:
-        """Report the children now, after each change and after a reconnect."""
         return self._watches.watch_children(self._place(path), callback)
 
     def _link_changed(self, state: SessionState) -> None:
@@ -193,7 +174,6 @@ class LinkedCoordination:
             self._publish(state)
 
     def _lacks_watches(self, state: SessionState) -> bool:
-        """Return whether watches of this session were lost with its last connection."""
         return self._watching_session_id == state.session_id and bool(self._watches.armed)
 
     async def _make_chroot(self) -> None:
@@ -219,7 +199,6 @@ class LinkedCoordination:
         return below(self._chroot, path)
 
     def _request_at(self, path: str, data: bytes = b"") -> str:
-        """Return the complete path of a request that may be sent now."""
         where = self._place(path)
         self._record.require_connected()
         self._check_size(where, len(where) + len(data) + _OPERATION_OVERHEAD_BYTES)
@@ -261,7 +240,6 @@ class LinkedCoordination:
                     continue
 
     async def _adopt(self, where: str, data: bytes, session_id: int) -> Stat:
-        """Return the stat of a lock that this session acquired in an earlier call."""
         try:
             return await self._own_lock(where, data, session_id)
         except NodeMissing:
@@ -270,9 +248,8 @@ class LinkedCoordination:
     async def _own_lock(self, where: str, data: bytes, session_id: int) -> Stat:
         """Return the stat of a node that this session created with this content.
 
-        Raises:
-            NodeExists: another session owns the node, or its content differs.
-            NodeMissing: there is no such node.
+        Raises `NodeExists`: another session owns the node, or its content differs; `NodeMissing`:
+        there is no such node.
         """
         node = await self._link.get(where)
         if node.stat.ephemeral_owner != session_id or node.data != data:

@@ -1,5 +1,3 @@
-"""Counts the requests of a link by kind and result, with their duration."""
-
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -47,8 +45,6 @@ _REQUESTS: Final = [
 
 
 def counted(link: Link, observe: Observe, clock_s: Callable[[], float] = time.monotonic) -> Link:
-    """Return a link that passes each request to ``link``, and reports it to ``observe``."""
-
     def counting(kind: str) -> Callable[..., Awaitable[Any]]:
         send = getattr(link, kind)
 

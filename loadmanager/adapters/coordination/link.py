@@ -50,7 +50,7 @@ class Link(Protocol):
         """Begin connecting, and call ``changed`` on the event loop with each new state."""
 
     async def close(self) -> None:
-        """End the session and release all resources. No call of ``changed`` follows."""
+        """End the session. No call of ``changed`` follows."""
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
         """Return the node. Raises `NodeMissing`, and then sets no trigger."""
@@ -68,8 +68,7 @@ class Link(Protocol):
         before this returns or soon after it.
         """
 
-    async def sync(self, path: str) -> None:
-        """Bring the server of this link up to date with the leader."""
+    async def sync(self, path: str) -> None: ...
 
     async def heartbeat(self) -> None:
         """Commit a transaction that changes nothing, ahead of waiting requests."""
@@ -77,13 +76,13 @@ class Link(Protocol):
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
     ) -> Stat:
-        """Create a node. Raises `NodeExists`, or `NodeMissing` for its parent."""
+        """Raises `NodeExists`, or `NodeMissing` for its parent."""
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Replace the content. Raises `NodeMissing`, `VersionMismatch`."""
+        """Raises `NodeMissing`, `VersionMismatch`."""
 
     async def delete(self, path: str, version: int) -> None:
-        """Delete the node. Raises `NodeMissing`, `VersionMismatch`, `NotEmpty`."""
+        """Raises `NodeMissing`, `VersionMismatch`, `NotEmpty`."""
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
         """Apply all or none. Raises `CommitRejected`."""

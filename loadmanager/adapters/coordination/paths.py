@@ -1,5 +1,3 @@
-"""Paths of nodes: validity, ancestors, and the path below a chroot."""
-
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -11,12 +9,7 @@ _REFUSED: Final = re.compile("[\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\uf8ff\\uf
 
 
 def check_path(path: str) -> str:
-    """Return the path if ZooKeeper accepts it.
-
-    Raises:
-        InvalidName: it is not absolute, ends with a slash, has an empty or relative
-            part or a control character.
-    """
+    """Return the path if ZooKeeper accepts it, else raise `InvalidName`."""
     parts = path.split("/")[1:]
     if path == "/":
         return path

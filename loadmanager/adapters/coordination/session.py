@@ -1,5 +1,3 @@
-"""The session's state, and the listeners of its changes."""
-
 import asyncio
 from collections.abc import Callable
 
@@ -17,12 +15,10 @@ class SessionRecord:
         self._changed = asyncio.Event()
 
     def subscribe(self, listener: Listener) -> "ListenerWatch":
-        """Call ``listener`` after each change."""
         self._listeners.append(listener)
         return ListenerWatch(self._listeners, listener)
 
     def publish(self, state: SessionState) -> None:
-        """Set the state and report it to the listeners, unless it is unchanged."""
         if state == self.state:
             return
         self.state = state
@@ -37,7 +33,6 @@ class SessionRecord:
                 )
 
     def require_connected(self) -> None:
-        """Raise the error of a request without a connection, if there is none."""
         match self.state.connection:
             case Connection.SUSPENDED:
                 raise Disconnected(f"{self._name()} is suspended; nothing was sent")
@@ -49,9 +44,8 @@ class SessionRecord:
     async def reconnected(self, session_id: int) -> None:
         """Return when the session is connected again.
 
-        Raises:
-            SessionLost: the session expired, or another one replaced it.
-            Disconnected: it did not reconnect within its timeout.
+        Raises `SessionLost`: the session expired, or another one replaced it; `Disconnected`: it
+        did not reconnect within its timeout.
         """
         try:
             async with asyncio.timeout(self.state.timeout_s):
@@ -69,14 +63,11 @@ class SessionRecord:
 
 
 class ListenerWatch:
-    """A listener's subscription."""
-
     def __init__(self, listeners: list[Listener], listener: Listener) -> None:
         self._listeners = listeners
         self._listener: Listener | None = listener
 
     def close(self) -> None:
-        """Stop reporting."""
         if self._listener is not None:
             self._listeners.remove(self._listener)
             self._listener = None

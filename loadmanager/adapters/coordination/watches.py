@@ -26,7 +26,6 @@ REREAD_DELAY_S: Final = 1.0
 
 
 async def read_node(link: Link, path: str, trigger: Trigger) -> tuple[ReadKind, Node | None]:
-    """Return the node, and set ``trigger`` for its next change, deletion or creation."""
     while True:
         try:
             return ReadKind.NODE, await link.get(path, trigger)
@@ -39,7 +38,6 @@ async def read_node(link: Link, path: str, trigger: Trigger) -> tuple[ReadKind, 
 async def read_children(
     link: Link, path: str, trigger: Trigger
 ) -> tuple[ReadKind, tuple[str, ...]]:
-    """Return the sorted names, and set ``trigger`` for their next change."""
     while True:
         try:
             return ReadKind.CHILDREN, await link.children(path, trigger)
@@ -49,12 +47,10 @@ async def read_children(
 
 
 class _Unreported:
-    """The type of the value before the first report, because None is a value."""
+    """The value before the first report, because None is a value."""
 
 
 class Subscription(Generic[Value]):
-    """One caller's watch."""
-
     def __init__(
         self,
         callback: Callable[[Value], None],
@@ -70,13 +66,11 @@ class Subscription(Generic[Value]):
         self._closed = False
 
     def close(self) -> None:
-        """Stop reporting."""
         if not self._closed:
             self._closed = True
             self._watched.unsubscribe(self)
 
     def read(self) -> None:
-        """Read and report the value, unless a read is under way."""
         if not self._closed:
             self._watched.read()
 
@@ -133,7 +127,6 @@ class WatchedPath(Generic[Value]):
         return subscription
 
     def unsubscribe(self, subscription: Subscription[Value]) -> None:
-        """Remove a watch."""
         self.subscriptions.remove(subscription)
         if not self.subscriptions:
             self._unused(self)
@@ -172,11 +165,7 @@ class WatchedPath(Generic[Value]):
             self.refresh(repeat=True)
 
     def refresh(self, *, repeat: bool = False) -> None:
-        """Read again, after the read under way if there is one.
-
-        Args:
-            repeat: report the value even if it is the one reported last.
-        """
+        """Read again, after a read under way; ``repeat`` reports it even if unchanged."""
         self._repeat = self._repeat or repeat
         self._postponed = False
         if self._task is None:
@@ -185,7 +174,6 @@ class WatchedPath(Generic[Value]):
             self._stale = True
 
     def stop(self) -> None:
-        """Cancel the read under way."""
         if self._task is not None:
             self._task.cancel()
 
@@ -225,13 +213,10 @@ class PathTrigger:
     path: str
 
     def __call__(self) -> None:
-        """Read the path again if it is still watched."""
         self.table.fired(self.kind, self.path)
 
 
 class WatchTable:
-    """All watches of one session, by kind and path."""
-
     def __init__(self, link: Link) -> None:
         self._link = link
         self._nodes: dict[str, WatchedPath[Node | None]] = {}
@@ -243,18 +228,15 @@ class WatchTable:
         callback: Callable[[Node | None], None],
         postpone: Callable[[], bool] | None = None,
     ) -> Subscription[Node | None]:
-        """Watch a node."""
         watched = self._watched(self._nodes, "node", path, read_node)
         return watched.subscribe(callback, postpone)
 
     def watch_children(
         self, path: str, callback: Callable[[tuple[str, ...]], None]
     ) -> Subscription[tuple[str, ...]]:
-        """Watch the names of a node's children."""
         return self._watched(self._children, "children", path, read_children).subscribe(callback)
 
     def fired(self, kind: str, path: str) -> None:
-        """Read the path of a trigger again, if it is still watched."""
         paths = self._nodes if kind == "node" else self._children
         watched = paths.get(path)
         if watched is not None:
@@ -262,18 +244,14 @@ class WatchTable:
 
     @property
     def armed(self) -> list[ArmedTrigger]:
-        """The triggers that stand, or stood when the connection was lost."""
         return [armed for watched in self._all() if (armed := watched.armed) is not None]
 
     async def rearm(self) -> None:
         """Set all triggers again that were lost with a connection of a session that lives on.
 
         Paths that did not change meanwhile are not read: reading everything after each reconnect
-        would be N times N requests in a cluster of N sidecars.
-
-        Raises:
-            Disconnected: the connection broke again.
-            SessionLost: the session ended meanwhile.
+        would be N times N requests in a cluster of N sidecars. Raises `Disconnected`: the
+        connection broke again; `SessionLost`: the session ended meanwhile.
         """
         try:
             await self._link.rearm(self.armed)
@@ -289,13 +267,11 @@ class WatchTable:
             watched.disarm()
 
     def reread(self) -> None:
-        """Read and report all paths without a trigger that are not postponed."""
         for watched in self._all():
             if not watched.settled:
                 watched.changed(repeat=True)
 
     def close(self) -> None:
-        """Stop all watches."""
         for watched in self._all():
             watched.stop()
         self._nodes.clear()

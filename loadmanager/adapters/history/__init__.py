@@ -40,10 +40,8 @@ def open_history(
 ) -> ThreadedHistory:
     """Return the writer for ``settings``, not started yet; ``dir`` must be set.
 
-    With ``wait`` an offer waits for room in the queue instead of being dropped.
-
-    Raises:
-        HistoryUnavailable: the address needs a package that is not installed, or is invalid.
+    With ``wait`` an offer waits for room in the queue instead of being dropped. Raises
+    `HistoryUnavailable`: the address needs a package that is not installed, or is invalid.
     """
     top = Path(settings.spool_dir if settings.is_remote else settings.dir)
     word = writer_word(origin.writer)
@@ -81,11 +79,8 @@ def recorded(directory: Path, origin: Origin) -> Iterator[ThreadedHistory]:
     """Yield a sink for a simulation, which waits for the disk and loses nothing.
 
     The same records always produce the same bytes, whatever the timing. So a run that was killed
-    can be repeated in the same directory.
-
-    Raises:
-        HistoryUnavailable: the history is not complete.
-        OSError: the directory cannot be read.
+    can be repeated in the same directory. Raises `HistoryUnavailable`: the history is not complete;
+    `OSError`: the directory cannot be read.
     """
     recover(Disk(), directory, writer_word(origin.writer))
     settings = HistorySettings(

@@ -37,11 +37,9 @@ class Findings:
     faults: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
         return {**asdict(self), "kinds": dict(sorted(self.kinds.items()))}
 
     def summary(self) -> Iterator[str]:
-        """Yield it as lines of text."""
         yield f"{self.files} files, and {self.unfinished} that are being written"
         yield f"{self.lines} lines"
         yield from (f"{count:>10}  {kind}" for kind, count in sorted(self.kinds.items()))
@@ -52,7 +50,6 @@ class Findings:
 
 
 def check_history(directory: Path) -> Findings:
-    """Return the findings about the finished files of a directory."""
     found = Findings()
     runs: dict[_Series, list[_Run]] = {}
     for file in Disk().find(directory):
@@ -75,7 +72,6 @@ def check_history(directory: Path) -> Findings:
 
 
 def _count(runs: list[_Run], seq: int) -> None:
-    """Add a number to the runs, of which there are about as many as files."""
     if runs and runs[-1][1] + 1 == seq:
         runs[-1] = (runs[-1][0], seq)
     else:

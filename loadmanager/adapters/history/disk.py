@@ -12,8 +12,6 @@ from loadmanager.core.history.files import FileName, hour_of_partition
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file of history in a folder of an hour."""
-
     path: Path
     hour: int
     name: FileName
@@ -60,11 +58,9 @@ class Disk:
         os.fsync(fd)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
-        """Return up to ``size`` bytes."""
         return os.pread(fd, size, offset)
 
     def is_there(self, fd: int, path: Path) -> bool:
-        """Return whether the open file is still the one at ``path``."""
         try:
             named = path.stat()
         except FileNotFoundError:
@@ -72,7 +68,6 @@ class Disk:
         return os.path.samestat(named, os.fstat(fd))
 
     def publish(self, fd: int, size: int, path: Path, whole: Path) -> None:
-        """Truncate a file to ``size``, sync it, rename it to ``whole``, and close it."""
         os.ftruncate(fd, size)
         os.fsync(fd)
         path.rename(whole)
@@ -82,7 +77,6 @@ class Disk:
             _sync_folder(whole.parent)
 
     def close(self, fd: int) -> None:
-        """Close a file."""
         os.close(fd)
 
     def remove(self, path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Recovery of files that a killed writer left, and retention."""
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,6 @@ def expired(finished: Iterable[Found], retention: Retention, now_ms: int) -> Ite
 
 
 def own(files: Iterable[Found], writer: str) -> Iterator[Found]:
-    """Yield the files of one writer, of all its instances."""
     return (one for one in files if one.name.writer == writer)
 
 

@@ -92,11 +92,9 @@ class ThreadedHistory:
     # --- for callers -------------------------------------------------------------------
 
     def wants(self, stream: Stream) -> bool:
-        """Return whether records of a stream are written."""
         return stream in self._writers
 
     def offer(self, stream: Stream, at_ms: int, make: Make) -> None:
-        """Queue records, which are made and written on the writer's thread."""
         if stream not in self._writers:
             return
         offer = _Offer(stream, at_ms, make)
@@ -119,12 +117,10 @@ class ThreadedHistory:
         raise HistoryUnavailable(f"history cannot be written: {self.trouble}")
 
     def start(self) -> None:
-        """Begin to write."""
         self._flush_at_s = self._monotonic_s() + self._pace.flush_s
         self._thread.start()
 
     def close(self, within_s: float) -> None:
-        """Write what was offered, and finish all files; give up after ``within_s``."""
         self._stopping.set()
         if not self._thread.is_alive():
             return
@@ -175,7 +171,6 @@ class ThreadedHistory:
             self._lost(offer.stream, "unfit", offer.at_ms)
 
     def _flush(self) -> None:
-        """Write all lines; after an error the next flush retries."""
         self._tell_losses()
         try:
             for writer in self._writers.values():

@@ -1,5 +1,3 @@
-"""Storage of complete files: on this host, or at an address that fsspec supports."""
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -34,16 +32,13 @@ class Storage:
         self.writer = writer
 
     def store(self) -> int:
-        """Move finished files to their final place, and return their number: none."""
         return 0
 
     def finished(self) -> Iterator[Found]:
-        """Return the writer's files in their final place."""
         found = own(self._disk.find(self._top), self.writer)
         return (one for one in found if not one.name.is_open)
 
     def delete(self, found: Found) -> None:
-        """Delete it, if it still exists."""
         try:
             self._disk.remove(found.path)
         except FileNotFoundError:
@@ -92,7 +87,6 @@ class RemoteStorage(Storage):
         return count
 
     def finished(self) -> Iterator[Found]:
-        """Return the writer's own uploaded files."""
         self._asked("invalidate_cache")
         for path, status in sorted(self._asked("find", self._url, detail=True).items()):
             place = Path(path)
@@ -103,7 +97,6 @@ class RemoteStorage(Storage):
             yield Found(place, hour, name, int(status.get("size") or 0))
 
     def delete(self, found: Found) -> None:
-        """Delete it there."""
         self._asked("rm_file", str(found.path))
 
     def _asked(self, name: str, *given: Any, **options: Any) -> Any:

@@ -29,7 +29,6 @@ class Member:
 
 
 def compressed(lines: list[bytes], level: int) -> bytes:
-    """Return lines as one gzip member."""
     return zlib.compress(b"".join(lines), level, wbits=_GZIP)
 
 
@@ -122,8 +121,7 @@ class StreamWriter:
     def add(self, records: Iterable[Record]) -> None:
         """Add records as lines.
 
-        Raises:
-            ValueError: a number is not finite; that record is not added, those before it are.
+        Raises `ValueError`: a number is not finite; that record is not added, those before it are.
         """
         for record in records:
             line = encode(record, self._origin, self._seq + 1)
@@ -151,7 +149,6 @@ class StreamWriter:
         self.backlog_bytes = self._lines_bytes
 
     def finish(self) -> None:
-        """Rename the open file to its final name."""
         file = self._file
         if file is None:
             return
@@ -165,7 +162,6 @@ class StreamWriter:
 
     @property
     def unwritten(self) -> int:
-        """Number of lines that are not in a file yet."""
         return len(self._lines) + sum(member.lines for member in self._members)
 
     def _seal(self) -> None:
@@ -206,7 +202,6 @@ class StreamWriter:
         return file.size >= self._rolling.roll_bytes or age_s >= self._rolling.roll_s
 
     def _vanished(self, file: _OpenFile) -> bool:
-        """Return whether the open file was deleted, so that a new one is needed."""
         if self._disk.is_there(file.fd, file.path):
             return False
         log.error("history.file.missing", path=str(file.path), lines=file.lines)

@@ -39,15 +39,12 @@ class _UnifiedCgroup:
         self._groups = _groups(root, relative)
 
     def cpu_levels(self) -> Sequence[Level]:
-        """Return the groups that can limit CPU."""
         return [Level(group, _cores_v2(group)) for group in self._groups]
 
     def cpu_used_s(self, level: Level) -> float:
-        """Return the CPU time used in a group since it was created."""
         return read_entry(level.path / "cpu.stat", "usage_usec") / _US_PER_S
 
     def memory_levels(self) -> Sequence[Level]:
-        """Return the groups that can limit memory."""
         return [Level(group, _number_or_max(group / "memory.max")) for group in self._groups]
 
     def memory_used_bytes(self, level: Level) -> int:
@@ -57,8 +54,6 @@ class _UnifiedCgroup:
 
 
 class _LegacyCgroup:
-    """Version 1: separate hierarchies, with separate paths, each for one or more controllers."""
-
     def __init__(self, root: Path, own: Path) -> None:
         self._root = root
         self._own = own
@@ -99,8 +94,7 @@ Cgroup = _UnifiedCgroup | _LegacyCgroup
 def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> Cgroup | None:
     """Return the groups of a process, of this one if None is given; None without cgroups.
 
-    Raises:
-        Unreadable: there is no such process, or its group is not below the mounted hierarchy.
+    Raises `Unreadable`: there is no such process, or its group is not below the mounted hierarchy.
     """
     own = proc_root / ("self" if process_id is None else str(process_id)) / "cgroup"
     if is_there(cgroup_root / "cgroup.controllers"):
@@ -133,10 +127,8 @@ def _groups(mounted: Path, relative: str) -> tuple[Path, ...]:
     """Return the group and its ancestors, as far as they are mounted.
 
     In a container the group itself is often mounted as the root, while the path is still that of
-    the host: then only the mounted root is returned.
-
-    Raises:
-        Unreadable: the group belongs to another container, whose groups are not mounted here.
+    the host: then only the mounted root is returned. Raises `Unreadable`: the group belongs to
+    another container, whose groups are not mounted here.
     """
     parts = Path(relative).parts[1:]
     if ".." in parts:

@@ -12,8 +12,6 @@ from loadmanager.adapters.host.reading import Unreadable, read_text
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A process that listens on a port."""
-
     process_id: int
     name: str
 
@@ -43,15 +41,11 @@ SEARCH_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The broker's process, and the number of brokers in its cgroup, including itself."""
-
     process_id: int
     brokers: int
 
 
 class Neighbours:
-    """Finds the processes that listen on brokers' ports, and which of them share a cgroup."""
-
     def __init__(self, proc_root: Path) -> None:
         self._proc_root = proc_root
         self._asked: object = None
@@ -63,11 +57,8 @@ class Neighbours:
     ) -> Sharing | None:
         """Return the brokers that share a cgroup; None if there is only one, or it is unknown.
 
-        Args:
-            process_id: of the broker, if it reports it.
-            port: of the broker.
-            others: ports of the other brokers with the same host name.
-            now_s: on the monotonic clock.
+        ``process_id`` is the broker's, if it reports it; ``others`` are the ports of the other
+        brokers with the same host name.
         """
         asked = (process_id, port, frozenset(others))
         if asked != self._asked or now_s >= self._search_again_at_s:
@@ -89,7 +80,6 @@ class Neighbours:
         return None if found is None else found.process_id
 
     def _place(self, process_id: int) -> str | None:
-        """Return the cgroups of a process as one text."""
         try:
             return read_text(self._proc_root / str(process_id) / "cgroup")
         except Unreadable:

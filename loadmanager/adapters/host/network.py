@@ -1,5 +1,3 @@
-"""Traffic and capacity of network interfaces, from sysfs."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +11,12 @@ _IN_USE: Final = {"up", "unknown", "dormant"}
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that a set of interfaces received and sent since they came up."""
-
     nics: tuple[str, ...]
     received_bytes: int
     sent_bytes: int
 
 
 class Nics:
-    """The interfaces of a host, or of the network namespace that its sysfs shows."""
-
     def __init__(self, sys_root: Path) -> None:
         self._devices = sys_root
         self._folder = sys_root / "class" / "net"
@@ -30,11 +24,9 @@ class Nics:
     def physical(self) -> tuple[str, ...]:
         """Return the hardware interfaces that are in use.
 
-        The links of ``class/net`` are resolved before the path is searched for ``virtual``,
-        because an unresolved veth looks like hardware. Of a bond, its members are returned.
-
-        Raises:
-            Unreadable: there is no sysfs.
+        The links of ``class/net`` are resolved before the path is searched for ``virtual``, because
+        an unresolved veth looks like hardware. Of a bond, its members are returned. Raises
+        `Unreadable`: there is no sysfs.
         """
         try:
             names = sorted(entry.name for entry in self._folder.iterdir())
@@ -43,11 +35,7 @@ class Nics:
         return tuple(name for name in names if self._is_hardware(name) and self._in_use(name))
 
     def traffic(self, nics: Sequence[str]) -> Traffic:
-        """Return the total traffic of the interfaces.
-
-        Raises:
-            Unreadable: one of them has no counters.
-        """
+        """Raises `Unreadable`: one of them has no counters."""
         counters = [self._folder / nic / "statistics" for nic in nics]
         return Traffic(
             tuple(nics),
@@ -56,12 +44,7 @@ class Nics:
         )
 
     def speed_mbit_per_s(self, nics: Sequence[str]) -> int:
-        """Return the total speed of the interfaces.
-
-        Raises:
-            Unreadable: the speed of one of them is unknown; the sum of the others would make the
-                host look fuller than it is.
-        """
+        """Raises `Unreadable`: without one speed the host would look fuller than it is."""
         return sum(self._speed_mbit_per_s(nic) for nic in nics)
 
     def _speed_mbit_per_s(self, nic: str) -> int:

@@ -18,8 +18,6 @@ from loadmanager.core.load import HostUsage, ResourceUsage
 
 
 class Rate:
-    """The rate of one counter between the last two readings."""
-
     def __init__(self) -> None:
         self._source: Hashable = None
         self._at_s = 0.0
@@ -148,8 +146,7 @@ class PsutilHostProbe:
     def _cgroup(self, process_id: int | None) -> Cgroup | None:
         """Return the groups to read, None for the counters of the host.
 
-        Raises:
-            Unreadable: the scope is ``cgroup`` and there is none.
+        Raises `Unreadable`: the scope is ``cgroup`` and there is none.
         """
         if self._settings.scope == "host":
             return None
@@ -162,8 +159,7 @@ class PsutilHostProbe:
     def _scope(self, levels: Sequence[Level], host_has: float) -> Level | None:
         """Return the group with the tightest limit; None for the host's counters.
 
-        Raises:
-            Unreadable: the scope is ``cgroup``, and no group counts the resource.
+        Raises `Unreadable`: the scope is ``cgroup``, and no group counts the resource.
         """
         level = tightest(levels, host_has)
         if level is not None or self._settings.scope != "cgroup":
@@ -257,7 +253,6 @@ class PsutilHostProbe:
 
 
 def _shared(levels: Sequence[Level], host_has: float, sharing: Sharing) -> float:
-    """Return the part of one broker in what brokers of one cgroup share."""
     level = tightest(levels, host_has)
     return ((level and level.limit) or host_has) / sharing.brokers
 

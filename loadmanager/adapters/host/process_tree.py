@@ -1,5 +1,3 @@
-"""CPU time and memory of a process and its descendants."""
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,11 +44,7 @@ class ProcessTree:
         self._cpu_s = 0.0
 
     def usage(self, process_id: int) -> TreeUsage:
-        """Return the usage of the process and its descendants.
-
-        Raises:
-            Unreadable: there is no such process.
-        """
+        """Raises `Unreadable`: there is no such process."""
         with procfs(self._proc_root):
             try:
                 key, times, resident = _consistent(process_id)

@@ -1,29 +1,17 @@
-"""Reads the files in which the kernel reports its counters."""
-
 from pathlib import Path
 
 from loadmanager.core.errors import LoadManagerError
 
 
 class Unreadable(LoadManagerError):
-    """A counter or limit cannot be read. The usage of its resource is unknown for now.
-
-    Args:
-        where: the file or other source.
-        why: the error.
-    """
+    """A counter or limit cannot be read. The usage of its resource is unknown for now."""
 
     def __init__(self, where: Path | str, why: str) -> None:
         super().__init__(f"{where}: {why}")
 
 
 def read_text(path: Path) -> str:
-    """Return the file's text without the line end.
-
-    Raises:
-        Unreadable: there is no such file, or reading it fails, such as with EINVAL for the speed
-            of a virtual network interface.
-    """
+    """Raises `Unreadable`: also for EINVAL, as for the speed of a virtual network interface."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
@@ -39,29 +27,15 @@ def is_there(path: Path) -> bool:
 
 
 def read_if_present(path: Path) -> str | None:
-    """Return the file's text, None if it does not exist.
-
-    Raises:
-        Unreadable: the file exists, but reading it fails.
-    """
+    """Raises `Unreadable`: it exists, but cannot be read."""
     return read_text(path) if is_there(path) else None
 
 
 def read_int(path: Path) -> int:
-    """Return the only number in a file.
-
-    Raises:
-        Unreadable: the file cannot be read, or is not a number.
-    """
     return as_int(read_text(path), path)
 
 
 def as_int(text: str, path: Path) -> int:
-    """Return a number read from ``path``.
-
-    Raises:
-        Unreadable: the text is not a number.
-    """
     try:
         return int(text)
     except ValueError as error:
@@ -69,11 +43,7 @@ def as_int(text: str, path: Path) -> int:
 
 
 def read_entry(path: Path, name: str) -> int:
-    """Return one number of a file with lines of ``name number``.
-
-    Raises:
-        Unreadable: the file cannot be read or has no such line.
-    """
+    """Raises `Unreadable`: the file cannot be read or has no such line."""
     for line in read_text(path).splitlines():
         key, _, number = line.partition(" ")
         if key == name:
@@ -82,11 +52,7 @@ def read_entry(path: Path, name: str) -> int:
 
 
 def count_cpus(text: str, path: Path) -> int | None:
-    """Return the number of CPUs in a list such as ``0-3,8``, None for an empty list.
-
-    Raises:
-        Unreadable: the text is not such a list.
-    """
+    """Count a list such as ``0-3,8``, None if empty. Raises `Unreadable`: it is no such list."""
     total = 0
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -1,5 +1,3 @@
-"""CPU and memory of the whole host."""
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +13,12 @@ _UNPARSABLE: Final = (OSError, ValueError, LookupError, TypeError)
 
 
 class WholeHost:
-    """Usage of a host by all its processes, from procfs."""
+    """CPU and memory of a host, by all its processes, from procfs. Raises `Unreadable`."""
 
     def __init__(self, proc_root: Path) -> None:
         self._proc_root = proc_root
 
     def cores(self) -> int:
-        """Return the number of CPUs online.
-
-        Raises:
-            Unreadable: procfs does not report it.
-        """
         with self._reading("stat"):
             count = len(psutil.cpu_times(percpu=True))
         if count == 0:
@@ -37,9 +30,6 @@ class WholeHost:
 
         Waiting for a disk counts as idle, because the CPU could have worked; time stolen by a
         hypervisor does not. Guests' time is already part of user time.
-
-        Raises:
-            Unreadable: procfs does not report it.
         """
         with self._reading("stat"):
             times = psutil.cpu_times()
@@ -47,11 +37,7 @@ class WholeHost:
         return float(busy)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Return the memory that is not available for new work, and the total memory.
-
-        Raises:
-            Unreadable: procfs does not report it.
-        """
+        """Return the memory that is not available for new work, and the total memory."""
         with self._reading("meminfo"):
             memory = psutil.virtual_memory()
         return memory.total - memory.available, memory.total

@@ -1,5 +1,3 @@
-"""Limits of a server on connections, and on requests that wait for the event loop."""
-
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -15,23 +13,12 @@ _RETRY_SPREAD_S: Final = 5
 
 
 class Connection(Protocol):
-    """A connection, as `Admission` uses it."""
+    def take_turn(self) -> None: ...
 
-    def take_turn(self) -> None:
-        """Hand the waiting request to the parser."""
-
-    def check_timeouts(self, now_s: float) -> None:
-        """Close if the client has exceeded a timeout."""
+    def check_timeouts(self, now_s: float) -> None: ...
 
 
 class Admission:
-    """Counts the connections of one server, and their requests under way and waiting.
-
-    Args:
-        limits: the settings of the server.
-        refused: called with the reason for each refused connection or request.
-    """
-
     def __init__(self, limits: HttpSettings, refused: Callable[[str], None]) -> None:
         self.limits = limits
         self.refused = refused
@@ -54,20 +41,17 @@ class Admission:
         return None
 
     def disconnected(self, connection: Connection) -> None:
-        """Stop counting a connection."""
         address = self._open.pop(connection)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
 
     def check_timeouts(self, now_s: float) -> None:
-        """Close each connection whose client has exceeded a timeout."""
         for connection in list(self._open):
             connection.check_timeouts(now_s)
 
     @property
     def has_room(self) -> bool:
-        """Whether a request may go to the parser at once."""
         return self._unbegun < _MAX_UNBEGUN
 
     def enqueue(self, connection: Connection) -> Refused | None:

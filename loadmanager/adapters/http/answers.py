@@ -44,15 +44,12 @@ class _Remembered:
 
 
 class Answers:
-    """Recent answers, each checked against the cluster state before it is reused."""
-
     def __init__(self, lookup: LookupService, max_entries: int = 65_536) -> None:
         self._lookup = lookup
         self._by_line: Recent[bytes, _Remembered] = Recent(max_entries)
         self._by_bundle: Recent[tuple[BundleId, str], Answer] = Recent(max_entries)
 
     def known(self, line: bytes) -> Answer | None:
-        """Return the answer to a request with this first line, if it is still valid."""
         entry = self._by_line.get(line)
         if entry is None:
             return None
@@ -64,10 +61,7 @@ class Answers:
         """Return the answer for ``topic`` from the cluster state, None if no owner is known.
 
         ``line`` is the first line of the request if the answer depends only on it; the answer
-        is then remembered under it.
-
-        Raises:
-            Refused: the owner has no listener of that name.
+        is then remembered under it. Raises `Refused`: the owner has no listener of that name.
         """
         version = self._lookup.cluster_state_version
         owner = self._lookup.owner_if_known(topic)
@@ -79,11 +73,7 @@ class Answers:
         return answer
 
     def naming(self, owner: Owner, listener: str) -> Answer:
-        """Return the answer that names ``owner``, from memory if it is the same owner.
-
-        Raises:
-            Refused: the owner has no listener of that name.
-        """
+        """Return the answer that names ``owner``, from memory if it is the same owner."""
         key = (owner.bundle, listener)
         answer = self._by_bundle.get(key)
         if answer is None or (answer.owner is not owner and answer.owner != owner):
@@ -103,11 +93,6 @@ class Answers:
 
 
 def render(owner: Owner, listener: str) -> Answer:
-    """Return the answer that names ``owner`` as seen through ``listener`` ("" for none).
-
-    Raises:
-        Refused: the owner has no listener of that name.
-    """
     body = json.dumps(lookup_data(urls_through(owner, listener)), separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
@@ -140,10 +125,8 @@ def lookup_data(urls: BrokerUrls) -> dict[str, str]:
 def urls_through(owner: Owner, listener: str) -> BrokerUrls:
     """Return the owner's URLs for clients that requested a named listener.
 
-    A listener's binary URLs replace the broker's; so do its HTTP URLs if it has any.
-
-    Raises:
-        Refused: the owner has no listener of that name.
+    A listener's binary URLs replace the broker's; so do its HTTP URLs if it has any. Raises
+    `Refused`: the owner has no listener of that name.
     """
     if not listener:
         return owner.urls

@@ -1,5 +1,3 @@
-"""The leader's answers to other sidecars' requests for the owner of a bundle."""
-
 from typing import Final
 
 from aiohttp import web
@@ -15,13 +13,10 @@ ASSIGN_PATH: Final = "/loadmanager/v1/assign"
 
 
 class AssignResource:
-    """Answers ``POST /loadmanager/v1/assign``."""
-
     def __init__(self, lookup: LookupService) -> None:
         self._lookup = lookup
 
     def routes(self) -> list[Route]:
-        """Return the routes of this file."""
         # It does what a lookup does, so it needs the same role.
         return [Route("POST", ASSIGN_PATH, self.assign, Role.LOOKUP)]
 

@@ -1,5 +1,3 @@
-"""The HTTP client for requests to the leader's sidecar."""
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -44,14 +42,10 @@ class Answer:
 class HttpAssignClient:
     """`LeaderLine` over HTTP, with connections kept open between requests.
 
-    Args:
-        timeout_s: for a whole request; the leader may have to wait for a bundle that is under
-            way.
-        connect_timeout_s: for opening a connection, short so that a dead host is noticed soon.
-        max_connections: requests under way at once; further ones wait within their timeout.
-        tls: for leaders with TLS, refreshed before each request; None trusts the authorities
-            of the system.
-        proof: returns the credentials for the sidecar at a URL; may raise OSError.
+    ``timeout_s`` is for a whole request, and long: the leader may have to wait for a bundle that
+    is under way. ``connect_timeout_s`` is short, so that a dead host is noticed soon. ``tls`` is
+    refreshed before each request; None trusts the authorities of the system. ``proof`` returns
+    the credentials for the sidecar at a URL, and may raise OSError.
     """
 
     def __init__(
@@ -70,13 +64,6 @@ class HttpAssignClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """Return the broker that is to own ``bundle``, as the leader decides.
-
-        Raises:
-            NotLeader: the sidecar does not lead, or leads in an older epoch.
-            NamespaceUnknown: the bundle is not in its namespace's boundaries.
-            Unavailable: no broker can serve the bundle, or the leader gave no usable answer.
-        """
         url = leader.sidecar_url.rstrip("/") + ASSIGN_PATH
         answer = await self.ask(
             "POST",
@@ -90,7 +77,6 @@ class HttpAssignClient:
         raise _refusal(answer, url)
 
     async def close(self) -> None:
-        """Close connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -109,9 +95,7 @@ class HttpAssignClient:
         """Return the answer of the sidecar at a URL to a request for a path.
 
         ``proof`` has the credentials of the original caller; ``within_s`` overrides the timeout.
-
-        Raises:
-            Unavailable: there is no answer, or its body has more than ``most_bytes``.
+        Raises `Unavailable`: there is no answer, or its body has more than ``most_bytes``.
         """
         timeout = self._timeout
         if within_s is not None:
@@ -194,7 +178,6 @@ def _refusal(answer: Answer, url: str) -> NotLeader | NamespaceUnknown | Unavail
 
 
 def refusal_text(url: str, answer: Answer) -> str:
-    """Return the text of a refusal, for an error message."""
     said = f"{url}: answered {answer.status}: {_reason(answer.text) or answer.text[:120]!r}"
     return f"{said}; asked without a token, {answer.withheld}" if answer.withheld else said
 

@@ -1,5 +1,3 @@
-"""Reads JSON bodies of requests, and refuses invalid ones with the reason."""
-
 import asyncio
 import json
 from typing import Any, Final
@@ -21,9 +19,8 @@ _EXACT: Final = 2.0**53
 async def json_object(request: web.BaseRequest) -> dict[str, Any]:
     """Return the body's JSON object; an empty body is an empty object.
 
-    Raises:
-        Refused: the body is too large (413), not JSON or not an object (400), or the request
-            has an ``Expect`` header that is not supported (417).
+    Raises `Refused`: the body is too large (413), not JSON or not an object (400), or the request
+    has an ``Expect`` header that is not supported (417).
     """
     text = await body_bytes(request)
     value = _parsed(text) if text.strip() else {}
@@ -37,8 +34,7 @@ async def json_body(
 ) -> Any:
     """Return the body as a value of ``form``; None if it is ``optional`` and missing.
 
-    Raises:
-        Refused: as `json_object`; or the body has another content type (415) or form (400).
+    Raises `Refused`: as `json_object`; or the body has another content type (415) or form (400).
     """
     text = await body_bytes(request)
     if not text.strip():
@@ -63,9 +59,8 @@ async def body_bytes(
 ) -> bytes:
     """Return the bytes of the body.
 
-    Raises:
-        Refused: 400, 413 and 417 as `json_object`; 408 if it is not complete in time, or
-            no byte arrives for ``idle_s``.
+    Raises `Refused`: 400, 413 and 417 as `json_object`; 408 if it is not complete in time, or no
+    byte arrives for ``idle_s``.
     """
     await _invite(request)
     try:
@@ -120,7 +115,6 @@ def _number(text: str) -> float:
 
 
 async def _invite(request: web.BaseRequest) -> None:
-    """Send ``100 Continue`` to a client that waits for it."""
     expected = request.headers.get("Expect")
     if expected is None or request.version != HttpVersion11:
         return

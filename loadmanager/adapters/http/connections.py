@@ -1,5 +1,3 @@
-"""aiohttp's server with `HttpProtocol`, and the timeouts of its connections."""
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -15,8 +13,6 @@ _CHECK_EVERY_S: Final = 1.0
 
 
 class ConnectionServer(web.Server):
-    """Makes a `HttpProtocol` for each connection."""
-
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
@@ -51,7 +47,6 @@ class ConnectionServer(web.Server):
         self._event_loop = loop
 
     def __call__(self) -> HttpProtocol:
-        """Return the protocol of a new connection."""
         limits = self._admission.limits
         return HttpProtocol(
             self,

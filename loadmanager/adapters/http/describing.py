@@ -1,5 +1,3 @@
-"""The description of the API: a document at ``/openapi.json`` and a page at ``/docs``."""
-
 import html
 import json
 import re
@@ -45,7 +43,6 @@ td, th { border-top: 1px solid #eee; padding: .25rem .5rem; text-align: left; ve
 
 
 def page(operations: Sequence[Operation], version: str) -> str:
-    """Return the page that describes these operations."""
     groups = by_tag(operations)
     links = " · ".join(f'<a href="#{_anchor(tag)}">{_escaped(tag)}</a>' for tag in groups)
     lines = [
@@ -103,7 +100,7 @@ def _escaped(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text as HTML, with code for text in backquotes."""
+    """Put text in backquotes into code elements."""
     return _CODE.sub(r"<code>\1</code>", _escaped(text))
 
 
@@ -111,8 +108,6 @@ _HTML = "text/html"
 
 
 class Describing(Resource, tag="watching"):
-    """Answers ``/openapi.json`` and ``/docs``."""
-
     def __init__(self, version: str, operations: Sequence[Operation]) -> None:
         self._version = version
         self._operations = operations

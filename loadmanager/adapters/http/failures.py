@@ -1,5 +1,3 @@
-"""Refusals of requests that aiohttp cannot parse, and for unexpected errors."""
-
 import math
 import secrets
 from collections.abc import Callable
@@ -58,13 +56,6 @@ def _unexpected(
 
 
 class Failures:
-    """The requests of one server that failed unexpectedly.
-
-    Args:
-        clock_s: a monotonic clock.
-        count: called for each failure.
-    """
-
     def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
         self._clock_s = clock_s
         self._count = count

@@ -89,15 +89,9 @@ class KnownReply(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """Return True: it is made only for requests with keep-alive."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:
-        """Write everything, and wait if the client reads slowly.
-
-        Raises:
-            ConnectionResetError: the client has gone.
-        """
         transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client closed the connection before its answer")
@@ -106,13 +100,10 @@ class KnownReply(web.StreamResponse):
             await request.writer.drain()
         return request.writer
 
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Do nothing: `prepare` has written everything."""
+    async def write_eof(self, data: bytes = b"") -> None: ...
 
 
 class FastPath:
-    """Finds the remembered answers of raw requests."""
-
     def __init__(self, answers: Answers, metrics: LookupMetrics, max_head_bytes: int) -> None:
         self._answers = answers
         self._metrics = metrics
@@ -126,7 +117,6 @@ class FastPath:
         self._date_until_s = 0.0
 
     def response_to(self, data: bytes, *, from_loopback: bool) -> bytes | None:
-        """Return the whole response to ``data`` if it is exactly one known lookup request."""
         line_end = data.find(b"\r\n")
         decisive = self._decisive(data, line_end)
         if decisive is None:
@@ -137,7 +127,6 @@ class FastPath:
         return self.response_under(data[:line_end])
 
     def response_under(self, line: bytes) -> bytes | None:
-        """Return the whole response to a plain request with this first line, if known."""
         started_s = time.perf_counter()
         answer = self._answers.known(line)
         if answer is None:

@@ -35,18 +35,15 @@ class Heads:
         self._searched = 0
 
     def __len__(self) -> int:
-        """Return the number of buffered bytes."""
         return len(self._bytes)
 
     def add(self, data: bytes) -> None:
-        """Append bytes."""
         self._bytes += data
 
     def head_bytes(self) -> int:
         """Return the number of bytes to pass now: a whole head, or an invalid one; else 0.
 
-        Raises:
-            Refused: the head is longer than allowed (431).
+        Raises `Refused`: the head is longer than allowed (431).
         """
         kept = self._bytes
         if not self._searched and kept.startswith((b"\r", b"\n")):
@@ -65,7 +62,6 @@ class Heads:
         return length
 
     def take(self, count: int) -> bytes:
-        """Remove and return the first ``count`` bytes."""
         self._searched = 0
         if count >= len(self._bytes):
             taken, self._bytes = bytes(self._bytes), bytearray()
@@ -75,7 +71,6 @@ class Heads:
         return taken
 
     def _has_bare_line_feed(self) -> bool:
-        """Return whether the new bytes have a line feed without a carriage return."""
         start = self._searched
         if start and self._bytes[start - 1] == _CR:
             start -= 1

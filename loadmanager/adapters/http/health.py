@@ -1,5 +1,3 @@
-"""The leader, and the health and version of this sidecar."""
-
 from pydantic import Field
 
 from loadmanager.adapters.http.operations import TEXT, Document, Reply, Resource, operation

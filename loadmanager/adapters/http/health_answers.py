@@ -1,5 +1,3 @@
-"""Answers to health probes, from the last tick of the event loop."""
-
 import json
 from typing import Any, Final
 
@@ -21,19 +19,15 @@ class HealthAnswers:
         self._tick: tuple[float, Readiness] = (0.0, Readiness(ready=False))
 
     def tick(self, now_s: float, readiness: Readiness) -> None:
-        """Record that the event loop runs, with the readiness of the service."""
         self._tick = (now_s, readiness)
 
     def silent_s(self, now_s: float) -> float:
-        """Return the time since the last tick."""
         return now_s - self._tick[0]
 
     def is_stalled(self, now_s: float) -> bool:
-        """Return whether the event loop counts as hanging."""
         return self.silent_s(now_s) > self._stalled_after_s
 
     def response_to(self, line: bytes, now_s: float) -> bytes:
-        """Return the whole response to a request with this first line."""
         method, _, rest = line.decode("latin-1").partition(" ")
         target, _, version = rest.partition(" ")
         path = target.partition("?")[0]
@@ -58,7 +52,6 @@ class HealthAnswers:
 
 
 def readiness_answer(readiness: Readiness) -> tuple[int, dict[str, Any]]:
-    """Return status and body of an answer to ``/readyz``."""
     document = {"troubles": list(readiness.troubles)} if readiness.troubles else {}
     if readiness.ready:
         return 200, {"ready": True, "reasons": [], **document}

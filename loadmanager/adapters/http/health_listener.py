@@ -43,11 +43,8 @@ class LoopWatch:
 class HealthListener:
     """Answers ``/healthz`` and ``/readyz`` independently of the event loop.
 
-    Args:
-        readiness: called on the event loop.
-        port: 0 chooses a free one.
-        watch: see `LoopWatch`; ``stalled`` is called on the other thread.
-        stalled_after_s: age of the last tick from which the loop counts as stalled.
+    ``readiness`` is called on the event loop, ``watch.stalled`` on the other thread. The loop
+    counts as stalled when its last tick is ``stalled_after_s`` old.
     """
 
     def __init__(
@@ -71,8 +68,7 @@ class HealthListener:
     def start(self) -> int:
         """Listen on all addresses, and return the port; call it on the event loop to be watched.
 
-        Raises:
-            OSError: it cannot listen on the port; the message names the configuration key.
+        Raises `OSError`: it cannot listen on the port; the message names the configuration key.
         """
         listening = _listening(self._port)
         self._answers.tick(monotonic(), self._readiness_now())
@@ -86,7 +82,6 @@ class HealthListener:
         return port
 
     async def stop(self) -> None:
-        """Stop listening."""
         thread, self._thread = self._thread, None
         if self._ticking is not None:
             self._ticking.cancel()
@@ -163,7 +158,6 @@ class _Probe(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the timeout of the request."""
         self._transport = cast("asyncio.Transport", transport)
         self._deadline = asyncio.get_running_loop().call_later(_CONNECTION_S, self.abort)
         if len(self._probes) >= _MAX_CONNECTIONS:
@@ -171,7 +165,6 @@ class _Probe(asyncio.Protocol):
         self._probes[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Answer once the head is complete."""
         self._got += data
         if self._transport is None or self._transport.is_closing():
             return
@@ -183,13 +176,11 @@ class _Probe(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Remove the connection."""
         self._probes.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
 
     def abort(self) -> None:
-        """Close now."""
         self._probes.pop(self, None)
         if self._transport is not None:
             self._transport.abort()

@@ -1,5 +1,3 @@
-"""The HTTP server for lookups, admin REST, requests of other sidecars, and metrics."""
-
 import asyncio
 import errno
 import socket
@@ -42,21 +40,12 @@ class HttpServer:
     """Serves one `LookupService` over HTTP.
 
     Args:
-        lookup: the application.
-        metrics: counts each lookup by its outcome.
-        registry: what ``/metrics`` exposes.
-        version: in ``/admin/v2/brokers/version`` and the API's description.
-        settings: `[http]` of the configuration.
-        lookups: `[lookup]` of the configuration.
         more_routes: further routes, such as the admin REST; the server's own have precedence.
         operations: those that ``/openapi.json`` and ``/docs`` describe.
         guard: authorizes requests; without it every caller may do everything.
-        tls: the files of TLS; without them the server uses plain HTTP.
-        tls_refresh_s: interval of checks of those files for changes.
-        health: answers probes while the server listens.
+        tls: the files of TLS, read again every ``tls_refresh_s``; without them plain HTTP.
         feed: of the live page; its streams end when the server stops.
         forwarder: forwards requests of the live page to the leader.
-        count_failure: called for each request that failed unexpectedly.
         refused: called with the reason for each refused connection or request.
     """
 
@@ -111,9 +100,8 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen on ``host`` ("" for all addresses) and return the port, a free one for 0.
 
-        Raises:
-            OSError: it cannot listen on the address, or on the port for probes.
-            TlsFilesUnusable: the files of TLS cannot be used.
+        Raises `OSError`: it cannot listen on the address, or on the port for probes;
+        `TlsFilesUnusable`: the files of TLS cannot be used.
         """
         server = ConnectionServer(
             self._handle,
@@ -217,9 +205,8 @@ def _check_proofs(request: web.BaseRequest) -> None:
 def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return the listening sockets.
 
-    Raises:
-        OSError: it cannot listen; the message names the configuration keys, and the process that
-            uses the port if known.
+    Raises `OSError`: it cannot listen; the message names the configuration keys, and the process
+    that uses the port if known.
     """
     try:
         return listening_sockets(host, port, backlog)

@@ -1,5 +1,3 @@
-"""The sockets that the HTTP server listens on."""
-
 import asyncio
 import errno
 import socket
@@ -14,10 +12,8 @@ _NO_PROTOCOL: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return sockets that listen on ``host``; "" is all addresses, IPv4 and IPv6 where present.
 
-    With port 0 all of them have the port that the first one got.
-
-    Raises:
-        OSError: no address can be bound, or one of them is in use.
+    With port 0 all of them have the port that the first one got. Raises `OSError`: no address can
+    be bound, or one of them is in use.
     """
     opened: list[socket.socket] = []
     absent: OSError | None = None
@@ -41,7 +37,6 @@ def listening_sockets(host: str, port: int, backlog: int) -> list[socket.socket]
 
 
 def _addresses(host: str) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return each family and address, IPv4 first."""
     found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     different = dict.fromkeys((int(one[0]), one[4]) for one in found)
     return sorted(different, key=lambda one: one[0] != socket.AF_INET)
@@ -77,7 +72,6 @@ class TimedSite(web.SockSite):
         super().__init__(runner, sock, **kwargs)
 
     async def start(self) -> None:
-        """Listen."""
         await web.BaseSite.start(self)
         self._server = await asyncio.get_running_loop().create_server(
             self._made_by,

@@ -1,5 +1,3 @@
-"""Topic lookups of Pulsar's clients, and redirects to a topic's owner."""
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,7 +74,6 @@ class Lookups(Resource, tag="lookup"):
         self._refused = 0
 
     def routes(self) -> list[Route]:
-        """Return the routes of this file."""
         return [
             *super().routes(),
             Route("GET", "/lookup/v2/destination/{...}", self.name_with_cluster, Role.LOOKUP),
@@ -84,7 +81,6 @@ class Lookups(Resource, tag="lookup"):
         ]
 
     def remembered(self, request: web.BaseRequest) -> KnownReply | None:
-        """Return the answer to a request like one answered from the current state."""
         line = _plain_line(request)
         if line is None or not request.keep_alive or request.version != HttpVersion11:
             return None
@@ -137,7 +133,6 @@ class Lookups(Resource, tag="lookup"):
     async def name_with_cluster(
         self, _request: web.BaseRequest, _target: Target
     ) -> web.StreamResponse:
-        """Refuse the form of topic names that had a cluster in them."""
         raise Refused(404, f"topic names have no cluster any more; ask {LOOKUP_PREFIX}...")
 
     async def redirect_to_owner(

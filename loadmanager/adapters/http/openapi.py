@@ -1,5 +1,3 @@
-"""The OpenAPI document, made from the declarations of the operations."""
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
@@ -24,7 +22,6 @@ class Refusal(BaseModel):
 
 
 def openapi_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
-    """Return the document that describes these operations."""
     schemas, components = _schemas(operations)
     paths: dict[str, dict[str, Any]] = {}
     for one in operations:
@@ -46,7 +43,6 @@ def openapi_document(operations: Sequence[Operation], version: str) -> dict[str,
 
 
 def query_parameters(one: Operation) -> list[dict[str, Any]]:
-    """Return the query parameters of an operation in OpenAPI's form."""
     if one.query is None:
         return []
     schema = one.query.model_json_schema(by_alias=True)
@@ -113,7 +109,6 @@ def _response(one: Operation, reply: Reply, schemas: dict[_Key, JsonSchemaValue]
 def _schemas(
     operations: Iterable[Operation],
 ) -> tuple[dict[_Key, JsonSchemaValue], dict[str, Any]]:
-    """Return the schema of every body and reply, and the models that they refer to."""
     wanted: list[tuple[Any, _Mode, TypeAdapter[Any]]] = [
         (("", "", ""), "serialization", TypeAdapter(Refusal))
     ]
@@ -130,7 +125,6 @@ def _schemas(
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a query parameter's schema without the parts that a query cannot express."""
     kept = {key: value for key, value in schema.items() if key not in {"description", "title"}}
     choices = [one for one in kept.pop("anyOf", []) if one.get("type") != "null"]
     for choice in choices[:1]:

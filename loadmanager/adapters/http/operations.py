@@ -95,8 +95,6 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """The declaration of one method and path; see the module's docstring."""
-
     name: str
     method: str
     path: str
@@ -116,25 +114,21 @@ class Operation:
 
     @property
     def ours(self) -> bool:
-        """Whether it is specific to loadmanager, without a counterpart in Pulsar."""
         return not self.path.startswith(("/admin/v2/", "/lookup/")) or self.path.startswith(
             "/admin/v2/loadmanager/"
         )
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """The names in the path, in order."""
         parts = self.path.split("/")
         return tuple(part[1:-1] for part in parts if part.startswith("{"))
 
     @property
     def pattern(self) -> str:
-        """The path in the form of a route's pattern."""
         parts = self.path.split("/")
         return "/".join("{}" if part.startswith("{") else part for part in parts)
 
     def parameter(self, name: str) -> Parameter:
-        """Return the description of a name in the path."""
         return self.parameters.get(name) or PATH_PARAMETERS[name]
 
 
@@ -191,12 +185,10 @@ def operation(
 
 
 def operations_of(*kinds: "type[Resource]") -> tuple[Operation, ...]:
-    """Return the operations declared in these classes, in the order of their methods."""
     return tuple(one for kind in kinds for _, one in _declared(kind))
 
 
 def by_tag(operations: Sequence[Operation]) -> dict[str, list[Operation]]:
-    """Return operations by their tags, in the order in which the tags first occur."""
     found: dict[str, list[Operation]] = {}
     for one in operations:
         found.setdefault(one.tag, []).append(one)
@@ -212,11 +204,9 @@ class Resource:
     tag: ClassVar[str]
 
     def __init_subclass__(cls, *, tag: str) -> None:
-        """Store the tag."""
         cls.tag = tag
 
     def routes(self) -> list[Route]:
-        """Return its routes, which check their requests and call the methods."""
         found = []
         for name, one in _declared(type(self)):
             method = getattr(self, name)
@@ -226,7 +216,6 @@ class Resource:
 
 
 def all_replies(one: Operation) -> tuple[Reply, ...]:
-    """Return all replies of an operation, by status."""
     by_status = {reply.status: reply for reply in (*_usual(one), *one.replies)}
     return tuple(by_status[status] for status in sorted(by_status))
 
@@ -260,7 +249,6 @@ def _declared(kind: "type[Resource]") -> Iterator[tuple[str, Operation]]:
 
 
 def _paragraphs(text: str) -> str:
-    """Return a text with each of its paragraphs on one line."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
@@ -292,7 +280,6 @@ async def _answer(
 
 
 def _named(name: str, one: Operation, path: Mapping[str, str]) -> Any:
-    """Return a name in the path as its method takes it."""
     match name:
         case "namespace":
             return parse_namespace(f"{path['tenant']}/{path['namespace']}")
@@ -306,7 +293,6 @@ def _named(name: str, one: Operation, path: Mapping[str, str]) -> Any:
 
 
 def _reply(one: Operation, value: Any) -> web.StreamResponse:
-    """Return a reply with what the method of an operation returned."""
     if value is None:
         return empty_reply(204)
     if isinstance(value, bytes):

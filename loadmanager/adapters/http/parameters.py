@@ -1,5 +1,3 @@
-"""Parameters of operations: those in paths by name, and reading those in queries."""
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,8 +63,7 @@ Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
 def read_query(model: type[Model], text: str) -> Model:
     """Return the query's parameters; a list parameter may be given several times.
 
-    Raises:
-        Refused: a value is invalid, not UTF-8, or given twice with different values (400).
+    Raises `Refused`: a value is invalid, not UTF-8, or given twice with different values (400).
     """
     found: dict[str, list[str]] = {}
     try:

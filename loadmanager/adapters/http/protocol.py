@@ -23,8 +23,6 @@ HEADER_OVER_URL_BYTES: Final = 8_192
 
 
 class HttpProtocol(web.RequestHandler):
-    """aiohttp's protocol for one connection, with the fast path before it."""
-
     __slots__ = (
         "_admission",
         "_aligned",
@@ -83,7 +81,6 @@ class HttpProtocol(web.RequestHandler):
         self._whole_request: bytes | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, unless it exceeds a limit; record whether it is from this host."""
         self._from_loopback = is_loopback_peer(transport)
         self._wire = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
@@ -96,7 +93,6 @@ class HttpProtocol(web.RequestHandler):
         self._wire.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Release everything that was counted for the connection."""
         self._admission.disconnected(self)
         self.begun()
         super().connection_lost(exc)
@@ -146,18 +142,15 @@ class HttpProtocol(web.RequestHandler):
                 self.force_close()
 
     def resume_writing(self) -> None:
-        """Record that the client reads its response."""
         self._sent_at_s = self._clock_s()
         super().resume_writing()
 
     def begun(self) -> None:
-        """Record that a handler has the request."""
         if self._unbegun:
             self._unbegun = False
             self._admission.begun()
 
     def take_turn(self) -> None:
-        """Hand over the request that was queued until the event loop had room for it."""
         self._queued = False
         if not self._deaf:
             self._advance()
@@ -280,7 +273,6 @@ class HttpProtocol(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Let aiohttp send the response, then hand over the next request if it has no other."""
         sent, reset = await super().finish_response(request, resp, start_time)
         self._busy = False
         data, self._whole_request = self._whole_request, None
@@ -297,12 +289,10 @@ class HttpProtocol(web.RequestHandler):
         return sent, reset
 
     def close(self) -> None:
-        """Stop accepting requests."""
         self._deafen()
         super().close()
 
     def force_close(self) -> None:
-        """Close now."""
         self._deafen()
         super().force_close()
 
@@ -315,8 +305,7 @@ class HttpProtocol(web.RequestHandler):
     ) -> web.StreamResponse:
         """Return the refusal of a request that aiohttp cannot parse, or of an unexpected error.
 
-        Raises:
-            ConnectionError: part of a response has been sent already.
+        Raises `ConnectionError`: part of a response has been sent already.
         """
         refused = refusal_for(
             request,

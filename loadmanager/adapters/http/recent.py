@@ -1,5 +1,3 @@
-"""A bounded cache that drops entries that were not used recently."""
-
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -22,11 +20,9 @@ class Recent(Generic[K, V]):
         self._old: dict[K, V] = {}
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self._young) + len(self._old)
 
     def get(self, key: K) -> V | None:
-        """Return the value of ``key``, None if it was never set or has been dropped."""
         value = self._young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
@@ -35,7 +31,6 @@ class Recent(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Set the value of ``key``."""
         if len(self._young) >= self._generation_size and key not in self._young:
             self._old = self._young
             self._young = {}
@@ -43,6 +38,5 @@ class Recent(Generic[K, V]):
         self._young[key] = value
 
     def drop(self, key: K) -> None:
-        """Remove ``key``."""
         self._young.pop(key, None)
         self._old.pop(key, None)

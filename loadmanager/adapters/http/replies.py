@@ -1,5 +1,3 @@
-"""Replies: JSON values, and refusals of the form ``{"reason": ...}``."""
-
 import json
 import math
 from collections.abc import Mapping
@@ -35,13 +33,7 @@ _STATUSES: Final[tuple[tuple[tuple[type[LoadManagerError], ...], int], ...]] = (
 
 
 class Refused(LoadManagerError):
-    """A request is answered with an error status.
-
-    Args:
-        status: the HTTP status.
-        reason: the text for the client.
-        headers: of the response, such as ``Allow`` or ``Retry-After``.
-    """
+    """A request is answered with an error status, and ``reason`` as the text for the client."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -62,7 +54,6 @@ def _plain(value: object) -> object:
 
 
 def text_reply(text: str, status: int = 200, content_type: str = _TEXT_TYPE) -> web.Response:
-    """Return a response with ``text`` as its body."""
     return bytes_reply(text.encode(), content_type, status)
 
 
@@ -72,23 +63,19 @@ def bytes_reply(
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    """Return a response with ``body`` unchanged."""
     sent = {"Content-Type": content_type, "Server": SERVER_NAME, **(headers or {})}
     return web.Response(body=body, status=status, headers=sent)
 
 
 def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    """Return a response without a body."""
     return web.Response(status=status, headers={"Server": SERVER_NAME, **(headers or {})})
 
 
 def refusal_reply(refused: Refused) -> web.Response:
-    """Return the response for a refusal."""
     return json_reply({"reason": str(refused)}, refused.status, refused.headers)
 
 
 def raw_refusal(refused: Refused) -> bytes:
-    """Return a refusal as a whole response, for a connection that is closed after it."""
     body = json.dumps({"reason": str(refused)}, separators=(",", ":")).encode()
     return raw_head(refused.status, _JSON_TYPE, len(body), refused.headers) + body
 
@@ -112,11 +99,9 @@ def raw_head(
 def refusal_of(error: LoadManagerError) -> Refused:
     """Return the HTTP refusal for an error of the core or of the application.
 
-    A topic's domain is part of Pulsar's URL paths, so an invalid one is answered as a wrong
-    method (405), any other invalid name as a failed precondition (412).
-
-    Raises:
-        LoadManagerError: the error itself, if a client cannot have caused it.
+    A topic's domain is part of Pulsar's URL paths, so an invalid one is answered as a wrong method
+    (405), any other invalid name as a failed precondition (412). Raises `LoadManagerError`: the
+    error itself, if a client cannot have caused it.
     """
     match error:
         case Refused():

@@ -30,8 +30,6 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The path and query of a request, raw, and the segments its route captured, decoded."""
-
     path: str
     query_text: str
     captured: tuple[str, ...] = ()
@@ -43,7 +41,6 @@ class Target:
 
     @property
     def path_and_query(self) -> str:
-        """The raw path, with its query if there is one."""
         return f"{self.path}?{self.query_text}" if self.query_text else self.path
 
 
@@ -68,8 +65,7 @@ class Route:
 def target_of(raw: str) -> Target:
     """Return the target of a request line, in origin form or in absolute form.
 
-    Raises:
-        Refused: it has no path, or is not ASCII.
+    Raises `Refused`: it has no path, or is not ASCII.
     """
     if not raw.startswith("/"):
         scheme, found, rest = raw.partition("://")
@@ -127,7 +123,6 @@ class _Place:
 
 
 def _descend(place: _Place, segments: Sequence[str]) -> tuple[dict[str, Route], list[str]] | None:
-    """Return the routes of the matching pattern, and the raw segments that it captures."""
     if not segments:
         return (place.methods, []) if place.methods else None
     first, rest = segments[0], segments[1:]
@@ -149,11 +144,7 @@ def _empty_answer(headers: Mapping[str, str]) -> Handler:
 
 
 def decoded(segment: str) -> str:
-    """Return a raw path segment decoded once.
-
-    Raises:
-        Refused: the decoded bytes are not UTF-8.
-    """
+    """Decode a raw path segment once. Raises `Refused`: the decoded bytes are not UTF-8."""
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:

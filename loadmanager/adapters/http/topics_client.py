@@ -1,5 +1,3 @@
-"""A client for the topics of another sidecar's broker."""
-
 import json
 from collections.abc import Mapping
 from typing import Final
@@ -19,19 +17,13 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 
 
 class HttpTopicsClient:
-    """Requests the topics of brokers from their sidecars, on the connections of another client."""
-
     def __init__(self, line: HttpAssignClient) -> None:
         self._line = line
 
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-        """Return the result of `Topics.own` at another sidecar.
-
-        Raises:
-            Unavailable: the sidecar gave no usable answer.
-        """
+        """Return `Topics.own` of another sidecar. Raises `Unavailable`."""
         path = f"{TOPICS_PATH}?namespace={quote(namespace, safe='')}"
         url = sidecar_url.rstrip("/") + path
         answer = await self._line.ask("GET", sidecar_url, path, most_bytes=_MOST_BYTES)
@@ -57,11 +49,7 @@ def topics_to_json(
 
 
 def topics_from(document: Fields) -> Mapping[BundleId, Mapping[TopicName, Rates]]:
-    """Return the topics in a document of that form.
-
-    Raises:
-        MalformedContent, InvalidName: it is not in that form.
-    """
+    """Raises `MalformedContent` or `InvalidName`: the document is not in that form."""
     found: dict[BundleId, dict[TopicName, Rates]] = {}
     for namespace in document.names():
         ranges = document.inner(namespace)

@@ -1,5 +1,3 @@
-"""Metrics, liveness and readiness."""
-
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder

@@ -1,5 +1,3 @@
-"""A client for Pulsar's admin REST and metrics."""
-
 from loadmanager.adapters.pulsar_admin.client import (
     Access,
     AnswerRefused,

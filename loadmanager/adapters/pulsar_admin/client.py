@@ -69,14 +69,9 @@ Method = Literal["GET", "PUT", "POST", "DELETE"]
 class Access:
     """Credentials and timeouts of requests to brokers.
 
-    Attributes:
-        token_file: a bearer token, read at each request; None for none.
-        tls: verifies the brokers' certificates and presents the client's; None trusts the
-            authorities of the system.
-        connect_timeout_s: for opening a connection.
-        timeout_s: for a whole answer of JSON.
-        metrics_timeout_s: for a whole answer of metrics, of up to hundreds of megabytes.
-        change_timeout_s: for a change; a broker answers after closing all topics of a bundle.
+    The token's file is read at each request. Without ``tls`` the authorities of the system are
+    trusted. Metrics may have hundreds of megabytes, and a broker answers a change after closing all
+    topics of a bundle, so both have a timeout of their own.
     """
 
     token_file: Path | None = None
@@ -89,8 +84,6 @@ class Access:
 
 @dataclass(slots=True)
 class Cost:
-    """Requests so far, and the bytes of their answers as received."""
-
     requests: int = 0
     answer_bytes: int = 0
 
@@ -99,9 +92,8 @@ class Cost:
 class PulsarAdmin:
     """Sends requests to brokers; one object for a whole run, to be closed at its end.
 
-    Attributes:
-        known: the ``host:port`` of brokers that redirects may lead to.
-        missing_until_s: URLs without content, with the time until which they are not read again.
+    ``known`` are the ``host:port`` of brokers that redirects may lead to, ``missing_until_s`` URLs
+    without content, with the time until which they are not read again.
     """
 
     access: Access
@@ -111,18 +103,14 @@ class PulsarAdmin:
     _session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
     async def json(self, url: str, *, absent: Collection[int] = (), instead: Any = None) -> Any:
         """Return the JSON at ``url``, or ``instead`` if the answer's status is one of ``absent``.
 
-        Raises:
-            Unanswered: no answer comes in time.
-            RightMissing: 401 or 403.
-            AnswerRefused: a status other than 200, or an answer that is too long.
-            NotPulsar: the answer is not JSON.
+        Raises `Unanswered`: no answer comes in time; `RightMissing`: 401 or 403; `AnswerRefused`: a
+        status other than 200, or an answer that is too long; `NotPulsar`: the answer is not JSON.
         """
         try:
             text = await self.text(url)
@@ -240,8 +228,7 @@ class PulsarAdmin:
     def _redirect(self, url: str, location: str) -> str:
         """Return the URL of a redirect, if the token may be sent there.
 
-        Raises:
-            AnswerRefused: its host is not a broker of this cluster.
+        Raises `AnswerRefused`: its host is not a broker of this cluster.
         """
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)

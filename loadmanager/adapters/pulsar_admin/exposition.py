@@ -31,15 +31,11 @@ _PLACE: Final = {
 
 @dataclass(slots=True)
 class Exposition:
-    """One reading of a broker's metrics.
+    """One reading of a broker's metrics: counters of each topic, of which a partition is one.
 
-    Attributes:
-        topics: the counters of each topic, by its full name (a partition is a topic).
-        usages: percent of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in``,
-            ``bandwidth_out``, as the broker's load manager last measured them.
-        cpu_seconds: CPU time of the broker's process since its start, None if not reported.
-        started_s: time of that start, in seconds since 1970 by the broker's clock, None if not
-            reported.
+    ``usages`` are in percent, of ``cpu``, ``memory``, ``directMemory``, ``bandwidth_in`` and
+    ``bandwidth_out``, as the broker's load manager last measured them. ``started_s`` is in seconds
+    since 1970 by the broker's clock.
     """
 
     topics: dict[str, Counters] = field(default_factory=dict)
@@ -107,7 +103,6 @@ def _labels(text: bytes) -> dict[str, str]:
 
 
 def _topic(labels: dict[str, str]) -> str | None:
-    """Return the full name of a line's topic; the partition may be in a separate label."""
     topic = labels.get("topic")
     if not topic or "://" not in topic:
         return None

@@ -1,5 +1,3 @@
-"""Lookups at a Pulsar broker: owners and partitions of topics, bundles and namespaces."""
-
 from collections.abc import Collection
 from contextlib import suppress
 from http import HTTPStatus
@@ -21,9 +19,8 @@ _KEYS: Final = ("httpUrl", "httpUrlTls", "brokerUrl", "brokerUrlTls")
 async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerUrls:
     """Return the URLs of the broker that serves a topic; Pulsar places it if none does.
 
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`; `AnswerRefused` with 404 if the namespace does
-            not exist, or the topic neither exists nor may be created.
+    Raises `PulsarAdminError`: as `PulsarAdmin.json`; `AnswerRefused` with 404 if the namespace does
+    not exist, or the topic neither exists nor may be created.
     """
     local = quote(topic.local, safe="")
     where = f"{url}/lookup/v2/topic/{topic.domain}/{topic.namespace}/{local}"
@@ -60,7 +57,7 @@ async def read_partitions(admin: PulsarAdmin, url: str, topic: TopicName) -> int
 
 
 async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) -> Boundaries | None:
-    """Return the bundles of a namespace, None if it does not exist."""
+    """Return None if the namespace does not exist."""
     where = f"{url}/admin/v2/namespaces/{namespace}/bundles"
     try:
         answer = await admin.json(where)
@@ -78,7 +75,6 @@ async def read_boundaries(admin: PulsarAdmin, url: str, namespace: Namespace) ->
 
 
 async def read_namespaces(admin: PulsarAdmin, url: str) -> frozenset[Namespace]:
-    """Return the namespaces of all tenants; those of version 1 are left out."""
     found: set[Namespace] = set()
     for tenant in await _names(admin, f"{url}/admin/v2/tenants"):
         where = f"{url}/admin/v2/namespaces/{quote(tenant, safe='')}"
@@ -97,7 +93,6 @@ async def _names(admin: PulsarAdmin, where: str, absent: Collection[int] = ()) -
 
 
 async def read_topics(admin: PulsarAdmin, url: str, bundle: BundleId) -> tuple[TopicName, ...]:
-    """Return the persistent topics of a bundle, loaded or not."""
     namespace, _, bounds = bundle.rpartition("/")
     # Older versions ignore the bundle, and list all of the namespace.
     answer = await admin.json(f"{url}/admin/v2/persistent/{namespace}?bundle={bounds}")

@@ -60,16 +60,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a move, placement or split.
+    """The result of a move, placement or split, after ``attempts`` orders.
 
-    Attributes:
-        state: ``serving`` if the target serves the bundle, or its broker both parts of a split;
-            ``failed`` if it was refused or could not be ordered; ``superseded`` if the bundle
-            had changed, or the term had ended, before the order; ``landed_elsewhere`` if another
-            broker than the target serves it; ``timed_out`` if no broker reports that it does.
-        reason: why it is not ``serving``, "" if it is.
-        attempts: number of orders sent.
-        owner: the broker that serves the bundle, None if unknown.
+    ``state`` is ``serving`` if the target serves the bundle, or its broker both parts of a split;
+    ``failed`` if it was refused or could not be ordered; ``superseded`` if the bundle had changed,
+    or the term had ended, before the order; ``landed_elsewhere`` if another broker than the target
+    serves it; ``timed_out`` if no broker reports that it does. ``reason`` is why it is not
+    ``serving``, "" if it is.
     """
 
     state: OutcomeState
@@ -82,12 +79,8 @@ class Outcome:
 class MoveOrder:
     """The orders of one move, and its progress.
 
-    Attributes:
-        claims: whether moves need the claim, as with the modular load manager.
-        look_s: see `LOOK_S`.
-        return_s: see `RETURN_S`.
-        over: set when the term ends.
-        left: whether the source may have closed its topics without notifying their clients.
+    ``claims`` is whether moves need the claim, as with the modular load manager; ``left`` whether
+    the source may have closed its topics without notifying their clients.
     """
 
     brokers: BrokerQueries
@@ -105,9 +98,8 @@ class MoveOrder:
     async def carried_out(self, ordered: Callable[[], None]) -> Outcome:
         """Order the move, calling ``ordered`` before each attempt.
 
-        Raises:
-            RightMissing: 401 or 403, which any further move would get, too.
-            LoadManagerError: as ``ordered``, unless the source may have closed topics by then.
+        Raises `RightMissing`: 401 or 403, which any further move would get, too;
+        `LoadManagerError`: as ``ordered``, unless the source may have closed topics by then.
         """
         self._owner = self.move.source
         while self._attempts < MOST_ATTEMPTS and not self._back:

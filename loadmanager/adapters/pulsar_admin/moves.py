@@ -1,5 +1,3 @@
-"""Moves of a cluster's bundles through Pulsar's admin REST, some one after another."""
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -44,15 +42,7 @@ class BundleMover:
     Pulsar confuses the destinations of bundles with equal ranges in different namespaces, so only
     one of those moves at a time. Bundles with the same source or the same target also move one
     at a time: the broker closes or opens their topics one by one, and clients of the first
-    bundle would wait for those of the last.
-
-    Attributes:
-        brokers: the brokers of the cluster.
-        claims: whether moves need the claim, as with the modular load manager.
-        look_s: see `LOOK_S`.
-        return_s: see `RETURN_S`.
-        waiting: the bundles whose moves wait for others to end.
-        avoided: the brokers to which no move begins for now; see `AVOIDED_S`.
+    bundle would wait for those of the last. No move begins to the brokers in ``avoided``.
     """
 
     brokers: BrokerQueries
@@ -68,15 +58,10 @@ class BundleMover:
     _ranges: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def close(self) -> None:
-        """Begin no further moves; moves that wait end at once."""
         self._over.set()
 
     async def move(self, move: Move, ordered: Callable[[], None] = lambda: None) -> Outcome:
-        """Carry out a move; calls ``ordered`` before each order.
-
-        Raises:
-            RightMissing: 401 or 403, which any further move would get, too.
-        """
+        """Calls ``ordered`` before each order. Raises `RightMissing`, as any further move would."""
         ranges = self._ranges.setdefault(move.bundle.rpartition("/")[2], asyncio.Lock())
         self.waiting.add(move.bundle)
         try:
@@ -149,7 +134,6 @@ class BundleMover:
         return Outcome(state="failed", reason=why, owner=move.source) if why else None
 
     def _avoid(self, broker: BrokerId) -> None:
-        """Begin no move to a broker until its process ends, or for `AVOIDED_S`."""
         if broker not in self.avoided and not self._over.is_set():
             self.avoided[broker] = task = asyncio.create_task(self._until_it_ends(broker))
             task.add_done_callback(lambda _: self.avoided.pop(broker))

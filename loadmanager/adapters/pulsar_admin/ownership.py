@@ -1,5 +1,3 @@
-"""The bundles that a broker serves now, read from the broker itself."""
-
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -14,11 +12,7 @@ from loadmanager.core.ids import BrokerId, BundleId, parse_bundle
 async def read_owned(
     admin: PulsarAdmin, url: str, cluster: str, broker: BrokerId
 ) -> tuple[BundleId, ...]:
-    """Return the bundles of the broker at ``url``, without those of version 1.
-
-    Raises:
-        PulsarAdminError: as `PulsarAdmin.json`.
-    """
+    """Return the bundles, without those of version 1; raises as `PulsarAdmin.json`."""
     path = f"/admin/v2/brokers/{quote(cluster, safe='')}/{broker}/ownedNamespaces"
     answer = await admin.json(f"{url}{path}")
     owned: list[BundleId] = []
@@ -30,33 +24,18 @@ async def read_owned(
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueries:
-    """Reads which bundles the brokers of a cluster serve, and whether they are ready.
-
-    Attributes:
-        address: returns the URL of a broker.
-        brokers: returns all brokers of the cluster.
-    """
-
     admin: PulsarAdmin
     address: Callable[[BrokerId], str]
     cluster: str
     brokers: Callable[[], Collection[BrokerId]]
 
     async def serves(self, broker: BrokerId, *bundles: BundleId) -> bool:
-        """Return whether a broker reports that it serves all of these bundles.
-
-        Raises:
-            PulsarAdminError: as `read_owned`.
-        """
+        """Return whether a broker reports that it serves all of these; raises as `read_owned`."""
         owned = await read_owned(self.admin, self.address(broker), self.cluster, broker)
         return set(bundles) <= set(owned)
 
     async def surely_serves(self, broker: BrokerId, bundle: BundleId) -> bool:
-        """Return as `serves`, but False for a broker that does not answer.
-
-        Raises:
-            RightMissing: 401 or 403.
-        """
+        """Return as `serves`, but False for a broker that does not answer."""
         try:
             return await self.serves(broker, bundle)
         except RequestFailed:

@@ -22,7 +22,6 @@ _NONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.NO_CONTENT})
 
 
 async def read_isolation(admin: PulsarAdmin, url: str, cluster: str) -> Policies:
-    """Return a cluster's isolation policies; raises as `PulsarAdmin.json`."""
     _, policies = await read_isolation_text(admin, url, cluster)
     return policies
 

@@ -30,10 +30,8 @@ async def split_bundle(
 ) -> Outcome:
     """Split a bundle at its broker; ``cut`` is the first position of the second part.
 
-    Calls ``ordered`` before the order.
-
-    Raises:
-        RightMissing: 401 or 403, which any further split would get, too.
+    Calls ``ordered`` before the order. Raises `RightMissing`: 401 or 403, which any further split
+    would get, too.
     """
     try:
         if not await brokers.serves(broker, bundle):

@@ -1,5 +1,3 @@
-"""A real ZooKeeper server as a child process, for the demo and the tests."""
-
 import asyncio
 import contextlib
 import os
@@ -37,19 +35,10 @@ _FREE_PORT_ATTEMPTS: Final = 3
 class EmbeddedZooKeeper:
     """One standalone ZooKeeper server, which ends with this process, even if that is killed.
 
-    Use it in a ``with`` or ``async with`` block, or call `start` and `stop`.
-
-    Args:
-        host: the address it listens on.
-        port: the client port; 0 takes a free one.
-        data_dir: the folder of its data, which is kept. None: a temporary folder, which is
-            removed at the end; writes are then not synced to disk, which is much faster.
-        tick_ms: its unit of time. The shortest session timeout that it grants is two ticks,
-            and it notices an expiry up to one tick late.
-        heap_mib: the largest size of Java's heap. ZooKeeper keeps the last 500 transactions
-            twice, each of up to a megabyte.
-        config: further lines for ``zoo.cfg``.
-        jvm_options: further options for Java.
+    Port 0 takes a free one. ``data_dir`` is kept; None is a temporary folder, which is removed at
+    the end, and writes are then not synced to disk, which is much faster. The shortest session
+    timeout is two ticks, and an expiry is noticed up to one tick late. ZooKeeper keeps the last 500
+    transactions twice, each of up to a megabyte: ``heap_mib`` has to be enough for them.
     """
 
     def __init__(
@@ -81,11 +70,7 @@ class EmbeddedZooKeeper:
 
     @property
     def pid(self) -> int:
-        """The server's process id.
-
-        Raises:
-            EmbeddedZooKeeperError: it is not running.
-        """
+        """Raises `EmbeddedZooKeeperError`: it is not running."""
         return self._running().pid
 
     @property
@@ -96,9 +81,8 @@ class EmbeddedZooKeeper:
     def start(self) -> None:
         """Start the server and return when it answers.
 
-        Raises:
-            EmbeddedZooKeeperError: Java or ZooKeeper is not installed, the port is in use, or
-                the server ended or did not answer; the message says which.
+        Raises `EmbeddedZooKeeperError`: Java or ZooKeeper is not installed, the port is in use, or
+        the server ended or did not answer; the message says which.
         """
         if self._process is not None:
             raise EmbeddedZooKeeperError(f"a server runs on {self.address} already")
@@ -118,7 +102,6 @@ class EmbeddedZooKeeper:
                 return
 
     def stop(self) -> None:
-        """Stop the server, by SIGKILL if needed, and remove a temporary folder."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -133,18 +116,15 @@ class EmbeddedZooKeeper:
         self._folder = None
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the server if it ended by itself, None while it runs."""
         return self._running().poll()
 
     def log_tail(self) -> str:
-        """Return the last lines of the server's output."""
         with contextlib.suppress(FileNotFoundError):
             lines = self.log_file.read_text(errors="replace").splitlines()
             return "\n".join(lines[-_LOG_TAIL_LINES:])
         return "(it wrote no log)"
 
     def __enter__(self) -> Self:
-        """Start it."""
         self.start()
         return self
 
@@ -154,11 +134,9 @@ class EmbeddedZooKeeper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it."""
         self.stop()
 
     async def __aenter__(self) -> Self:
-        """Start it without blocking the loop."""
         await asyncio.to_thread(self.start)
         return self
 
@@ -168,7 +146,6 @@ class EmbeddedZooKeeper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it without blocking the loop."""
         await asyncio.to_thread(self.stop)
 
     def _start_once(self, java: Path, class_path: str) -> None:

@@ -1,5 +1,3 @@
-"""Translation of kazoo's errors into those of the port."""
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -51,7 +49,6 @@ _MEANINGS: Final[tuple[tuple[type[KazooException], type[CoordinationError], str]
 
 
 def translated(error: KazooException, where: str) -> CoordinationError:
-    """Return the port's error for kazoo's error of a request for ``where``."""
     for kazoo_class, port_class, text in _MEANINGS:
         if isinstance(error, kazoo_class):
             return port_class(f"{where}: {text}")

@@ -1,5 +1,3 @@
-"""Reads the newest transaction of the servers, in a separate session."""
-
 import asyncio
 import contextlib
 

@@ -1,5 +1,3 @@
-"""Finds ZooKeeper's jars and a Java to run them on this host."""
-
 import importlib.util
 import os
 from pathlib import Path
@@ -34,11 +32,7 @@ class EmbeddedZooKeeperError(LoadManagerError):
 
 
 def find_java() -> Path:
-    """Return the first Java that runs; see `loadmanager.config.java.find_java`.
-
-    Raises:
-        EmbeddedZooKeeperError: no Java is installed, or none of them runs.
-    """
+    """Raises `EmbeddedZooKeeperError`: no Java is installed, or none of them runs."""
     try:
         return java.find_java(HOW_TO_GET_IT)
     except java.NoJava as error:
@@ -46,11 +40,7 @@ def find_java() -> Path:
 
 
 def zookeeper_class_path() -> str:
-    """Return the class path of a ZooKeeper server, made of PySpark's jars.
-
-    Raises:
-        EmbeddedZooKeeperError: PySpark is not installed, or does not contain ZooKeeper.
-    """
+    """Raises `EmbeddedZooKeeperError`: PySpark is not installed, or does not contain ZooKeeper."""
     # Located, not imported: importing PySpark takes a second.
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:

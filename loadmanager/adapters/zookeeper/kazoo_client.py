@@ -88,8 +88,7 @@ class SetWatches:
         return b"".join(parts)
 
     @classmethod
-    def deserialize(cls, _buffer: bytes, _offset: int) -> None:
-        """Return nothing: the answer is a header alone."""
+    def deserialize(cls, _buffer: bytes, _offset: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,8 @@ class Resumption:
 class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
     """A kazoo client that sends a request on the connection that it was made for, or not at all.
 
-    Args:
-        options: addresses and credentials.
-        loop: the event loop, on which all methods but `end` are called.
-        report: called on the loop with each event.
-        resume: the session to resume; None begins a new one.
+    All methods but `end` are called on ``loop``, and so is ``report`` with each event. ``resume``
+    is the session to resume; None begins a new one.
     """
 
     def __init__(
@@ -181,7 +177,6 @@ class GatedClient(KazooClient):  # type: ignore[misc]  # kazoo ships no types
         return answer
 
     def drop(self) -> None:
-        """Break the connection, so that kazoo connects again."""
         # kazoo's own thread closes the socket: closing it here would be a race.
         with self._gate:
             if self._open:

@@ -36,15 +36,9 @@ _GREATEST_XID: Final = 2**31 - 1
 class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no types
     """kazoo's connection, which reports its login and the granted session timeout.
 
-    Args:
-        client: a `GatedClient` with a `SocketHandler`.
-        loop: the event loop that reads and writes.
-        gate: held in each change of the connection and of the client's pending requests.
-        connect_timeout_s: timeout of the first answer of a server.
-        retry: the pauses between attempts.
-        sasl_options: the SASL login, in kazoo's form.
-        established: called on kazoo's thread after each login with the granted session timeout
-            in seconds.
+    ``loop`` reads and writes; ``gate`` is held in each change of the connection and of the client's
+    pending requests. ``connect_timeout_s`` is for the first answer of a server. ``established`` is
+    called on kazoo's thread after each login with the granted session timeout in seconds.
     """
 
     def __init__(
@@ -85,11 +79,7 @@ class LoopConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo ships no
         self.client._pending.append((request, answer, self._xid))
 
     def give_up(self, reason: ConnectionDropped | int) -> None:
-        """Leave the connection to kazoo's thread, which ends it. Called on the loop.
-
-        Args:
-            reason: why it broke, or `CLOSE_RESPONSE`.
-        """
+        """Leave the connection to kazoo's thread, which ends it. Called on the loop."""
         with self._gate:
             if self._carried is not None:
                 self._carried.close()
@@ -186,17 +176,14 @@ class SocketHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo 
     def start(self) -> None:
         """Start no threads for callbacks; a handler that does not run calls them at once."""
 
-    def stop(self) -> None:
-        """Do nothing, as nothing was started."""
+    def stop(self) -> None: ...
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Call a watcher at once."""
         callback.func(*callback.args)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", **_kazoo_settings: Any
     ) -> socket.socket:
-        """Connect to one server."""
         plain = socket.create_connection(address, self._options.connect_timeout_s)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:

@@ -1,5 +1,3 @@
-"""Detects a connection whose server no longer answers."""
-
 from typing import Final
 
 SILENCE_FRACTION: Final = 1 / 4
@@ -28,18 +26,15 @@ class Keepalive:
         self._quiet_since_s = now_s
 
     def asked(self, now_s: float) -> None:
-        """Record that a request was handed to kazoo."""
         if self._pending == 0:
             self._quiet_since_s = now_s
         self._pending += 1
 
     def answered(self, now_s: float) -> None:
-        """Record that a request was answered."""
         self._pending -= 1
         self._quiet_since_s = now_s
 
     def is_dead(self, now_s: float) -> bool:
-        """Return whether an answer is overdue."""
         return self._pending > 0 and self._silence_s(now_s) > self._timeout_s * SILENCE_FRACTION
 
     def wants_probe(self, now_s: float) -> bool:

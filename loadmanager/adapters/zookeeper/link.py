@@ -1,5 +1,3 @@
-"""The link to ZooKeeper: the requests of the port, sent through kazoo."""
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,41 +34,33 @@ class _LoopTrigger:
     trigger: Trigger
 
     def __call__(self, event: Any) -> None:
-        """Call the trigger on the event loop."""
         # NONE reports a lost connection, which the session's state reports as well.
         if event.type != EventType.NONE:
             self.session.on_loop(self.trigger)
 
 
 class KazooLink:
-    """A `Link` to ZooKeeper. See `loadmanager.adapters.coordination.link`."""
-
     def __init__(self, options: ZooKeeperOptions) -> None:
         self._session = KazooSession(options)
         self._private_access_list = options.private_access_list()
 
     def open(self, changed: Callable[[SessionState], None]) -> None:
-        """Begin connecting."""
         self._session.open(changed)
 
     async def close(self) -> None:
-        """End the session."""
         await self._session.close()
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        """Return the node."""
         watch = self._armed(trigger)
         data, stat = await self._session.ask(path, lambda client: client.get_async(path, watch))
         return Node(data or b"", _stat(stat))
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return the node's stat."""
         watch = self._armed(trigger)
         stat = await self._session.ask(path, lambda client: client.exists_async(path, watch))
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        """Return the sorted names."""
         watch = self._armed(trigger)
         names = await self._session.ask(path, lambda client: client.get_children_async(path, watch))
         return tuple(sorted(names))
@@ -80,17 +70,14 @@ class KazooLink:
         await self._session.rearm(_in_requests(triggers), self._on_loop)
 
     async def sync(self, path: str) -> None:
-        """Bring the server up to date."""
         await self._session.ask(path, lambda client: client.sync_async(path))
 
     async def heartbeat(self) -> None:
-        """Commit a transaction that changes nothing."""
         await self._session.heartbeat()
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool, private: bool = False
     ) -> Stat:
-        """Create a node."""
         access_list = self._private_access_list if private else None
         _, stat = await self._session.ask(
             path,
@@ -101,18 +88,14 @@ class KazooLink:
         return _stat(stat)
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Replace the content."""
         return _stat(
             await self._session.ask(path, lambda client: client.set_async(path, data, version))
         )
 
     async def delete(self, path: str, version: int) -> None:
-        """Delete the node."""
         await self._session.ask(path, lambda client: client.delete_async(path, version))
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply all or none."""
-
         def send(client: GatedClient) -> Any:
             transaction = client.transaction()
             for operation in operations:

@@ -1,5 +1,3 @@
-"""A connected socket whose frames the event loop reads and writes."""
-
 import asyncio
 import contextlib
 import socket
@@ -23,10 +21,9 @@ _NOT_YET: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.
 class LoopSocket:
     """Reads and writes frames, each behind its length in four bytes, without ever waiting.
 
-    Args:
-        connected: the socket, plain or with TLS, which does not block. It is not closed here.
-        loop: calls ``received`` with each frame, and ``ended`` once with the reason.
-        lock: held in each call, because another thread may write.
+    ``connected`` does not block, and is not closed here. ``loop`` calls ``received`` with each
+    frame, and ``ended`` once with the reason. ``lock`` is held in each call: another thread may
+    write.
     """
 
     def __init__(

@@ -1,5 +1,3 @@
-"""Addresses and credentials of ZooKeeper, and the times derived from the session timeout."""
-
 import ssl
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,30 +18,22 @@ LONGEST_PAUSE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperOptions:
-    """The options of a session.
+    """The options of a session. Raises `CoordinationError`: they contradict one another.
 
-    Args:
-        hosts: ``host:port`` separated by commas, without a chroot.
+    Attributes:
         chroot: the path below which all nodes are; created if missing. Empty: none.
         session_timeout_s: requested; the servers grant 2 to 20 of their ticks.
         digest_user: user of ZooKeeper's own ``digest`` scheme. Empty: none.
-        digest_password: its password.
         sasl_mechanism: ``DIGEST-MD5`` or ``GSSAPI``. Empty: no SASL.
-        sasl_username: user of DIGEST-MD5.
-        sasl_password: its password.
         tls_ca_file: PEM with the certificates that sign the servers'. Empty: no TLS.
         tls_certificate_file: PEM with this client's certificate. Empty: none.
         tls_key_file: PEM with its private key. Empty: it is in the certificate's file.
-        tls_verify_hostname: whether the server's certificate must name the host.
         creator_only: whether only this login may access the nodes that it creates. None: yes
             with a login; without one, anyone may.
         reconnect_delay_max_s: the pause between attempts to connect doubles from 0.1 s up
             to this, give or take 40 %. None: a twentieth of the session timeout, so that a
             reconnect follows soon after the end of an outage.
         close_timeout_s: time for which `close` waits for the server to confirm.
-
-    Raises:
-        CoordinationError: the options contradict one another.
     """
 
     hosts: str
@@ -63,7 +53,6 @@ class ZooKeeperOptions:
     close_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raise `CoordinationError` if options contradict one another."""
         if "/" in self.hosts:
             raise CoordinationError(
                 f"hosts = {self.hosts!r}; expected host:port,host:port without a path (see chroot)"
@@ -90,12 +79,10 @@ class ZooKeeperOptions:
 
     @property
     def has_login(self) -> bool:
-        """Whether this client authenticates itself to the servers."""
         return bool(self.digest_user or self.sasl_mechanism)
 
     @property
     def host_count(self) -> int:
-        """Number of servers in ``hosts``."""
         return self.hosts.count(",") + 1
 
     @property
@@ -122,7 +109,6 @@ class ZooKeeperOptions:
         return min(max(wanted_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
     def access_list(self) -> Any:
-        """Return the access list of new nodes, in kazoo's form."""
         restricted = self.has_login if self.creator_only is None else self.creator_only
         return CREATOR_ALL_ACL if restricted else OPEN_ACL_UNSAFE
 
@@ -131,13 +117,11 @@ class ZooKeeperOptions:
         return CREATOR_ALL_ACL if self.has_login else OPEN_ACL_UNSAFE
 
     def auth_data(self) -> list[tuple[str, str]]:
-        """Return the digest login in kazoo's form."""
         if not self.digest_user:
             return []
         return [("digest", f"{self.digest_user}:{self.digest_password}")]
 
     def sasl_options(self) -> dict[str, str] | None:
-        """Return the SASL login in kazoo's form."""
         if not self.sasl_mechanism:
             return None
         login = {"mechanism": self.sasl_mechanism, "service": "zookeeper"}
@@ -148,10 +132,8 @@ class ZooKeeperOptions:
     def tls_context(self) -> ssl.SSLContext | None:
         """Read the certificates, and return the TLS context of a connection; None without TLS.
 
-        Called for each connection, so that the next one uses renewed certificates.
-
-        Raises:
-            CoordinationError: a file is missing or is not a certificate.
+        Called for each connection, so that the next one uses renewed certificates. Raises
+        `CoordinationError`: a file is missing or is not a certificate.
         """
         if not self.tls_ca_file:
             return None

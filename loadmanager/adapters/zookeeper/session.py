@@ -61,11 +61,7 @@ class KazooSession:
         self._closing = False
 
     def open(self, changed: Callable[[SessionState], None]) -> None:
-        """Begin connecting; ``changed`` is called with each new state.
-
-        Raises:
-            CoordinationError: the certificates cannot be read.
-        """
+        """Raises `CoordinationError`: the certificates cannot be read."""
         self._options.tls_context()
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
@@ -98,10 +94,7 @@ class KazooSession:
     async def ask(self, where: str, send: Send, *, urgent: bool = False) -> Any:
         """Send one request on the connection that is open now, and return its answer.
 
-        Args:
-            where: the path or paths of the request, for error messages.
-            send: hands the request to kazoo.
-            urgent: do not wait until fewer than `WINDOW` requests are under way.
+        ``urgent`` does not wait until fewer than `WINDOW` requests are under way.
         """
         client, generation = self._require_client(where), self._generation
         if not urgent:
@@ -328,12 +321,10 @@ class KazooSession:
 
 
 def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Start a task, and keep it in ``tasks`` while it runs."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     return task
 
 
-def _nobody(_state: SessionState) -> None:
-    """Do nothing: the listener before `open` and after `close`."""
+def _nobody(_state: SessionState) -> None: ...

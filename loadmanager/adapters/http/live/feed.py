@@ -38,7 +38,6 @@ class OverviewReader:
     line: HttpAssignClient | None = None
 
     async def __call__(self) -> bytes:
-        """Return the event: the overview, or the reason why there is none."""
         try:
             answer = await self._overview()
         except (LoadManagerError, ValueError) as error:
@@ -80,14 +79,10 @@ _END: Final = b"event: end\ndata: {}\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedLimits:
-    """Limits on the viewers of one server.
+    """Limits on the viewers of one server; with more streams than ``most_viewers`` they get 503.
 
-    Attributes:
-        interval_s: between two events.
-        most_viewers: streams open at once; more get 503.
-        lasts_s: duration of one stream. The page then connects again, so that a revoked right or
-            an expired token takes effect.
-        write_s: time for a viewer to read one event.
+    After ``lasts_s`` a stream ends, and the page connects again, so that a revoked right or an
+    expired token takes effect. A viewer has ``write_s`` to read one event.
     """
 
     interval_s: float = 2.0
@@ -97,12 +92,7 @@ class FeedLimits:
 
 
 class Feed:
-    """Sends the results of ``read`` to viewers as server-sent events.
-
-    Args:
-        read: returns one whole event in bytes; raises nothing.
-        limits: see `FeedLimits`.
-    """
+    """Sends the results of ``read``, whole events that it never fails to return, to viewers."""
 
     def __init__(
         self, read: Callable[[], Awaitable[bytes]], limits: FeedLimits | None = None
@@ -118,7 +108,6 @@ class Feed:
 
     @property
     def viewers(self) -> int:
-        """Number of open streams."""
         return self._viewers
 
     async def stream(
@@ -129,10 +118,7 @@ class Feed:
         ``left_s`` is the time for which the viewer is authorized.
 
         A viewer that reads slowly misses events and gets the newest; one that does not read an
-        event in time is disconnected.
-
-        Raises:
-            Refused: the limit of viewers is reached (503).
+        event in time is disconnected. Raises `Refused`: the limit of viewers is reached (503).
         """
         limits = self._limits
         if self._closed or self._viewers >= limits.most_viewers:
@@ -157,7 +143,6 @@ class Feed:
         return response
 
     async def close(self) -> None:
-        """End all streams."""
         self._closed = True
         async with self._news:
             self._news.notify_all()

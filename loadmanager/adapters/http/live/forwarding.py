@@ -29,7 +29,6 @@ class Forwarder:
     withheld: Callable[[str], str]
 
     def wanted(self, request: web.BaseRequest, refused: Refused) -> bool:
-        """Return whether a refusal is a redirect to be followed here for the caller."""
         return (
             FORWARD_HEADER in request.headers
             and bool(refused.headers.get("Location"))
@@ -37,12 +36,6 @@ class Forwarder:
         )
 
     async def forward(self, request: web.BaseRequest, refused: Refused) -> web.StreamResponse:
-        """Return the answer of the leader's sidecar.
-
-        Raises:
-            Refused: the request has a body (400), or the sidecar does not lead any more (503).
-            Unavailable: there is no answer.
-        """
         if request.body_exists:
             raise Refused(400, f"{FORWARD_HEADER}: the request has a body; expected none")
         url, path = _divided(refused.headers["Location"])

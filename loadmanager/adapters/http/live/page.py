@@ -38,12 +38,9 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LivePage:
-    """Answers ``/`` and the paths below ``/live/``."""
-
     feed: Feed
 
     def routes(self) -> list[Route]:
-        """Return its routes: the files are public, the events require the role of readers."""
         return [*page_routes(), Route("GET", EVENTS_PATH, self._events, Role.READ)]
 
     async def _events(self, request: web.BaseRequest, _target: Target) -> web.StreamResponse:
@@ -57,7 +54,6 @@ class LivePage:
 
 
 def page_routes() -> list[Route]:
-    """Return a route for each file of the page; ``/`` is the page itself."""
     routes = []
     for file in files(__package__).joinpath("static").iterdir():
         kind = _CONTENT_TYPES.get(file.name.rpartition(".")[2])

@@ -62,7 +62,6 @@ Key = Callable[[], bytes | None]
 
 
 def sign(key: bytes, *, name: str, right: Role, valid_s: int) -> str:
-    """Return a token for ``name`` that expires after ``valid_s``."""
     now_s = SystemClock().wall_ms() // 1000
     claims = {"sub": name, "right": right.value, "iat": now_s, "exp": now_s + valid_s}
     return jwt.encode(claims, key, ALGORITHM)
@@ -73,12 +72,7 @@ class ClusterKeyGuard(Guard):
 
     Requests from this host without a token may do everything, those from other hosts may look
     up topics. Requests with a token that is not valid here are treated as those from other hosts:
-    Pulsar's clients send Pulsar's tokens.
-
-    Args:
-        key: returns the cluster's key.
-        names: of this sidecar.
-        may_show: whether a token may be sent to the sidecar at a URL.
+    Pulsar's clients send Pulsar's tokens. ``may_show`` is whether a token may be sent to a URL.
     """
 
     def __init__(
@@ -91,11 +85,7 @@ class ClusterKeyGuard(Guard):
         self._signed: Tokens | None = None
 
     def caller(self, request: web.BaseRequest) -> Caller:
-        """Return the caller with its role.
-
-        Raises:
-            Refused: the request is for another host, and has no valid credentials.
-        """
+        """Raises `Refused`: the request is for another host, and has no valid credentials."""
         offered = request.headers.get("Authorization")
         if offered is None:
             return self._nameless(request)

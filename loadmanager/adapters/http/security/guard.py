@@ -1,5 +1,3 @@
-"""Authentication and authorization of requests."""
-
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -50,18 +48,12 @@ class Caller:
     refusal: Callable[[], Refused] | None = None
 
     def may(self, role: Role) -> bool:
-        """Return whether the caller has at least this role."""
         return _RANK[self.role] >= _RANK[role]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """The highest role of each caller.
-
-    Attributes:
-        admins, readers, lookers: names of callers; ``*`` is every authenticated caller.
-        anonymous: the role of unauthenticated callers.
-    """
+    """The highest role of each caller by name; ``*`` is every authenticated one."""
 
     admins: frozenset[str] = frozenset()
     readers: frozenset[str] = frozenset()
@@ -69,7 +61,6 @@ class Rights:
     anonymous: Role = Role.NOBODY
 
     def of(self, name: str) -> Role:
-        """Return the highest role of a caller, at least that of anonymous callers."""
         granted = Role.NOBODY
         if name != ANONYMOUS:
             if name in self.admins or _EVERYONE in self.admins:
@@ -84,12 +75,9 @@ class Rights:
 class Guard:
     """Authorizes requests, and logs every requested change.
 
-    Args:
-        rights: the roles of callers.
-        tokens: verifies bearer tokens; without it they are ignored.
-        names: of this sidecar; changes requested by web pages of other sites are refused.
-        local_only: whether all unauthenticated callers are on this host and are administrators:
-            then their requests must name the host by one of ``names``.
+    Without ``tokens`` bearer tokens are ignored. Changes requested by web pages of sites other than
+    ``names`` are refused. With ``local_only`` all unauthenticated callers are on this host and are
+    administrators: then their requests must name the host by one of ``names``.
     """
 
     def __init__(
@@ -106,11 +94,7 @@ class Guard:
         self._local_only = local_only
 
     def admit(self, request: web.BaseRequest, role: Role) -> Caller:
-        """Return the caller.
-
-        Raises:
-            Refused: 401 if credentials are missing or invalid, 403 if the role is not enough.
-        """
+        """Raises `Refused`: 401 without valid credentials, 403 if the role is not enough."""
         refuse_foreign_page(request, self._names)
         caller = self.caller(request)
         _allow(caller, role)
@@ -122,12 +106,7 @@ class Guard:
         role: Role,
         handle: Callable[[], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Return the response of ``handle`` if the caller is authorized, and log changes.
-
-        Raises:
-            Refused: as `admit`.
-            LoadManagerError: as ``handle``.
-        """
+        """Return the response of ``handle`` if the caller is authorized, and log changes."""
         name, status = ANONYMOUS, 500
         try:
             refuse_foreign_page(request, self._names)
@@ -159,15 +138,10 @@ class Guard:
             raise Refused(refused.status, str(refused), {**refused.headers, **more}) from refused
 
     def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:  # noqa: ARG002 - for guards that do
-        """Return headers that carry the caller's role to the sidecar of a redirect."""
         return {}
 
     def caller(self, request: web.BaseRequest) -> Caller:
-        """Return the caller with its role.
-
-        Raises:
-            Refused: credentials are invalid, or the request is for another host.
-        """
+        """Raises `Refused`: credentials are invalid, or the request is for another host."""
         offered = request.headers.get("Authorization")
         if offered is not None and self._tokens is not None:
             return self._bearer(offered, self._tokens)
@@ -186,11 +160,7 @@ class Guard:
 
 
 def proof_in(offered: str, tokens: Tokens) -> Proven:
-    """Return the caller that the value of an ``Authorization`` header proves.
-
-    Raises:
-        Refused: the value is not a valid bearer token.
-    """
+    """Raises `Refused`: the value is not a valid bearer token."""
     scheme, _, token = offered.strip().partition(" ")
     if scheme.lower() != "bearer" or not token:
         raise unauthorized("the Authorization header must be: Bearer and a token")
@@ -234,7 +204,6 @@ def _logged_path(path: str, status: int) -> str:
 
 
 def unauthorized(reason: str, challenge: str = "Bearer") -> Refused:
-    """Return a refusal for missing credentials."""
     return Refused(401, reason, {"WWW-Authenticate": challenge})
 
 

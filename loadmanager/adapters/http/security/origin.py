@@ -1,5 +1,3 @@
-"""Origin of a request: this host or another, the host that it names, and a web page's site."""
-
 from asyncio import BaseTransport
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,18 +18,12 @@ _IN_FORWARDED: Final = ("forwarded", "via", "x-real-ip", "x-envoy-")
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """The host names of this sidecar, in lower case.
-
-    Attributes:
-        local: names that only this host uses for itself, besides localhost.
-        advertised: the advertised names.
-    """
+    """The host names of this sidecar, in lower case; ``local`` are those of this host alone."""
 
     local: frozenset[str] = frozenset()
     advertised: frozenset[str] = frozenset()
 
     def is_local(self, host: str) -> bool:
-        """Return whether only this host resolves the name."""
         return (
             host in self.local
             or host == "localhost"
@@ -49,7 +41,6 @@ class OwnNames:
 
 @lru_cache(_MOST_CACHED)
 def is_loopback_address(text: str) -> bool:
-    """Return whether the text is an address of this host alone."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -60,7 +51,6 @@ def is_loopback_address(text: str) -> bool:
 
 
 def is_loopback_peer(transport: BaseTransport | None) -> bool:
-    """Return whether the other end of a connection is on this host."""
     peer = None if transport is None else transport.get_extra_info("peername")
     return isinstance(peer, tuple) and bool(peer) and is_loopback_address(str(peer[0]))
 
@@ -84,7 +74,6 @@ def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
 
 
 def is_forwarded(request: web.BaseRequest) -> bool:
-    """Return whether the headers of a proxy show that the request was forwarded."""
     names = "\n".join(request.headers).lower()
     if not any(part in names for part in _IN_FORWARDED):
         return False
@@ -98,10 +87,8 @@ def is_forwarded(request: web.BaseRequest) -> bool:
 def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
     """Refuse a request with any host that is not this sidecar's.
 
-    A web page can send requests here under a name of its own site (DNS rebinding).
-
-    Raises:
-        Refused: one of the hosts is not this sidecar's.
+    A web page can send requests here under a name of its own site (DNS rebinding). Raises
+    `Refused`: one of the hosts is not this sidecar's.
     """
     for host in hosts:
         if not names.is_own(host):
@@ -113,11 +100,7 @@ def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
 
 
 def refuse_foreign_page(request: web.BaseRequest, names: OwnNames) -> None:
-    """Refuse a change that a browser sends for a page of another site.
-
-    Raises:
-        Refused: the browser's headers show that.
-    """
+    """Refuse a change that a browser's headers show to be sent by a page of another site."""
     if request.method in READING:
         return
     if request.headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site":

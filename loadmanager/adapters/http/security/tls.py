@@ -1,5 +1,3 @@
-"""TLS of the server, and of requests to other sidecars."""
-
 import ssl
 from pathlib import Path
 from typing import Final, Literal
@@ -18,7 +16,7 @@ _VERIFY: Final = {
 
 
 class TlsFilesUnusable(LoadManagerError):
-    """A certificate, key or list of authorities cannot be used for TLS."""
+    pass
 
 
 class _Files:
@@ -45,7 +43,6 @@ class _Files:
         self._seen: tuple[float, ...] = ()
 
     def _read(self) -> ssl.SSLContext:
-        """Return a new context; `refresh` updates it."""
         seen = self._changed_at()
         context = ssl.create_default_context(self._purpose)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -96,14 +93,7 @@ class _Files:
 
 
 class TlsFiles(_Files):
-    """The files of a server's TLS.
-
-    Args:
-        certificate: this server's certificate, with the intermediate ones.
-        key: its private key.
-        client_authorities: CA certificates for clients' certificates; None requests none.
-        clients: whether a client must show one.
-    """
+    """The files of a server's TLS; ``clients`` is whether a client must show a certificate."""
 
     def __init__(
         self,
@@ -116,15 +106,9 @@ class TlsFiles(_Files):
         super().__init__(purpose, certificate, key, client_authorities, verify)
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the server; `refresh` updates the same one.
-
-        Raises:
-            TlsFilesUnusable: a file cannot be read or does not fit the others.
-        """
         return self._context or self._read()
 
     def refresh(self) -> bool:
-        """Read the files again if they changed, and log that."""
         is_read = super().refresh()
         if is_read:
             log.info("tls.files.loaded", certificate=str(self._certificate))
@@ -132,15 +116,7 @@ class TlsFiles(_Files):
 
 
 class ClientTls(_Files):
-    """The files of TLS for requests to other servers.
-
-    Args:
-        authorities: CA certificates of the servers; None for those of the system.
-        certificate, key: with which this client authenticates itself, if both are given.
-
-    Raises:
-        TlsFilesUnusable: a file cannot be read or does not fit the others.
-    """
+    """The files of TLS for requests to other servers; without authorities those of the system."""
 
     def __init__(
         self, authorities: Path | None, certificate: Path | None = None, key: Path | None = None

@@ -39,7 +39,7 @@ def _wall_s() -> float:
 
 
 class KeyUnusable(LoadManagerError):
-    """A key file cannot be read, or contains no key for verifying tokens."""
+    pass
 
 
 class TokenRefused(LoadManagerError):
@@ -62,16 +62,9 @@ class Tokens:
     """Verifies tokens, each once.
 
     Valid tokens are remembered until they expire, and also those signed with another key, because
-    Pulsar's clients send Pulsar's tokens with each lookup.
-
-    Args:
-        key: a shared secret, or a public key.
-        algorithms: those that go with the key.
-        claim: the claim that names the caller.
-        audience: a value that the token's ``aud`` must contain; "" does not check it.
-        leeway_s: the largest tolerated difference of clocks.
-        checks_issue: whether a token issued in the future (``iat``) is refused.
-        clock: seconds since 1970.
+    Pulsar's clients send Pulsar's tokens with each lookup. ``claim`` names the caller; the token's
+    ``aud`` must contain ``audience``, unless that is "". ``leeway_s`` is the largest tolerated
+    difference of clocks; with ``checks_issue`` a token issued in the future is refused.
     """
 
     def __init__(
@@ -99,11 +92,7 @@ class Tokens:
 
     @classmethod
     def of_secret_file(cls, path: Path, **options: Any) -> "Tokens":
-        """Return `Tokens` with the shared secret that is the whole content of a file.
-
-        Raises:
-            KeyUnusable: it cannot be read, or is shorter than 32 bytes.
-        """
+        """Raises `KeyUnusable`: it cannot be read, or is shorter than 32 bytes."""
         secret = _content(path)
         if len(secret) < _LEAST_SECRET_BYTES:
             raise KeyUnusable(
@@ -115,8 +104,7 @@ class Tokens:
     def of_public_key_file(cls, path: Path, **options: Any) -> "Tokens":
         """Return `Tokens` with a public key in PEM or DER.
 
-        Raises:
-            KeyUnusable: it cannot be read, or is not an RSA or elliptic curve public key.
+        Raises `KeyUnusable`: it cannot be read, or is not an RSA or elliptic curve public key.
         """
         content = _content(path)
         load = load_pem_public_key if b"-----BEGIN" in content else load_der_public_key
@@ -131,11 +119,7 @@ class Tokens:
         raise KeyUnusable(f"{path}: expected an RSA key, or one of P-256, P-384 or P-521")
 
     def proven(self, token: str) -> Proven:
-        """Return the caller that a token names.
-
-        Raises:
-            TokenRefused: the token is invalid; the message says why, and never contains it.
-        """
+        """Raises `TokenRefused`: the message says why, and never contains the token."""
         if len(token) > _LONGEST_TOKEN:
             raise TokenRefused(f"the token is longer than {_LONGEST_TOKEN} characters")
         if not token.isascii():
@@ -151,7 +135,6 @@ class Tokens:
         return known
 
     def left_s(self, proven: Proven) -> float:
-        """Return the remaining validity in seconds."""
         return proven.until_s - self._clock()
 
     def _check(self, token: str, digest: bytes) -> Proven:
