@@ -8,7 +8,7 @@ TEST := $(VENV)/.installed-test
 BUILD := $(VENV)/.installed-build
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults lint coverage docs compatibility release-check image lock clean
+.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs compatibility release-check image lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,12 @@ faults: $(TEST) ## Kill, freeze and cut off real processes at random: RUNS=50 SE
 SEEDS ?= 100
 simulated-faults: $(TEST) ## Simulate random faults in virtual time: SEEDS=100 FIRST_SEED=0
 	@$(BIN)/python -m tests.testbed.faults --seeds $(SEEDS) --first-seed $(or $(FIRST_SEED),0)
+
+# Pairs as in `loadmanager simulate --strategy`; EACH is the number of seeds; OUT=FILE writes the figures there alone
+PAIRS ?= *
+EACH ?= 1
+ratings: $(TEST) ## Measure strategies at PIP-364's problems and write docs/strategies.md: PAIRS='NAME+*' EACH=1
+	@$(BIN)/python tests/support/strategy_ratings.py --pairs '$(PAIRS)' --seeds $(EACH) $(if $(OUT),--out $(OUT))
 
 lint: $(TEST) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -35,7 +35,6 @@ from loadmanager.cli.namespaces import (
     split_command,
 )
 from loadmanager.cli.pipeline import pipeline_command
-from loadmanager.cli.rate_strategies import rate_strategies_command
 from loadmanager.cli.reference import completion_command, show_commands_command
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
@@ -48,6 +47,7 @@ from loadmanager.cli.zookeeper import zookeeper_command
 
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
+    "rate-strategies": "`make ratings` in a checkout of the source",
 }
 """What to use instead of commands of former versions."""
 
@@ -106,7 +106,6 @@ main.add_section(
     "Try",
     demo_command,
     simulate_command,
-    rate_strategies_command,
     broker,
     zookeeper_command,
 )

@@ -76,15 +76,13 @@ def show_reference() -> None:
 
 @config_commands.command("show-strategies")
 def show_strategies() -> None:
-    """Print the strategy guide: every shedder and placement, with measurements and advice.
+    """Print every shedder and placement with its settings.
 
-    Example: loadmanager config show-strategies > docs/strategies.md
+    Example: loadmanager config show-strategies
     """
-    from loadmanager.simulator.strategy_page import (
-        strategies_document,
-    )
+    from loadmanager.config.strategy_guide import strategy_guide
 
-    click.echo(strategies_document(), nl=False)
+    click.echo(strategy_guide(), nl=False)
 
 
 @config_commands.command("show-scenario-format")

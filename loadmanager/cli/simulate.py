@@ -34,6 +34,11 @@ def _parse_times(
     return found
 
 
+def _no_model(_context: click.Context, _option: click.Parameter, model: str | None) -> None:
+    if model is not None:
+        raise click.UsageError(f"--model {model}: there is one model; leave the option out")
+
+
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -88,18 +93,13 @@ _file = click.Path(dir_okay=False, path_type=Path)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Recorded topic rates, CSV or Parquet, in place of the load of the scenarios.",
 )
-@click.option(
-    "--model",
-    type=click.IntRange(1, 2),
-    help="The model of brokers and scores, whatever the scenarios say: 2 is the usual one, 1 the "
-    "former one, for comparing with its figures.",
-)
+@click.option("--model", hidden=True, expose_value=False, callback=_no_model, help="Removed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 @click.option(
     "--table",
     is_flag=True,
     help="Print one table with a row for each scenario: the lower bound, and of each strategy the "
-    "gap and the traffic moved, by both models unless --model names one.",
+    "gap and the traffic moved.",
 )
 @click.option("--html", type=_file, help="Write a report with plots as one self-contained file.")
 @click.option(

@@ -12,7 +12,7 @@ from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.comparison import Finding
 from loadmanager.simulator.expecting import Judged, Outcome
-from loadmanager.simulator.scenario import FORMER_MODEL, Scenario
+from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_DOCS, values_of
 from loadmanager.simulator.simulation_jobs import RANKING, Compared, Spread, modes_of
@@ -47,7 +47,6 @@ def print_scenario(finding: Finding) -> None:
     several = len(modes_of(one.strategy for one in found)) > 1
     seeds = len(found[0].seeds)
     title = f"{finding.name}: {finding.scenario.title}"
-    title += ", model 1" if finding.scenario.model == FORMER_MODEL else ""
     title += f", medians of {seeds} seeds" if seeds > 1 else ""
     columns = ["strategy", *(["mode"] if several else []), *(column for _, column in _COLUMNS)]
     rows = [
@@ -103,7 +102,6 @@ def document_of(findings: Iterable[Finding], settings: Mapping[str, str]) -> dic
             {
                 "scenario": one.name,
                 "title": one.scenario.title,
-                "model": one.scenario.model,
                 "durationS": one.scenario.duration_s,
                 "warmUpS": one.scenario.warm_up_s,
                 "strategies": [_strategy(compared) for compared in one.found],
@@ -189,29 +187,20 @@ _NEVER: Final = "-"
 
 def print_one_table(findings: Sequence[Finding]) -> None:
     """Print a row for each scenario, medians over the seeds, and their means below."""
-    models = list(dict.fromkeys(one.scenario.model for one in findings))
-    by_name: dict[str, dict[int, Finding]] = {}
-    for one in findings:
-        by_name.setdefault(one.name, {})[one.scenario.model] = one
     names = _names_of(findings)
-    columns = [
-        f"{title} {model}>"
-        for model in models
-        for title in ("bound", *(f"{name} {shown}" for name in names for _, shown in _SCORES_SHOWN))
+    columns = ["bound>", *(f"{name} {shown}>" for name in names for _, shown in _SCORES_SHOWN)]
+    figures = [_row_of(one, names) for one in findings]
+    rows = [
+        [one.name, *map(_plain_cell, found)] for one, found in zip(findings, figures, strict=True)
     ]
-    figures = {
-        scenario: [value for model in models for value in _row_of(by_model[model], names)]
-        for scenario, by_model in by_name.items()
-    }
-    rows = [[scenario, *map(_plain_cell, found)] for scenario, found in figures.items()]
-    means = [_mean(column) for column in zip(*figures.values(), strict=True)]
+    means = [_mean(column) for column in zip(*figures, strict=True)]
     seeds = len(findings[0].found[0].seeds)
     title = f"Scenarios, medians of {seeds} seed{'' if seeds == 1 else 's'}"
     print_table(title, ["scenario", *columns], [*rows, ["mean", *map(_plain_cell, means)]])
     click.echo(
-        "\nThe last word of a column is the model. bound: what the largest demand is at least, "
-        "whatever the assignment; gap: how far it is above that, as a fraction of it; moved: "
-        "traffic of moved bundles, as a multiple of all; all are means over time but the moves."
+        "\nbound: what the largest demand is at least, whatever the assignment; gap: how far it is "
+        "above that, as a fraction of it; moved: traffic of moved bundles, as a multiple of all; "
+        "all are means over time but the moves."
     )
 
 

@@ -40,7 +40,6 @@ class SimulationRequest:
     seeds: int
     first_seed: int | None
     trace: Path | None
-    model: int | None
     jobs: int | None
 
     @property
@@ -49,13 +48,8 @@ class SimulationRequest:
         given = {
             "--set": ", ".join(self.settings),
             "--trace": str(self.trace or ""),
-            "--model": str(self.model or ""),
         }
         return {option: value for option, value in given.items() if value}
-
-    def by_both_models(self) -> list["SimulationRequest"]:
-        """Return it by each model; by the one that is named, if any."""
-        return [self] if self.model else [replace(self, model=2), replace(self, model=1)]
 
 
 def print_what_exists() -> None:
@@ -76,14 +70,10 @@ def simulate(
 
     Ends with 1 if an expectation did not hold, with 2 on bad input.
     """
-    requests = request.by_both_models() if table else [request]
     with _bad_input():
-        comparisons = [_kept(_comparison(one), html, history) for one in requests]
+        comparison = _kept(_comparison(request), html, history)
     processes = request.jobs or len(os.sched_getaffinity(0))
-    printing = not (as_json or table)
-    findings = [
-        finding for one in comparisons for finding in _found(one, processes, printing=printing)
-    ]
+    findings = _found(comparison, processes, printing=not (as_json or table))
     if as_json:
         print_json(document_of(findings, request.changes))
     elif table:
@@ -101,7 +91,7 @@ def _comparison(request: SimulationRequest) -> Comparison:
     """Return the comparison; all of its faults are reported now."""
     modes = [one for one in MODES if request.mode in {one, "both"}]
     pairs = parse_strategies(",".join(request.strategies) or "*", modes, request.settings)
-    scenarios = load_scenarios(request.scenarios or shipped(), request.trace, request.model)
+    scenarios = load_scenarios(request.scenarios or shipped(), request.trace)
     check_settings(scenarios.values(), pairs)
     judging = not request.changes
     if not judging and any(scenario.expect for scenario in scenarios.values()):

@@ -28,7 +28,7 @@ _KINDS: Final[Mapping[type, str]] = {
 _INTRODUCTION: Final = f"""\
 # Strategy guide
 
-Made by `loadmanager config show-strategies` from the strategies' own declarations; do not edit it.
+Made from the strategies' own declarations; do not edit it.
 
 A **shedder** says which bundles should leave which brokers, a **placement** which broker takes a
 bundle. Both are chosen in the configuration, by our short name or by Pulsar's class name, with or

@@ -11,7 +11,7 @@ from loadmanager.core.columns import Indices, Listing, Mask
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.report import ReportRules
-from loadmanager.core.scores import RESOURCES, FloatArray, max_usage
+from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.listings import ListingRows
 from loadmanager.simulator.measured import Measured
 from loadmanager.simulator.report_rules import Reading, due
@@ -31,8 +31,7 @@ class Agents:
 
     Each agent samples at its own phase, every ``sample_interval_s``. In a longer step only the last
     sample counts whose report can be seen by the end of the step, because the truth does not
-    change within a step. Model 1 takes the very last sample; a report that is seen only in the
-    next step of four minutes is stale by then.
+    change within a step.
 
     Args:
         brokers: their names, by row.
@@ -40,7 +39,6 @@ class Agents:
         report: the intervals and the rules of the agents.
         noise: the errors of measurement, and the delay of reports.
         rng: for noise, sample times and jitter.
-        former: whether this is model 1.
     """
 
     def __init__(
@@ -50,8 +48,6 @@ class Agents:
         report: ReportSettings,
         noise: NoiseSettings,
         rng: np.random.Generator,
-        *,
-        former: bool = False,
     ) -> None:
         self.brokers = tuple(brokers)
         self.bundles = tuple(bundles)
@@ -59,10 +55,9 @@ class Agents:
         self._interval_s = report.sample_interval_s
         self._noise = noise
         self._rng = rng
-        self._former = former
         count = len(self.brokers)
         self._listings = ListingRows(count, self.bundles)
-        self._last = Reading.nothing(count, 1 if former else len(RESOURCES))
+        self._last = Reading.nothing(count)
         self._listed_rows: list[Indices] = [np.zeros(0, dtype=np.intp)] * count
         self._listed_names: list[tuple[BundleId, ...]] = [()] * count
         self._stands: Mask = np.zeros(count, dtype=np.bool_)
@@ -102,7 +97,7 @@ class Agents:
         totals = self._totals(rates)
         current = Reading(
             at_s=self._taken_s(np.where(sampled, moments_s, now_s), now_s, measured),
-            usage=self._compared(usage, measured.limit),
+            usage=usage / np.where(measured.limit > 0, measured.limit, np.inf),
             msgs_per_s=totals[:, MSGS_IN] + totals[:, MSGS_OUT],
             bytes_per_s=totals[:, BYTES_IN] + totals[:, BYTES_OUT],
             draining=measured.draining,
@@ -110,8 +105,7 @@ class Agents:
         )
         reporting = self._due(current, sampled) & measured.present & (self._silent_until_s <= now_s)
         rows = np.flatnonzero(reporting)
-        if not self._former:
-            self._varied.add(now_s, usage, sampled & measured.present)
+        self._varied.add(now_s, usage, sampled & measured.present)
         published = tuple(
             self._reported(row, measured, _Sample(rates, usage, totals, current))
             for row in rows.tolist()
@@ -152,7 +146,7 @@ class Agents:
     def _moments(self, now_s: float, step_s: float) -> FloatArray:
         """Return the last sample time of each agent by ``now_s``; in long steps, seen by then."""
         long = step_s > 2 * self._interval_s + self._noise.delay_s
-        by_s = now_s - self._noise.delay_s if long and not self._former else now_s
+        by_s = now_s - self._noise.delay_s if long else now_s
         passed = np.floor((by_s - self._phase_s) / self._interval_s)
         return np.asarray(self._phase_s + passed * self._interval_s)
 
@@ -181,12 +175,6 @@ class Agents:
         rows = self.owner + 1
         sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
         return np.column_stack(sums)
-
-    def _compared(self, usage: FloatArray, limit: FloatArray) -> FloatArray:
-        """Return the usages whose change causes a report: all, or the largest in model 1."""
-        if self._former:
-            return max_usage(usage, limit).astype(np.float64)[:, np.newaxis]
-        return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
     def _errors(self, shape: tuple[int, ...], kind: Literal["usage", "rate"]) -> FloatArray:
         """Return log-normal factors with mean 1; all rates of a bundle have the same factor."""

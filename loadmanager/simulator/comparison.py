@@ -136,12 +136,8 @@ class Comparison:
         return Finding(name, scenario, found, verdicts, pictures)
 
 
-def load_scenarios(
-    asked: Iterable[str], trace: Path | None = None, model: int | None = None
-) -> dict[str, Scenario]:
+def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:
     """Return the scenarios by name or path; ``trace`` replaces their loads.
-
-    ``model`` overrides their model.
 
     Raises:
         ScenarioError: with all faults of all of them.
@@ -150,9 +146,7 @@ def load_scenarios(
     faults: list[str] = []
     for name in dict.fromkeys(asked):
         try:
-            scenario = load_scenario(find(name), trace=trace)
-            changed = {} if model is None else {"model": model}
-            found[name] = scenario.model_copy(update=changed)
+            found[name] = load_scenario(find(name), trace=trace)
         except ScenarioError as error:
             faults += error.faults
     if faults:

@@ -41,8 +41,8 @@ class Curves:
     deviation: Curve
     bound: Curve
     gap: Curve
-    excess: Curve | None
-    unmoved_cpu: Curve | None
+    excess: Curve
+    unmoved_cpu: Curve
     unowned_msgs_per_s: Curve
     bytes_per_s: Curve
 
@@ -70,10 +70,8 @@ class Curves:
             bound=bound,
             # An unowned bundle causes no demand, but counts in the bound.
             gap=np.maximum(_ratio(largest, bound) - 1.0, 0.0),
-            excess=None if line.excess is None else line.excess[kept].astype(np.float64),
-            unmoved_cpu=None
-            if line.unmoved_cpu is None
-            else line.unmoved_cpu[kept].astype(np.float64),
+            excess=line.excess[kept].astype(np.float64),
+            unmoved_cpu=line.unmoved_cpu[kept].astype(np.float64),
             unowned_msgs_per_s=line.unowned_msgs_per_s[kept].astype(np.float64),
             bytes_per_s=np.where(present, line.bytes_per_s[kept], 0.0).sum(axis=1),
         )
@@ -121,26 +119,18 @@ class Curves:
         balanced_s = float(time_s[last_over[-1] + 1] if len(last_over) else time_s[0])
         return max(balanced_s - since_s, 0.0)
 
-    def thrash_percent(self, resource: int) -> float:
-        """Return the movement of ``resource`` against its trend, over all brokers.
+    def thrash_percent(self, cpu: int) -> float:
+        """Return the movement of CPU against its trend, over all brokers, less that without moves.
 
         CockroachDB's trend-discounting total variation: per broker all rises U and falls
         D of its demand; with ``m = min(U, D)`` and ``f = (m / max(U, D)) ** 0.8`` it
         counts ``f * (U + D) + (1 - f) * m``, as percent of the range in which all brokers
         moved. A demand that only rises counts 0; one that swings back and forth over
         the whole range counts twice that range for each swing.
-        """
-        found = _Swings.of(self.demand[:, :, resource])
-        return 100.0 * found.against / found.spread if found.spread else 0.0
-
-    def thrash_by_moves_percent(self, cpu: int) -> float | None:
-        """Return `thrash_percent` less that without moves; None if that is not known.
 
         Both are relative to the wider of the two ranges: changes of traffic are not thrashing, and
         a balanced cluster has a narrow range.
         """
-        if self.unmoved_cpu is None:
-            return None
         found, unmoved = _Swings.of(self.demand[:, :, cpu]), _Swings.of(self.unmoved_cpu)
         spread = max(found.spread, unmoved.spread)
         return 100.0 * max(found.against - unmoved.against, 0.0) / spread if spread else 0.0

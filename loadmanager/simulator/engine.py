@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +18,7 @@ from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.leader import Emptying, Leader
 from loadmanager.simulator.recorder import Recorder
 from loadmanager.simulator.run import Run, Why, Witness
-from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
+from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.traces import read_trace
 from loadmanager.simulator.world import World
 
@@ -45,35 +44,6 @@ class Later(Mapping[BundleId, BundleAverages]):
     def __len__(self) -> int:
         """Return the number of bundles."""
         return len(self._made)
-
-
-_PARTS = ("shedder", "placement", "settings", "weights", "filters")
-
-
-def settings_of(planner: Planner) -> Mapping[str, object]:
-    """Return the value of each setting by ``part.name``, in a fixed order."""
-    return {
-        f"{part}.{name}": value
-        for part in _PARTS
-        for name, value in _flat("", getattr(planner, part))
-    }
-
-
-def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    if is_dataclass(value):
-        for field in fields(value):
-            name = f"{prefix}.{field.name}" if prefix else field.name
-            yield from _flat(name, getattr(value, field.name))
-    else:
-        yield prefix, _plain(value)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, frozenset):
-        return sorted(str(one) for one in value)
-    return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 
 _NOTHING: Final[Mapping[BundleId, BundleAverages]] = MappingProxyType({})
@@ -163,14 +133,7 @@ class _Simulation:
         for_world, for_agents, for_leader = (np.random.default_rng(one) for one in seeds)
         trace = None if scenario.trace is None else read_trace(scenario.trace)
         world = World(scenario, trace, for_world)
-        agents = Agents(
-            world.brokers,
-            world.bundles,
-            scenario.report,
-            scenario.noise,
-            for_agents,
-            former=scenario.model == FORMER_MODEL,
-        )
+        agents = Agents(world.brokers, world.bundles, scenario.report, scenario.noise, for_agents)
         return cls(
             scenario=scenario,
             planner=planner,
@@ -226,7 +189,6 @@ class _Simulation:
             strategy=strategy,
             mode=self.planner.settings.mode.value,
             seed=seed,
-            settings=settings_of(self.planner),
             warm_up_s=scenario.warm_up_s,
             duration_s=scenario.duration_s,
             timeline=self.recorder.timeline(),
@@ -236,7 +198,6 @@ class _Simulation:
             interrupted_client_s=world.hand_overs.interrupted_client_s,
             interrupted_in_warm_up_client_s=world.hand_overs.interrupted_in_warm_up_client_s,
             happened=tuple(world.world_events.texts),
-            model=scenario.model,
         )
 
     def _place(self, now_s: float) -> None:

@@ -41,14 +41,11 @@ class Fleet:
     class_of: Indices
     per_work: FloatArray
     per_thing: FloatArray
-    former: bool = False
     cpu_growth: float = 0.0
 
     @classmethod
-    def of(
-        cls, classes: Sequence[BrokerClass], *, former: bool = False, cpu_growth: float = 0.0
-    ) -> "Fleet":
-        """Return the brokers of some classes in order; ``former`` selects model 1."""
+    def of(cls, classes: Sequence[BrokerClass], cpu_growth: float = 0.0) -> "Fleet":
+        """Return the brokers of some classes in order."""
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
         rows_of = {name: np.array([row]) for row, name in enumerate(names)}
@@ -63,7 +60,6 @@ class Fleet:
             class_of=np.repeat(np.arange(len(classes)), counts),
             per_work=np.stack([_per_work(group) for group in classes]),
             per_thing=np.stack([_per_thing(group) for group in classes]),
-            former=former,
             cpu_growth=cpu_growth,
         )
 
@@ -71,15 +67,14 @@ class Fleet:
         """Return the rows of brokers or whole classes, each once, in the order named."""
         return list(dict.fromkeys(int(row) for name in names for row in self.rows_of[name]))
 
-    def variable(self, work: FloatArray, cpu_work: FloatArray | None = None) -> FloatArray:
+    def variable(self, work: FloatArray, cpu_work: FloatArray) -> FloatArray:
         """Return (B, 4) the cost of each broker's traffic.
 
-        ``work`` (B, 4) are its rates; ``cpu_work`` the rates weighted for CPU, None for equal.
+        ``work`` (B, 4) are its rates; ``cpu_work`` the rates weighted for CPU.
         """
         per_work = self.per_work[self.class_of]
         amounts = np.einsum("bk,bkr->br", work, per_work)
-        if cpu_work is not None:
-            amounts[:, 0] = (cpu_work * per_work[:, :, 0]).sum(axis=1)
+        amounts[:, 0] = (cpu_work * per_work[:, :, 0]).sum(axis=1)
         return np.asarray(amounts)
 
     def fixed(self, things: FloatArray, background: FloatArray) -> FloatArray:
@@ -98,15 +93,10 @@ class Fleet:
         ``fixed``, ``variable`` and ``waiting`` (B, 4) are the usage without traffic, for the
         traffic, and for the backlog. If demand exceeds the capacity of any resource, the broker
         serves all traffic at a lower rate, by the factor with which the scarcest resource has room
-        for it beside the fixed usage. In model 1 that factor divides the capacity by the whole
-        demand, so that a full broker with fixed usage serves more than fits. The backlog is served
-        with the remaining room.
+        for it beside the fixed usage. The backlog is served with the remaining
+        room.
         """
         demand = (fixed + variable) / self.capacity
-        if self.former:
-            served = 1.0 / np.maximum(demand.max(axis=1), 1.0)
-            usage = np.minimum(fixed + variable * served[:, np.newaxis], self.capacity)
-            return Use(demand, served, np.zeros(len(served)), usage)
         served = self._fits(fixed, variable)
         used = fixed + variable * served[:, np.newaxis]
         caught_up = np.zeros(len(served))
@@ -137,17 +127,14 @@ class Fleet:
         beyond = (used > capacity * (1.0 + _ROUNDING)).any(axis=1)
         return np.where(beyond, 0.0, fits.min(axis=1))
 
-    def cost(
-        self, work: FloatArray, things: FloatArray, cpu_work: FloatArray | None = None
-    ) -> FloatArray:
+    def cost(self, work: FloatArray, things: FloatArray, cpu_work: FloatArray) -> FloatArray:
         """Return (C, K, 4): the cost of each bundle on a broker of each class.
 
-        ``work`` (K, 4) is the demanded traffic, ``cpu_work`` the same weighted for CPU, None
-        for equal; ``things`` (K, 2) are topics and connections.
+        ``work`` (K, 4) is the demanded traffic, ``cpu_work`` the same weighted for CPU;
+        ``things`` (K, 2) are topics and connections.
         """
         amounts = work @ self.per_work
-        if cpu_work is not None:
-            amounts[:, :, 0] = (cpu_work @ self.per_work[:, :, 0].T).T
+        amounts[:, :, 0] = (cpu_work @ self.per_work[:, :, 0].T).T
         return np.asarray(amounts + things @ self.per_thing)
 
 

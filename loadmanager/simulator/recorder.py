@@ -51,8 +51,7 @@ class Recorder:
             "bundles": np.bincount(measured.owner + 1, minlength=len(alive) + 1)[1:],
             "bound": np.array(world.bound()),
             "unowned_msgs_per_s": np.array(wanted[measured.owner < 0].sum()),
+            "excess": np.array(world.excess(use.demand)),
+            "unmoved_cpu": world.unmoved_cpu() + absent[:, 0],
         }
-        excess, unmoved = world.excess(use.demand), world.unmoved_cpu()
-        if excess is not None and unmoved is not None:
-            row |= {"excess": np.array(excess), "unmoved_cpu": unmoved + absent[:, 0]}
         return {name: np.asarray(value, dtype=np.float32) for name, value in row.items()}

@@ -25,7 +25,7 @@ from loadmanager.charts import (
 from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.move_marks import MARKS
 from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
-from loadmanager.simulator.scenario import FORMER_MODEL, BrokerClass, Load, Scenario
+from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
 from loadmanager.simulator.score_tables import legend, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.side_by_side import highest_loads, overview
@@ -43,8 +43,6 @@ def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
         ("time", f"{_span(scenario.duration_s)}, the first {_span(scenario.warm_up_s)} warm-up"),
         ("events", str(len(scenario.events)) if scenario.events else "none"),
     ]
-    if scenario.model == FORMER_MODEL:
-        facts.append(("model", "1, the former one"))
     if scenario.trace is not None:
         facts.append(("trace", str(scenario.trace)))
     return facts

@@ -25,11 +25,11 @@ class Reading:
     started_at_ms: NDArray[np.int64]
 
     @classmethod
-    def nothing(cls, count: int, resources: int = len(RESOURCES)) -> "Reading":
+    def nothing(cls, count: int) -> "Reading":
         """Return the state before any report: times are -inf, other values 0."""
         return cls(
             at_s=np.full(count, -np.inf),
-            usage=np.zeros((count, resources)),
+            usage=np.zeros((count, len(RESOURCES))),
             msgs_per_s=np.zeros(count),
             bytes_per_s=np.zeros(count),
             draining=np.zeros(count, dtype=np.bool_),

@@ -14,7 +14,6 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.plan import Cause
 from loadmanager.core.planner import Plan
-from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 RESOURCES: Final = ("cpu", "memory", "network_in", "network_out")
 """The resources of a modelled broker, in the order of the last axis of arrays."""
@@ -62,7 +61,7 @@ class Timeline:
     demand over all resources for any assignment. ``unowned_msgs_per_s`` is the traffic of bundles
     that no broker serves. ``excess`` is the mean over brokers of the demand above the common level
     of an ideal (water-filling) distribution, relative to that level. ``unmoved_cpu`` (T, B) is the
-    demand for CPU without moves for load. Model 1 has neither of the last two.
+    demand for CPU without moves for load.
     """
 
     time_s: NDArray[np.float64]
@@ -75,8 +74,8 @@ class Timeline:
     bundles: NDArray[np.int32]
     bound: Floats
     unowned_msgs_per_s: Floats
-    excess: Floats | None = None
-    unmoved_cpu: Floats | None = None
+    excess: Floats
+    unmoved_cpu: Floats
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,15 +84,13 @@ class Run:
 
     ``refusals`` are numbers of refusals by reason. ``interrupted_client_s`` includes clients of
     crashed brokers, which no move record does; ``interrupted_in_warm_up_client_s`` is the part
-    before ``warm_up_s``. ``happened`` are the events as texts with their times. In ``model`` 1,
-    moves and waiting times during the warm-up do not count.
+    before ``warm_up_s``. ``happened`` are the events as texts with their times.
     """
 
     scenario: str
     strategy: str
     mode: str
     seed: int
-    settings: Mapping[str, object]
     warm_up_s: float
     duration_s: float
     timeline: Timeline
@@ -103,12 +100,6 @@ class Run:
     interrupted_client_s: float
     interrupted_in_warm_up_client_s: float = 0.0
     happened: Sequence[tuple[float, str]] = field(default_factory=tuple)
-    model: int = 2
-
-    @property
-    def moves_count_from_s(self) -> float:
-        """The time from which moves and their costs count."""
-        return self.warm_up_s if self.model == FORMER_MODEL else 0.0
 
 
 class Witness(Protocol):

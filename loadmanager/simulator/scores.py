@@ -1,14 +1,13 @@
 """The scores of a run, each with its unit and description."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.simulator.curves import Curves
 from loadmanager.simulator.run import RESOURCES, MoveRecord, Run, Why
-from loadmanager.simulator.scenario.model import FORMER_MODEL
 
 HOT: Final = 0.85
 """A broker above this exceeds Pulsar's default overload threshold."""
@@ -82,7 +81,7 @@ class Scores:
     )
     gap_p95: float = _score("gap p95", "", "The same, 95 % of the time at most.")
     gap_end: float = _score("gap end", "", "The same, mean over the last tenth of the time.")
-    excess: float | None = _score(
+    excess: float = _score(
         "excess",
         "",
         "How far brokers stand above the level to which all load would fill them like water, mean "
@@ -110,7 +109,7 @@ class Scores:
         "time to balance",
         "s",
         "From the last event, or the end of the warm-up, until the gap is at most 0.15 for good; "
-        "none if it never is. In model 1 until max/mean is at most 1.15.",
+        "none if it never is.",
     )
     moves: int = _score("moves", "", "Bundles taken from one broker for another, for their load.")
     placed: int = _score("placed", "", "Bundles without an owner that were given to a broker.")
@@ -140,7 +139,7 @@ class Scores:
         "thrash",
         "%",
         "CPU demand that went against its trend, over all brokers, as percent of the range it "
-        "moved in, CockroachDB's measure; without what it is when nothing moves, but in model 1.",
+        "moved in, CockroachDB's measure; without what it is when nothing moves.",
     )
     thrash_per_broker_percent: float = _score(
         "thrash each", "%", "The same for each broker on average, to compare clusters by."
@@ -163,8 +162,7 @@ SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
 def scores_of(run: Run) -> Scores:
     """Return the scores of ``run``."""
     curves = Curves.of(run)
-    moves = [move for move in run.moves if move.at_s >= run.moves_count_from_s]
-    found = _balance(run, curves) | _cost(run, curves, moves)
+    found = _balance(run, curves) | _cost(run, curves)
     return Scores(**found, **_priced(run, found))
 
 
@@ -176,9 +174,7 @@ def values_of(scores: Scores) -> dict[str, float | None]:
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
     """Return the scores of balance."""
     cpu = RESOURCES.index("cpu")
-    by_moves_percent = curves.thrash_by_moves_percent(cpu)
-    thrash_percent = curves.thrash_percent(cpu) if by_moves_percent is None else by_moves_percent
-    former = run.model == FORMER_MODEL
+    thrash_percent = curves.thrash_percent(cpu)
     since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
     return {
         "max_over_mean": curves.mean(curves.max_over_mean),
@@ -195,17 +191,16 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
         "gap_end": curves.end(curves.gap),
         "overload_min": curves.broker_minutes_above(1.0),
         "hot_min": curves.broker_minutes_above(HOT),
-        "excess": None if curves.excess is None else curves.mean(curves.excess),
-        "balance_s": curves.time_to_balance_s(
-            since_s, curves.max_over_mean if former else 1.0 + curves.gap
-        ),
+        "excess": curves.mean(curves.excess),
+        "balance_s": curves.time_to_balance_s(since_s, 1.0 + curves.gap),
         "thrash_percent": thrash_percent,
         "thrash_per_broker_percent": thrash_percent / len(run.timeline.brokers),
     }
 
 
-def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, Any]:
+def _cost(run: Run, curves: Curves) -> dict[str, Any]:
     """Return the scores of the cost of balancing."""
+    moves = run.moves
     shed = [move for move in moves if move.why is Why.SHED]
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)
     traffic_bytes_per_s = curves.mean(curves.bytes_per_s)
@@ -214,7 +209,7 @@ def _cost(run: Run, curves: Curves, moves: Sequence[MoveRecord]) -> dict[str, An
         "moves": len(shed),
         "placed": sum(move.why is Why.PLACED for move in moves),
         "drained": sum(move.why is Why.DRAINED for move in moves),
-        "returned": returned(run.moves, run.moves_count_from_s),
+        "returned": returned(moves),
         "moved_mb_per_s": moved_bytes_per_s / 1e6,
         "moved_ratio": moved_bytes_per_s / traffic_bytes_per_s if traffic_bytes_per_s > 0 else 0.0,
         "interrupted_client_s": run.interrupted_client_s
@@ -238,21 +233,21 @@ def _priced(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
     """
     bundles = int(run.timeline.bundles.sum(axis=1).max())
     moved = found["moved_ratio"] + (found["moves"] / bundles if bundles else 0.0)
-    hours = max((run.duration_s - run.moves_count_from_s) / 3600.0, _LEAST_H)
+    hours = max(run.duration_s / 3600.0, _LEAST_H)
     return {
         f"priced_gap{ending}": found["gap"] + price_h * moved / hours
         for ending, price_h in _PRICE_H.items()
     }
 
 
-def returned(moves: Iterable[MoveRecord], since_s: float) -> int:
-    """Return the number of moves for load from ``since_s`` on that are returns (`RETURN_S`)."""
+def returned(moves: Iterable[MoveRecord]) -> int:
+    """Return the number of moves for load that are returns (`RETURN_S`)."""
     left_s: dict[BundleId, dict[BrokerId, float]] = defaultdict(dict)
     count = 0
     for move in sorted(moves, key=lambda one: one.at_s):
         away_s = left_s[move.bundle].get(move.target)
         lately = away_s is not None and move.at_s - away_s <= RETURN_S
-        count += move.why is Why.SHED and move.at_s >= since_s and lately
+        count += move.why is Why.SHED and lately
         if move.source is not None:
             left_s[move.bundle][move.source] = move.at_s
     return count

@@ -127,6 +127,8 @@ def _fault(text: ScenarioText, error: ErrorDetails) -> _Fault:
         at = (*at, "kind")
     elif error["type"] == "extra_forbidden":
         hint, close = _closest(str(at[-1]), shapes[-2])
+        if at == ("model",):
+            hint = "there is one model; expected the key to be left out"
         fault = f"{text.place(at)}; no such key; {hint}"
         return _Fault(at, at, (*at[:-1], close), fault)
     fault = f"{text.place(at)}; expected {_expected(at, shapes)}"

@@ -22,7 +22,7 @@ from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Shift
-from loadmanager.simulator.scenario.model import FORMER_MODEL, Scenario
+from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
@@ -58,9 +58,7 @@ class World:
     def __init__(self, scenario: Scenario, trace: Trace | None, rng: np.random.Generator) -> None:
         draws_topics, draws_patterns, draws_places, draws_costs = rng.spawn(4)
         traced = tuple(trace.topics) if trace is not None else ()
-        former = scenario.model == FORMER_MODEL
-        growth = 0.0 if former else scenario.hidden.cpu_growth
-        self.fleet = Fleet.of(scenario.brokers, former=former, cpu_growth=growth)
+        self.fleet = Fleet.of(scenario.brokers, scenario.hidden.cpu_growth)
         self.topics = Topics.of(scenario.load, traced, scenario.trace_bundles, draws_topics)
         _check_shifts(scenario, self.topics)
         self.workload = Workload(
@@ -96,7 +94,7 @@ class World:
         self._things = np.stack([self.topics.topics, connections]).astype(np.float64)
         self._limit = in_report_units(self.fleet.capacity)
         clients = connections.astype(np.float64)
-        self._hidden = None if former else HiddenCosts(scenario.hidden, clients, draws_costs)
+        self._hidden = HiddenCosts(scenario.hidden, clients, draws_costs)
         self._unmoved = Unmoved(self.hand_overs.holder)
         self._wanted = np.zeros((len(self.bundles), 4))
         self._assignable_then: Assignable | None = None
@@ -151,9 +149,8 @@ class World:
         self._wanted = self.workload.at(now_s)
         asked = self._wanted[:, MSGS_IN] + self._wanted[:, MSGS_OUT] > 0
         self.hand_overs.wait_from(now_s, asked)
-        if self._hidden is not None:
-            self._hidden.advance(now_s, self.hand_overs)
-            self._unmoved_owner = self._unmoved.owner(self.hand_overs)
+        self._hidden.advance(now_s, self.hand_overs)
+        self._unmoved_owner = self._unmoved.owner(self.hand_overs)
         owner = self.hand_overs.serving
         use, served = self._serve(owner)
         return Moment(
@@ -172,20 +169,18 @@ class World:
         cpu = self._assignable.of_resource(0).bound(self._confined)
         return max(bound, float(grown_cpu(np.array(cpu), growth)))
 
-    def excess(self, demand: FloatArray) -> float | None:
-        """Return the excess of brokers over their level (see `Timeline`); None in model 1."""
+    def excess(self, demand: FloatArray) -> float:
+        """Return the excess of brokers over their level (see `Timeline`); NaN without brokers."""
         alive = self.members.alive
-        if self._hidden is None or not alive.any():
-            return None if self._hidden is None else float("nan")
+        if not alive.any():
+            return float("nan")
         levels = self._assignable.levels()
         levels[0] = grown_cpu(levels[:1], self.fleet.cpu_growth)[0]
         own = self.fleet.grown(self._background() / self.fleet.capacity)
         return excess_over_level(demand[alive], own[alive], float(levels.max()))
 
-    def unmoved_cpu(self) -> FloatArray | None:
-        """Return (B,) the demand for CPU without moves for load; None in model 1."""
-        if self._hidden is None:
-            return None
+    def unmoved_cpu(self) -> FloatArray:
+        """Return (B,) the demand for CPU without moves for load."""
         owner, count = self._unmoved_owner, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
         variable = self._variable(owner, self._wanted, self._hidden.cpu_factor)
@@ -195,9 +190,7 @@ class World:
     def _assignable(self) -> Assignable:
         """Bundles and brokers, without ownership."""
         if self._assignable_then is None:
-            cpu_work = None
-            if self._hidden is not None:
-                cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
+            cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
             self._assignable_then = Assignable(
                 cost=self.fleet.cost(self._wanted, self._things.T, cpu_work),
                 background=self._background(),
@@ -219,9 +212,6 @@ class World:
         """
         hidden, count = self._hidden, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
-        if hidden is None:
-            use = self.fleet.use(fixed, self.fleet.variable(sums(owner, self._wanted.T, count)))
-            return use, np.append(use.served_fraction, 0.0)[owner]
         factor, catch_up = hidden.cpu_factor_now(), hidden.catch_up()
         fixed[:, 0] += hidden.reconnecting_cores(owner, count)
         variable = self._variable(owner, self._wanted, factor)

@@ -145,20 +145,7 @@ def test_with_settings_of_ones_own_nothing_is_judged(tmp_path: Path) -> None:
     assert "expectations are not judged" in done.stderr
 
 
-def test_the_former_model_is_simulated_on_request_and_told(tmp_path: Path) -> None:
-    file = written(tmp_path / "two.toml", NOT_MET)
-    arguments = (file, "--strategy", "threshold+round_robin", "--model", 1)
-    done = simulate(*arguments)
-    assert done.exit_code == 0
-    assert "Two brokers, model 1" in done.output
-    assert "expectations are not judged" in done.stderr
-    found = document(*arguments)
-    assert (found["scenarios"][0]["model"], found["settings"]) == (1, {"--model": "1"})
-
-
-def test_one_table_has_a_row_for_each_scenario_by_both_models_and_the_means(
-    tmp_path: Path,
-) -> None:
+def test_one_table_has_a_row_for_each_scenario_and_the_means(tmp_path: Path) -> None:
     files = [tmp_path / "one.toml", tmp_path / "two.toml"]
     for file in files:
         file.write_text(SCENARIO)
@@ -168,37 +155,30 @@ def test_one_table_has_a_row_for_each_scenario_by_both_models_and_the_means(
     _, title, head, *rows, mean, _, _ = done.stdout.splitlines()
     assert title == "Scenarios, medians of 1 seed"
     names = [f"{name} {one}" for name in ("uniform+round_robin", "threshold+avg") for one in SHOWN]
-    columns = [f"{one} {model}" for model in (2, 1) for one in ("bound", *names)]
-    assert head.split() == ["scenario", *" ".join(columns).split()]
+    assert head.split() == ["scenario", "bound", *" ".join(names).split()]
     assert [row.split()[0] for row in rows] == [str(file) for file in files]
     assert mean.split() == ["mean", *rows[0].split()[1:]]
-    for offset, model in enumerate((2, 1)):
-        of = document(files[0], *pairs, "--model", model)["scenarios"][0]["strategies"]
-        scores = {one["strategy"]: one["scores"] for one in of}
-        told = [scores["threshold+avg"]["bound"]]
-        told += [
-            scores[name][score]
-            for name in ("uniform+round_robin", "threshold+avg")
-            for score in ("gap", "moved_ratio", "moves")
-        ]
-        cells = rows[0].split()[1 + 7 * offset : 8 + 7 * offset]
-        assert cells == [f"{one['median']:.3g}" for one in told]
+    of = document(files[0], *pairs)["scenarios"][0]["strategies"]
+    scores = {one["strategy"]: one["scores"] for one in of}
+    told = [scores["threshold+avg"]["bound"]]
+    told += [
+        scores[name][score]
+        for name in ("uniform+round_robin", "threshold+avg")
+        for score in ("gap", "moved_ratio", "moves")
+    ]
+    assert rows[0].split()[1:] == [f"{one['median']:.3g}" for one in told]
 
 
-def test_one_table_of_one_model_and_in_both_modes_names_them(scenario: Path) -> None:
-    done = simulate(
-        scenario, "--strategy", "threshold+avg", "--mode", "both", "--model", 1, "--table"
-    )
+def test_one_table_in_both_modes_names_them(scenario: Path) -> None:
+    done = simulate(scenario, "--strategy", "threshold+avg", "--mode", "both", "--table")
     assert done.exit_code == 0, done.output
-    assert "threshold+avg safe gap 1" in done.stdout
-    assert "threshold+avg parity moves 1" in done.stdout
-    assert "gap 2" not in done.stdout
+    assert "threshold+avg safe gap" in done.stdout
+    assert "threshold+avg parity moves" in done.stdout
 
 
-def test_one_table_as_json_is_the_document_of_both_models(scenario: Path) -> None:
-    found = document(scenario, "--strategy", "threshold+avg", "--table")
-    assert [one["model"] for one in found["scenarios"]] == [2, 1]
-    assert found["settings"] == {}
+def test_the_former_model_is_refused(scenario: Path) -> None:
+    done = simulate(scenario, "--model", 1)
+    assert (done.exit_code, "there is one model; leave the option out" in done.stderr) == (2, True)
 
 
 def test_one_table_is_no_page(scenario: Path, tmp_path: Path) -> None:

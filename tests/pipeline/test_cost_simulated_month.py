@@ -75,7 +75,7 @@ def test_held_out_days_are_predicted_better_than_by_traffic_shares(learned: list
 
 
 def test_held_out_days_are_predicted_where_bundles_cost_more_than_rates_say() -> None:
-    month = simulated(scenario(usage_fraction=0.0, model=2), seed=4)
+    month = simulated(scenario(usage_fraction=0.0, hidden={}), seed=4)
     found = learn(InMemory(month.rows(0, USAGE_FRACTION)), classes(month.scenario))
     measured = found.statistics.measured > 0
     assert (found.trial.error[measured] < 0.03).all()

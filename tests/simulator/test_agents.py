@@ -236,16 +236,6 @@ def test_steps_longer_than_a_report_may_be_old_leave_no_report_stale(seed: int) 
             assert sorted(one.broker for one in seen if one.seen_s > now_s - 10.0) == brokers
 
 
-def test_the_former_model_shows_some_reports_a_step_late() -> None:
-    noise = NoiseSettings(delay_s=2.0)
-    late = Agents(BROKERS, BUNDLES, STEADY, noise, np.random.default_rng(6), former=True)
-    late.sample(0.0, measured())
-    late.news(200.0)
-    late.sample(240.0, measured())
-    assert len(late.news(240.0)) == 1
-    assert [one.seen_s > 240.0 for one in late.news(480.0)] == [True]
-
-
 def varied(told: Sequence[Reported], row: int = 0) -> list[ResourceUsage]:
     """Return the CPU in the reports of a broker."""
     return [cpu for one in told if one.row == row and (cpu := one.report().cpu) is not None]
@@ -277,18 +267,6 @@ def test_samples_that_a_real_agent_would_have_forgotten_do_not_vary_anything() -
     told = [one for step in range(1, 9) for one in every.sample(60.0 * step, measured())]
     assert told
     assert all(cpu.variance is None for cpu in varied(told))
-
-
-def test_the_former_model_tells_no_variance_and_publishes_what_the_largest_usage_does() -> None:
-    noise = NoiseSettings(usage_fraction=0.0, rate_fraction=0.0)
-    for former, published in ((False, ["a:8080"]), (True, [])):
-        every = Agents(BROKERS, BUNDLES, STEADY, noise, np.random.default_rng(1), former=former)
-        every.sample(10.0, measured())
-        usage = measured().usage.copy()
-        usage[0, 3] = 2e5  # 0.2 of the network, less than what it uses of the CPU
-        told = every.sample(20.0, measured(usage=usage))
-        assert brokers_told(told) == published
-        assert [one.variance is not None for one in varied(told)] == [True] * len(published)
 
 
 def test_usage_is_the_mean_since_the_last_sample() -> None:

@@ -52,7 +52,7 @@ def test_bundles_with_the_same_rates_cost_differently_on_average_what_they_shoul
 def test_what_no_rate_shows_is_in_the_bound() -> None:
     world = Stepped(played({"bundle_cpu_spread": 1.0}))
     # Both bundles lie on the first broker; at best each has one of its own.
-    first, second = (float(one) for one in world.world._hidden.cpu_factor)  # type: ignore[union-attr]  # model 2 has them
+    first, second = (float(one) for one in world.world._hidden.cpu_factor)
     assert cpu(world, 0) == pytest.approx((first + second) * 0.125)
     assert world.world.bound() == pytest.approx(max(first, second) * 0.125)
 
@@ -140,11 +140,3 @@ def test_what_a_full_broker_did_not_serve_waits_for_room() -> None:
     after = world.until(30.0)
     assert after.use.demand[0, 0] == pytest.approx(1.0)
     assert after.measured.rates[:, 0].sum() == pytest.approx(40_000.0)
-
-
-def test_the_former_model_has_none_of_it() -> None:
-    hidden = {"bundle_cpu_spread": 1.0, "cpu_growth": 1.0, "cold_cpu_factor": 9.0, "backlog_s": 9.0}
-    world = moved(hidden, model=1)
-    world.until(20.0)
-    assert world.moment.use.demand[:, 0].tolist() == pytest.approx([0.125, 0.125])
-    assert world.world.bound() == pytest.approx(0.125)

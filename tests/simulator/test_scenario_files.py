@@ -53,7 +53,7 @@ mode = "brave"
 grace_period_s = -1
 settings = { a = { b = 1 } }
 """
-    known = "title, description, duration_s, step_s, warm_up_s, seed, model, brokers, load, trace"
+    known = "title, description, duration_s, step_s, warm_up_s, seed, brokers, load, trace"
     faults = told(tmp_path, text)
     assert faults[0] == 'x.toml:1: title = ""; expected a text of 1 to 120 characters'
     assert faults[1] == ('x.toml:2: duration_s = "long"; expected a number above 0 up to 32000000')
@@ -110,6 +110,10 @@ settings = { a = { b = 1 } }
         ("events = [5]", "x.toml:1: events[0] = 5; expected a table"),
         ("noise = 5", "x.toml:1: noise = 5; expected a table, [noise]"),
         ("trace = 1979-05-27", "x.toml:1: trace = 1979-05-27; expected a text"),
+        (
+            "model = 1",
+            "x.toml:1: model = 1; no such key; there is one model; expected the key to be",
+        ),
         ('"a b".c = 1', 'x.toml:1: "a b" = {c = 1}; no such key; expected one of title, '),
     ],
 )

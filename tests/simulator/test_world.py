@@ -122,11 +122,6 @@ def test_a_full_broker_serves_what_fits_beside_its_fixed_use() -> None:
     assert moment.use.usage[0, 0] == pytest.approx(8.0)
 
 
-def test_the_former_model_serves_more_than_fits() -> None:
-    moment = fifteen_of_eight_cores(model=1).moment
-    assert moment.use.served_fraction.tolist() == pytest.approx([8 / 15])
-
-
 def test_a_broker_without_room_for_its_fixed_use_serves_nothing() -> None:
     brokers = one_broker({"memory_kib_per_topic": 1024.0 * 400})
     moment = Stepped(scenario(brokers=brokers, load=ONE_BUNDLE)).moment

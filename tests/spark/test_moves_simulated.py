@@ -108,7 +108,7 @@ def test_a_thrashing_strategy_brings_bundles_back_and_helps_less(
 ) -> None:
     told = totals(found, "over-unloading")
     moves = runs["over-unloading"][0].moves
-    assert told["returns"] == returned(moves, 0.0) > 5
+    assert told["returns"] == returned(moves) > 5
     assert told["helped_fraction"] < 0.8
     bouncing = ping_pong(found[0].where("cluster = 'over-unloading'")).orderBy("rank").collect()
     assert sum(row["returns"] for row in bouncing) == told["returns"]

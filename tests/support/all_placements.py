@@ -1,12 +1,62 @@
-"""Scores of a shedder with every placement; processes can import what looks at a job here."""
+"""Runs of a shedder with every placement; processes can import what looks at a job here."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from loadmanager.simulator.pip_364 import runs_of_placements
+from loadmanager.config.pairs import placements_of
+from loadmanager.core.cluster import ClusterView
+from loadmanager.core.columns import Indices
+from loadmanager.core.ids import BundleId
+from loadmanager.core.memory import Memory
+from loadmanager.core.placement import Placement, Ranking, Watching
+from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.run import Run
 from loadmanager.simulator.scores import Scores, scores_of
 from loadmanager.simulator.simulation_jobs import Compared, Job, compared, results_of
+from loadmanager.simulator.strategies import planner_for
+
+
+@dataclass(frozen=True, slots=True)
+class _Noticed:
+    """A placement that records the bundles for which it was called."""
+
+    inner: Placement
+    asked: list[BundleId]
+
+    def rank(
+        self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
+    ) -> Ranking:
+        self.asked.append(bundle)
+        return self.inner.rank(view, candidates, bundle, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoticedWatching(_Noticed):
+    def watch(self, view: ClusterView, memory: Memory) -> Memory:
+        inner = self.inner
+        return inner.watch(view, memory) if isinstance(inner, Watching) else memory
+
+
+def runs_of_placements(job: Job) -> Mapping[str, Run]:
+    """Return the run of ``job`` with each placement, by name of the placement.
+
+    A shedder that chooses its targets, or moves nothing, may never call its placement: then the run
+    with the first placement is that of all, and only that one is simulated.
+    """
+    found: dict[str, Run] = {}
+    names = placements_of(job.strategy.shedder)
+    for name in names:
+        strategy = replace(job.strategy, placement=name)
+        planner = planner_for(job.scenario, strategy)
+        asked: list[BundleId] = []
+        kind = _NoticedWatching if isinstance(planner.placement, Watching) else _Noticed
+        planner = replace(planner, placement=kind(planner.placement, asked))
+        run = simulate(job.scenario, planner, strategy=strategy.name, seed=job.seed)
+        found[name] = run
+        if not asked:
+            return dict.fromkeys(names, run)
+    return found
 
 
 def scores_of_placements(job: Job) -> dict[str, Scores]:

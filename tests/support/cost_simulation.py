@@ -20,12 +20,20 @@ from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.brokers import BrokerClass
-from loadmanager.simulator.scenario.model import FORMER_MODEL
 from loadmanager.simulator.strategies import Strategy, planner_for
 
 PAIR = "threshold+least_long_term_message_rate"
 STEP_S = 300.0
 DAY_S = 86_400.0
+
+BY_RATES = {
+    "bundle_cpu_spread": 0.0,
+    "cpu_growth": 0.0,
+    "cold_cpu_factor": 1.0,
+    "reconnect_cpu_ms": 0.0,
+    "backlog_s": 0.0,
+}
+"""Hidden costs of a scenario in which usage follows exactly from rates."""
 
 _KINDS = (
     # name, topics, messages in per second, bytes each, fan-out, producers and consumers a topic
@@ -43,18 +51,18 @@ def scenario(
     step_s: float = STEP_S,
     brokers: int = 4,
     usage_fraction: float = 0.02,
-    model: int = FORMER_MODEL,
+    hidden: Mapping[str, float] = BY_RATES,
 ) -> Scenario:
     """Return a month of two classes of brokers that serve topics of five kinds.
 
     Each kind has messages of another size, other fan-out and other clients per topic, and
     its bundles have their own hours: costs can be told apart. The small brokers are full
-    at times. Somebody else works on the hosts for hours. By the former model work costs what
-    its rates say, so each cost has a true value; by the usual one bundles with the same rates
-    differ, and CPU grows faster than the work.
+    at times. Somebody else works on the hosts for hours. Without ``hidden`` costs work costs what
+    its rates say, so each cost has a true value; with those of a scenario bundles with the same
+    rates differ, and CPU grows faster than the work.
     """
     content: dict[str, Any] = {
-        "model": model,
+        "hidden": dict(hidden),
         "title": "a month with known costs",
         "duration_s": days * DAY_S,
         "step_s": step_s,

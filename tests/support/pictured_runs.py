@@ -24,6 +24,8 @@ def a_timeline(load: np.ndarray, *, every_s: float = 60.0) -> Timeline:
         bundles=np.full(load.shape, 10, dtype=np.int32),
         bound=np.full(moments, 0.4, dtype=np.float32),
         unowned_msgs_per_s=np.zeros(moments, dtype=np.float32),
+        excess=np.zeros(moments, dtype=np.float32),
+        unmoved_cpu=np.zeros(load.shape, dtype=np.float32),
     )
 
 
@@ -49,7 +51,6 @@ def a_run(load: np.ndarray, *moves: MoveRecord, every_s: float = 60.0, **changed
         "strategy": "threshold+least_resource_usage",
         "mode": "safe",
         "seed": 1,
-        "settings": {"threshold": 0.1},
         "warm_up_s": 120.0,
         "duration_s": len(load) * every_s,
         "timeline": a_timeline(load, every_s=every_s),

@@ -4,7 +4,6 @@ from loadmanager.simulator.scenario.brokers import Background, BrokerClass, Hidd
 from loadmanager.simulator.scenario.events import Event
 from loadmanager.simulator.scenario.loads import Load
 from loadmanager.simulator.scenario.model import (
-    FORMER_MODEL,
     Expectation,
     HandOverSettings,
     NoiseSettings,
@@ -12,7 +11,6 @@ from loadmanager.simulator.scenario.model import (
 )
 
 __all__ = [
-    "FORMER_MODEL",
     "Background",
     "BrokerClass",
     "Event",

@@ -1,7 +1,7 @@
 """A scenario as a whole."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from loadmanager.simulator.scenario.policies import Isolation
 
 
 class HiddenSettings(Section):
-    """The costs of work beyond its rates, hidden from strategies; not used by model 1.
+    """The costs of work beyond its rates, hidden from strategies.
 
     The defaults are assumptions, not measurements. A bundle at a new owner has cold caches
     for ``cold_s``. Its clients connect again, which takes CPU of the new owner within
@@ -93,10 +93,6 @@ class Expectation(Section):
     )
 
 
-FORMER_MODEL: Final = 1
-"""The model of 0.1, kept to compare figures: strategies could exploit what it leaves out."""
-
-
 class NoiseSettings(Section):
     """How inexact measurements are, and how long they take to be seen.
 
@@ -157,12 +153,6 @@ class Scenario(Section):
     )
     seed: int = Field(
         1, ge=0, lt=2**32, description="Of all that is drawn. The same seed gives the same bytes."
-    )
-    model: int = Field(
-        2,
-        ge=1,
-        le=2,
-        description="Which model of brokers and scores; 1 is the former one, for comparison.",
     )
     brokers: Annotated[
         tuple[BrokerClass, ...],
