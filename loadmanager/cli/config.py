@@ -106,20 +106,18 @@ def show_scenario_format() -> None:
 def check_scenario(scenarios: tuple[str, ...], trace: Path | None) -> None:
     """Check scenarios and their traces and report all errors; exits with 1 if there is one.
 
-    SCENARIO is a TOML file, or the name of one that comes with the package. Settings
-    that are allowed but probably wrong are reported as warnings.
+    SCENARIO is a TOML file, or the name of one that comes with the package.
 
     Example: loadmanager config check-scenario mine.toml --trace rates.csv
     """
     from loadmanager.simulator.catalogue import find
     from loadmanager.simulator.errors import ScenarioError
-    from loadmanager.simulator.warnings import checked_file
+    from loadmanager.simulator.scenario_files import checked_file
 
     failed = False
     for name in scenarios:
         try:
-            for line in checked_file(find(name), trace=trace):
-                click.echo(line)
+            click.echo(checked_file(find(name), trace=trace))
         except ScenarioError as error:
             click.echo(str(error), err=True)
             failed = True

@@ -1,8 +1,12 @@
-"""Checks across the values of a scenario, and an estimate of the memory of a run."""
+"""Checks across the values of a scenario, and an estimate of the memory of a run.
+
+A contradiction is the path of a value, and a text that follows it in a message: "expected ...".
+"""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice, pairwise
 from typing import Final
 
 from loadmanager.config import ConfigError
@@ -12,120 +16,259 @@ from loadmanager.config.strategies import fields_of, filled, own_placement, stra
 from loadmanager.core.ids import Namespace
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.simulator.errors import Contradiction
-from loadmanager.simulator.event_checks import event_contradictions
-from loadmanager.simulator.load_checks import load_contradictions
-from loadmanager.simulator.scenario import Scenario
+from loadmanager.simulator.scenario import Load, Scenario
+from loadmanager.simulator.scenario.events import Shift
+from loadmanager.simulator.scenario.loads import Burst, Daily, Flash, Hot, Pattern, Steps, Trend
 from loadmanager.simulator.scores import SCORE_NAMES
 from loadmanager.simulator.strategies import PAIR_NAMES
-from loadmanager.simulator.toml_lines import TomlPath
+
+Path = tuple[str | int, ...]
+"""Keys and positions in lists from the root to a value."""
+
+Contradictions = Iterator[tuple[Path, str]]
 
 _TOLERANCE: Final = 1e-9
 _STRATEGIES: Final[Mapping[str, Mapping[str, type]]] = {
     "shedding": SHEDDERS,
     "placement": PLACEMENTS,
 }
+_THERE: Final = "there"
+_AWAY: Final = "not there"
+_DRAINING: Final = "draining, or gone already"
+# The states in which an event can happen to a broker, and the state after it. A drain may be in
+# progress or complete: only the simulation knows.
+_EVENTS: Final[Mapping[str, tuple[Sequence[str], str | None]]] = {
+    "join": ((_AWAY, _DRAINING), _THERE),
+    "leave": ((_THERE,), _AWAY),
+    "crash": ((_THERE, _DRAINING), _AWAY),
+    "drain": ((_THERE,), _DRAINING),
+    "restart": ((_THERE,), None),
+    "noise": ((_THERE, _DRAINING), None),
+    "silence": ((_THERE, _DRAINING), None),
+}
+_MAX_NAMED: Final = 12
 
 
-def contradictions(scenario: Scenario) -> Iterator[Contradiction]:
+def contradictions(scenario: Scenario) -> Contradictions:
     """Yield all contradictions between values; of a scenario that is too large only that."""
-    too_large = tuple(size_contradictions(scenario))
+    too_large = tuple(_size(scenario))
     yield from too_large
     if too_large:
         return
     yield from _brokers(scenario)
     yield from _times(scenario)
-    yield from load_contradictions(scenario)
-    yield from event_contradictions(scenario)
+    yield from _loads(scenario)
+    yield from _events(scenario)
     yield from _expectations(scenario)
-    yield from _shadows(scenario)
+    if scenario.shedding.shadows:
+        fault = "expected none: --strategy has each strategy simulated by itself"
+        yield ("shedding", "shadows"), fault
     shedding, placement = scenario.shedding, scenario.placement
     yield from _strategy("shedding", shedding.strategy, shedding.settings)
     beside = own_placement(SHEDDERS.get(shedding.strategy, object))
     yield from _strategy("placement", placement.strategy or beside, placement.settings)
 
 
-def _brokers(scenario: Scenario) -> Iterator[Contradiction]:
-    because = ("brokers", "brokers.name", "brokers.count")
+def _brokers(scenario: Scenario) -> Contradictions:
     taken: set[str] = set()
     for at, group in enumerate(scenario.brokers):
         names = {group.name, *group.brokers}
         if again := taken.intersection(names):
             fault = f"expected a name of its own: another class has {min(again)}"
-            yield Contradiction(("brokers", at, "name"), fault, because)
+            yield ("brokers", at, "name"), fault
         taken |= names
     joins = any(event.kind == "join" for event in scenario.events)
     if not joins and not any(group.joined for group in scenario.brokers):
         fault = "expected true for some class, or an event of kind join: there is never a broker"
-        yield Contradiction(("brokers", 0, "joined"), fault, (*because, "events", "events.kind"))
+        yield ("brokers", 0, "joined"), fault
 
 
-def _times(scenario: Scenario) -> Iterator[Contradiction]:
+def _times(scenario: Scenario) -> Contradictions:
     if scenario.warm_up_s >= scenario.duration_s:
         fault = f"expected less than duration_s ({scenario.duration_s:g}): nothing would be scored"
-        yield Contradiction(("warm_up_s",), fault, ("duration_s",))
+        yield ("warm_up_s",), fault
     for key in ("tick_interval_s", "round_interval_s"):
         steps = getattr(scenario.leader, key) / scenario.step_s
         if round(steps) < 1 or abs(steps - round(steps)) > _TOLERANCE * steps:
-            fault = f"expected a multiple of step_s ({scenario.step_s:g})"
-            yield Contradiction(("leader", key), fault, ("step_s",))
+            yield ("leader", key), f"expected a multiple of step_s ({scenario.step_s:g})"
     for one in timing_contradictions(scenario.report, scenario.leader):
-        because = tuple(".".join(key) for key in one.because)
-        yield Contradiction((one.section, one.key), f"expected {one.expected}", because)
+        yield (one.section, one.key), f"expected {one.expected}"
 
 
-def _shadows(scenario: Scenario) -> Iterator[Contradiction]:
-    if scenario.shedding.shadows:
-        fault = "expected none: --strategy has each strategy simulated by itself"
-        yield Contradiction(("shedding", "shadows"), fault)
+def _members(scenario: Scenario) -> Mapping[str, tuple[str, ...]]:
+    """Return the brokers of each name: all of a class, or the broker itself."""
+    classes = {group.name: group.brokers for group in scenario.brokers}
+    return classes | {name: (name,) for name in scenario.broker_names}
 
 
-def _expectations(scenario: Scenario) -> Iterator[Contradiction]:
+def _unknown_brokers(
+    path: Path, names: Sequence[str], known: Mapping[str, tuple[str, ...]]
+) -> Contradictions:
+    seen: set[str] = set()
+    for at, name in enumerate(names):
+        if name not in known:
+            some = ", ".join(islice(known, _MAX_NAMED)) + ", ..." * (len(known) > _MAX_NAMED)
+            yield (*path, at), f"expected a broker or a class of brokers, such as {some}"
+        elif seen.intersection(known[name]):
+            yield (*path, at), "expected each broker once"
+        seen.update(known.get(name, ()))
+
+
+def _loads(scenario: Scenario) -> Contradictions:
+    if scenario.trace is None and not scenario.load:
+        yield ("load",), "expected [[load]] sections, or a trace: there is nothing to do"
+    elif scenario.trace is not None and scenario.load:
+        yield ("trace",), "expected none beside [[load]] sections: a trace is the whole load"
+    elif scenario.trace is not None and not scenario.trace.is_file():
+        yield ("trace",), f"expected a file; there is no {scenario.trace}"
+    for nth, pattern in enumerate(scenario.trace_patterns):
+        yield from _pattern(("trace_patterns", nth), pattern, scenario.duration_s)
+    first: dict[Namespace, Load] = {}
+    for at, load in enumerate(scenario.load):
+        path: Path = ("load", at)
+        yield from _of_one_namespace(path, load, first.setdefault(load.namespace, load))
+        if isinstance(load.skew, Hot):
+            among = load.topics if load.over == "topics" else min(load.topics, load.bundles)
+            if load.skew.topics > among:
+                fault = f"expected at most {among}, the {load.over} of the load"
+                yield (*path, "skew", "topics"), fault
+        yield from _placing(path, load, scenario)
+        for nth, pattern in enumerate(load.patterns):
+            yield from _pattern((*path, "patterns", nth), pattern, scenario.duration_s)
+
+
+def _of_one_namespace(path: Path, load: Load, first: Load) -> Contradictions:
+    """Yield contradictions to the first load of a namespace, which alone needs to be placed."""
+    if load.bundles != first.bundles:
+        fault = f"expected {first.bundles}, as in the first load of {load.namespace}"
+        yield (*path, "bundles"), fault
+    fault = f"expected it in the first load of {load.namespace}, or the same there"
+    if load.placed_on and load.placed_on != first.placed_on:
+        yield (*path, "placed_on"), fault
+    if "placed" in load.model_fields_set and load.placed != first.placed:
+        yield (*path, "placed"), fault
+
+
+def _placing(path: Path, load: Load, scenario: Scenario) -> Contradictions:
+    known = _members(scenario)
+    there = {name for group in scenario.brokers if group.joined for name in group.brokers}
+    yield from _unknown_brokers((*path, "placed_on"), load.placed_on, known)
+    for at, name in enumerate(load.placed_on):
+        if not there.issuperset(known.get(name, ())):
+            fault = "expected brokers that are there from the beginning: joined = true"
+            yield (*path, "placed_on", at), fault
+    if load.placed_on and load.placed == "unowned":
+        fault = 'expected none, as placed = "unowned" says that no broker has these bundles'
+        yield (*path, "placed_on"), fault
+
+
+def _pattern(path: Path, pattern: Pattern, duration_s: float) -> Contradictions:
+    before = f"expected a time before the end, duration_s = {duration_s:g}"
+    match pattern:
+        case Flash(at_s=at_s) if at_s >= duration_s:
+            yield (*path, "at_s"), before
+        case Trend(from_s=from_s) if from_s >= duration_s:
+            yield (*path, "from_s"), before
+        case Daily(kind=kind, peak_h=peak_h, spread_h=spread_h):
+            period_h = {"day": 24, "week": 168}[kind]
+            if peak_h >= period_h:
+                yield (*path, "peak_h"), f"expected less than {period_h}, the hours of a {kind}"
+            if spread_h > period_h / 2:
+                yield (*path, "spread_h"), f"expected at most {period_h // 2}, half of a {kind}"
+        case Burst(length_s=length_s, every_s=every_s) if every_s < length_s:
+            fault = f"expected at least length_s ({length_s:g}): a burst ends before the next"
+            yield (*path, "every_s"), fault
+        case Steps():
+            yield from _steps(path, pattern, before, duration_s)
+        case _:
+            pass
+
+
+def _steps(path: Path, steps: Steps, before: str, duration_s: float) -> Contradictions:
+    at_s = steps.at_s
+    for at, (earlier, later) in enumerate(pairwise(at_s), start=1):
+        if later <= earlier:
+            fault = f"expected times that ascend: more than {earlier:g}"
+            yield (*path, "at_s", at), fault
+    if at_s[-1] >= duration_s:
+        yield (*path, "at_s", len(at_s) - 1), before
+    if len(steps.factors) != len(at_s):
+        fault = f"expected {len(at_s)} factors, one for each time of at_s"
+        yield (*path, "factors"), fault
+
+
+def _events(scenario: Scenario) -> Contradictions:
+    """Yield events at a wrong time, for unknown brokers or loads, or in a wrong state."""
+    known = _members(scenario)
+    namespaces = list(dict.fromkeys(load.namespace for load in scenario.load))
+    for at, event in enumerate(scenario.events):
+        path: Path = ("events", at)
+        if event.at_s >= scenario.duration_s:
+            fault = f"expected a time before the end, duration_s = {scenario.duration_s:g}"
+            yield (*path, "at_s"), fault
+        if not isinstance(event, Shift):
+            yield from _unknown_brokers((*path, "brokers"), event.brokers, known)
+        # The namespaces of a trace are only known when it is read.
+        elif scenario.trace is None and event.namespace not in namespaces:
+            some = ", ".join(namespaces) or "there is none"
+            yield (*path, "namespace"), f"expected the namespace of a load: {some}"
+    states = {
+        name: _THERE if group.joined else _AWAY
+        for group in scenario.brokers
+        for name in group.brokers
+    }
+    for at, event in sorted(enumerate(scenario.events), key=lambda one: one[1].at_s):
+        if isinstance(event, Shift):
+            continue
+        possible, becomes = _EVENTS[event.kind]
+        concerned = [name for given in event.brokers for name in known.get(given, ())]
+        if wrong := [name for name in concerned if states[name] not in possible]:
+            fault = f"expected brokers that are {' or '.join(possible)} for a {event.kind}"
+            yield ("events", at, "brokers"), f"{fault}; {wrong[0]} is {states[wrong[0]]} by then"
+        if becomes is not None:
+            states |= dict.fromkeys(concerned, becomes)
+
+
+def _expectations(scenario: Scenario) -> Contradictions:
     for at, one in enumerate(scenario.expect):
-        path: TomlPath = ("expect", at)
+        path: Path = ("expect", at)
         if one.score not in SCORE_NAMES:
             close = difflib.get_close_matches(one.score, SCORE_NAMES, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            fault = f"expected a score, one of {', '.join(SCORE_NAMES)}{hint}"
-            yield Contradiction((*path, "score"), fault)
+            yield (*path, "score"), f"expected a score, one of {', '.join(SCORE_NAMES)}{hint}"
         if one.least is None and one.most is None:
             fault = "expected least or most beside it: without a bound it says nothing"
-            yield Contradiction((*path, "score"), fault, ("expect.least", "expect.most"))
+            yield (*path, "score"), fault
         elif one.least is not None and one.most is not None and one.least > one.most:
-            fault = f"expected at least the value of least ({one.least:g})"
-            yield Contradiction((*path, "most"), fault, ("expect.least",))
+            yield (*path, "most"), f"expected at least the value of least ({one.least:g})"
         for nth, pattern in enumerate(one.strategies):
             if not any(fnmatchcase(name, pattern) for name in PAIR_NAMES):
                 fault = f"expected a pair, such as {PAIR_NAMES[0]}, or a pattern that means some"
-                yield Contradiction((*path, "strategies", nth), fault)
+                yield (*path, "strategies", nth), fault
 
 
-def _strategy(
-    section: str, name: str, settings: Mapping[str, SettingValue]
-) -> Iterator[Contradiction]:
+def _strategy(section: str, name: str, settings: Mapping[str, SettingValue]) -> Contradictions:
     """Yield an unknown strategy, and settings that it does not have."""
-    path: TomlPath = (section,)
     try:
         kind: type = strategy_named(_STRATEGIES[section], name, "")
     except ConfigError as error:
-        yield Contradiction((*path, "strategy"), _after_place(error.faults[0]))
+        yield (section, "strategy"), _after_place(error)
         return
     first: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
-        at = (*path, "settings", key)
+        at = (section, "settings", key)
         try:
             filled(kind, {key: value}, "")
         except ConfigError as error:
-            yield Contradiction(at, _after_place(error.faults[0]))
+            yield at, _after_place(error)
             continue
         group, setting = fields_of(kind)[key]
         if (same := first.setdefault((group, setting.name), key)) != key:
-            yield Contradiction(at, f"expected it once: {same} is the same setting")
+            yield at, f"expected it once: {same} is the same setting"
 
 
-def _after_place(fault: str) -> str:
-    """Return the text of a fault without its value, which the caller adds with its line."""
-    return fault.partition("; ")[2]
+def _after_place(error: ConfigError) -> str:
+    return error.faults[0].partition("; ")[2]
 
 
 MAX_GIB: Final = 16.0
@@ -152,24 +295,21 @@ def brokers_of(scenario: Scenario) -> int:
 
 def needed_gib(scenario: Scenario) -> float:
     """Return the approximate memory of a run in GiB, without its trace."""
-    brokers = brokers_of(scenario)
     moments = scenario.duration_s / max(_MOMENT_S, scenario.step_s)
     bundles = sum(bundles_of(scenario).values()) * _BUNDLE_BYTES
     patterns = sum(load.bundles * len(load.patterns) for load in scenario.load) * _PATTERN_BYTES
     topics = max((load.topics for load in scenario.load), default=0) * _TOPIC_BYTES
-    fleet = brokers * (_BROKER_BYTES + moments * _MOMENT_BYTES)
+    fleet = brokers_of(scenario) * (_BROKER_BYTES + moments * _MOMENT_BYTES)
     return (bundles + patterns + topics + fleet) / 2**30
 
 
-def size_contradictions(scenario: Scenario) -> Iterator[Contradiction]:
-    """Yield a fault if the scenario needs more memory than allowed."""
+def _size(scenario: Scenario) -> Contradictions:
     gib = needed_gib(scenario)
-    if gib <= MAX_GIB:
-        return
-    brokers, bundles = brokers_of(scenario), sum(bundles_of(scenario).values())
-    fault = (
-        f"expected fewer brokers, bundles and topics, or a shorter time: {brokers} brokers and "
-        f"{bundles} bundles for {scenario.duration_s:g} s take about {gib:.0f} GiB, and at most "
-        f"{MAX_GIB:.0f} GiB are allowed"
-    )
-    yield Contradiction(("brokers",), fault, ("load", "load.bundles", "load.topics", "duration_s"))
+    if gib > MAX_GIB:
+        brokers, bundles = brokers_of(scenario), sum(bundles_of(scenario).values())
+        fault = (
+            f"expected fewer brokers, bundles and topics, or a shorter time: {brokers} brokers and "
+            f"{bundles} bundles for {scenario.duration_s:g} s take about {gib:.0f} GiB, and at "
+            f"most {MAX_GIB:.0f} GiB are allowed"
+        )
+        yield ("brokers",), fault

@@ -1,5 +1,7 @@
 """A simulated month with hidden costs, which reports and moves give away."""
 
+import math
+
 import numpy as np
 import pytest
 from cost_simulation import Grid, classes, scenario, simulated, true_costs
@@ -55,7 +57,8 @@ def test_nine_of_ten_intervals_hold_the_hidden_costs(month: Grid, learned: list[
                 if truth[RATES.index(one.rate)] > 0
             ]
     assert len(held) == 28 * DRAWS
-    assert 0.85 <= np.mean(held) <= 0.95
+    # Nine of ten, by three deviations of so many.
+    assert abs(np.mean(held) - 0.9) <= 3 * math.sqrt(0.9 * 0.1 / len(held))
 
 
 def test_full_brokers_and_busy_hosts_were_among_them(month: Grid, learned: list[Learned]) -> None:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from scenario_texts import SOUND, changed, loaded, told
+from scenario_texts import SOUND, loaded, told
 
 from loadmanager.simulator.catalogue import shipped
 from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
@@ -18,7 +18,7 @@ def test_every_shipped_scenario_is_sound(name: str) -> None:
     assert load_scenario(shipped()[name]).title
 
 
-def test_all_single_faults_are_told_in_the_order_of_their_lines(tmp_path: Path) -> None:
+def test_all_single_faults_are_told(tmp_path: Path) -> None:
     text = """\
 title = ""
 duration_s = "long"
@@ -54,67 +54,66 @@ grace_period_s = -1
 settings = { a = { b = 1 } }
 """
     known = "title, description, duration_s, step_s, warm_up_s, seed, brokers, load, trace"
-    faults = told(tmp_path, text)
-    assert faults[0] == 'x.toml:1: title = ""; expected a text of 1 to 120 characters'
-    assert faults[1] == ('x.toml:2: duration_s = "long"; expected a number above 0 up to 32000000')
-    assert faults[2].startswith(f"x.toml:3: colour = 1; no such key; expected one of {known}")
-    assert faults[3:] == [
-        "x.toml:6: brokers.count = 0; expected a whole number from 1 to 100000",
-        "x.toml:7: brokers.count is not set; expected a whole number from 1 to 100000",
-        'x.toml:8: brokers.name = "big one"; expected a name of letters, digits and any of . - _',
-        (
-            'x.toml:10: load.namespace = "public"; expected a namespace "tenant/name" of letters, '
-            "digits and -=:._"
-        ),
-        "x.toml:12: load.msgs_in_per_s = nan; expected a number from 0 to 1000000000000",
-        'x.toml:13: load.skew.kind = "zip"; expected one of "even", "zipf", "log_normal", "hot"',
-        "x.toml:15: load.patterns.at_s = -1; expected a number from 0 to 100000000",
-        (
-            "x.toml:16: load.patterns.kind is not set; expected one of "
-            '"day", "week", "jitter", "burst", "flash", "trend", "growth", "steps"'
-        ),
-        (
-            'x.toml:19: events.kind = "explode"; expected one of "join", "leave", "crash", '
-            '"drain", "restart", "noise", "silence", "shift"'
-        ),
-        (
-            "x.toml:24: events.brokers = []; expected a list that is not empty, of which each is "
-            "a text"
-        ),
-        "x.toml:26: noise.delay_s = inf; expected a number from 0 to 3600",
-        "x.toml:27: noise.usage_fractoin = 0.1; no such key; did you mean usage_fraction?",
-        'x.toml:29: planner.mode = "brave"; expected one of "safe", "parity"',
-        "x.toml:31: shedding.grace_period_s = -1; expected a number from 0 to 604800",
-        (
-            "x.toml:32: shedding.settings.a = {b = 1}; expected true or false, a number, a text, "
-            "or a list of texts"
-        ),
-    ]
+    faults = sorted(told(tmp_path, text))
+    unknown = f"colour = 1; no such key; expected one of {known}"
+    assert [one for one in faults if not one.startswith(unknown)] == sorted(
+        [
+            'title = ""; expected a text of 1 to 120 characters',
+            'duration_s = "long"; expected a number above 0 up to 32000000',
+            "brokers[0].count = 0; expected a whole number from 1 to 100000",
+            "brokers[1].count is not set; expected a whole number from 1 to 100000",
+            'brokers[1].name = "big one"; expected a name of letters, digits and any of . - _',
+            (
+                'load[0].namespace = "public"; expected a namespace "tenant/name" of letters, '
+                "digits and -=:._"
+            ),
+            "load[0].msgs_in_per_s = nan; expected a number from 0 to 1000000000000",
+            'load[0].skew.kind = "zip"; expected one of "even", "zipf", "log_normal", "hot"',
+            "load[0].patterns[0].at_s = -1; expected a number from 0 to 100000000",
+            (
+                "load[0].patterns[1].kind is not set; expected one of "
+                '"day", "week", "jitter", "burst", "flash", "trend", "growth", "steps"'
+            ),
+            (
+                'events[0].kind = "explode"; expected one of "join", "leave", "crash", '
+                '"drain", "restart", "noise", "silence", "shift"'
+            ),
+            ("events[1].brokers = []; expected a list that is not empty, of which each is a text"),
+            "noise.delay_s = inf; expected a number from 0 to 3600",
+            "noise.usage_fractoin = 0.1; no such key; did you mean usage_fraction?",
+            'planner.mode = "brave"; expected one of "safe", "parity"',
+            "shedding.grace_period_s = -1; expected a number from 0 to 604800",
+            (
+                "shedding.settings.a = {b = 1}; expected true or false, a number, a text, "
+                "or a list of texts"
+            ),
+        ]
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "x.toml:1: title is not set; expected a text of 1 to 120 characters"),
-        ("a = 1\na = 2\n", "x.toml:2: Cannot overwrite a value, at column 6; expected TOML"),
+        ("", "title is not set; expected a text of 1 to 120 characters"),
+        ("a = 1\na = 2\n", "Cannot overwrite a value (at line 2, column 6); expected TOML"),
         (
             "[a]\nb = [\n",
-            "x.toml:3: Invalid value (at end of document); expected TOML",
+            "Invalid value (at end of document); expected TOML",
         ),
-        (b"a = 1\nb = '\xff'", "x.toml:2: the byte 0xff is not UTF-8; expected TOML in UTF-8"),
-        ("a = " + "[" * 5000, "x.toml:1: lists in lists without end; expected TOML"),
+        (b"a = 1\nb = '\xff'", "the byte 0xff is not UTF-8; expected TOML in UTF-8"),
+        ("a = " + "[" * 5000, "lists in lists without end; expected TOML"),
         (
             "[load]\ntopics = 1",
-            ("x.toml:1: load = {topics = 1}; expected [[load]] tables"),
+            ("load = {topics = 1}; expected [[load]] tables"),
         ),
-        ("events = [5]", "x.toml:1: events[0] = 5; expected a table"),
-        ("noise = 5", "x.toml:1: noise = 5; expected a table, [noise]"),
-        ("trace = 1979-05-27", "x.toml:1: trace = 1979-05-27; expected a text"),
+        ("events = [5]", "events[0] = 5; expected a table"),
+        ("noise = 5", "noise = 5; expected a table, [noise]"),
+        ("trace = 1979-05-27", "trace = 1979-05-27; expected a text"),
         (
             "model = 1",
-            "x.toml:1: model = 1; no such key; there is one model; expected the key to be",
+            "model = 1; no such key; expected it to be left out: there is one model",
         ),
-        ('"a b".c = 1', 'x.toml:1: "a b" = {c = 1}; no such key; expected one of title, '),
+        ('"a b".c = 1', '"a b" = {c = 1}; no such key; expected one of title, '),
     ],
 )
 def test_what_is_no_scenario_at_all_is_told(tmp_path: Path, text: str, fault: str) -> None:
@@ -124,38 +123,6 @@ def test_what_is_no_scenario_at_all_is_told(tmp_path: Path, text: str, fault: st
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"no\.toml: No such file or directory; expected"):
         load_scenario(tmp_path / "no.toml")
-
-
-def test_values_together_are_checked_beside_those_that_are_faulty_alone(tmp_path: Path) -> None:
-    text = changed("duration_s = 600", "warm_up_s = 600\nduration_s = 600\nstep_s = 0.1")
-    assert told(
-        tmp_path,
-        text + "[[events]]\nkind = 'leave'\n[[events]]\nkind = 'leave'\n"
-        "at_s = 600\nbrokers = ['small-3']",
-    ) == [
-        "x.toml:2: warm_up_s = 600; expected less than duration_s (600): nothing would be scored",
-        "x.toml:4: step_s = 0.1; expected a number from 0.5 to 300",
-        "x.toml:14: events.at_s is not set; expected a number from 0 to 100000000",
-        (
-            "x.toml:14: events.brokers is not set; expected a list that is not empty, "
-            "of which each is a text"
-        ),
-        "x.toml:18: events.at_s = 600; expected a time before the end, duration_s = 600",
-        (
-            'x.toml:19: events.brokers[0] = "small-3"; expected a broker or a class of brokers, '
-            "such as small, small-1, small-2; did you mean small-2?"
-        ),
-    ]
-
-
-def test_what_may_come_of_another_fault_is_not_told(tmp_path: Path) -> None:
-    event = "[[events]]\nkind = 'leave'\nat_s = 900\nbrokers = ['small-3']"
-    text = changed("count = 2", "cuont = 3").replace("duration_s", "durations_s") + event
-    assert [fault.partition("; ")[0] for fault in told(tmp_path, text)] == [
-        "x.toml:2: durations_s = 600",
-        "x.toml:4: brokers.count is not set",
-        "x.toml:6: brokers.cuont = 3",
-    ]
 
 
 def test_pulsars_names_of_strategies_and_settings_are_taken(tmp_path: Path) -> None:
@@ -168,9 +135,7 @@ def test_pulsars_names_of_strategies_and_settings_are_taken(tmp_path: Path) -> N
 
 def test_a_trace_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:
     text = "trace = 'rates.csv'\n" + SOUND[: SOUND.index("[[load]]")]
-    assert told(tmp_path, text) == [
-        'x.toml:1: trace = "rates.csv"; expected a file; there is no rates.csv'
-    ]
+    assert told(tmp_path, text) == ['trace = "rates.csv"; expected a file; there is no rates.csv']
     (tmp_path / "rates.csv").write_text("")
     assert loaded(tmp_path, text).trace == tmp_path / "rates.csv"
 

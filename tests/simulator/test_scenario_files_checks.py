@@ -14,31 +14,31 @@ msgs_in_per_s = 1
 TOGETHER = [
     (
         changed("count = 2", 'count = 2\n[[brokers]]\nname = "small"\ncount = 1'),
-        'x.toml:8: brokers.name = "small"; expected a name of its own: another class has small',
+        'brokers[1].name = "small"; expected a name of its own: another class has small',
     ),
     (
         changed("count = 2", 'count = 2\n[[brokers]]\nname = "small-1"\ncount = 1'),
-        'x.toml:8: brokers.name = "small-1"; expected a name of its own: another class has small-1',
+        'brokers[1].name = "small-1"; expected a name of its own: another class has small-1',
     ),
     (
         changed("count = 2", "count = 2\njoined = false"),
         (
-            "x.toml:7: brokers.joined = false; expected true for some class, or an event of kind "
+            "brokers[0].joined = false; expected true for some class, or an event of kind "
             "join: there is never a broker"
         ),
     ),
     (
         "step_s = 60\n" + SOUND,
-        "x.toml:1: leader.tick_interval_s = 10.0 by default; expected a multiple of step_s (60)",
+        "leader.tick_interval_s = 10.0 by default; expected a multiple of step_s (60)",
     ),
     (
         SOUND + "[leader]\nround_interval_s = 25",
-        "x.toml:13: leader.round_interval_s = 25; expected a multiple of step_s (10)",
+        "leader.round_interval_s = 25; expected a multiple of step_s (10)",
     ),
     (
         SOUND + "[leader]\nreport_stale_s = 30",
         (
-            "x.toml:13: report.max_interval_s = 60.0 by default; expected so much below [leader] "
+            "report.max_interval_s = 60.0 by default; expected so much below [leader] "
             "report_stale_s (30) that with jitter (72) an idle broker's report is renewed before "
             "it counts as stale"
         ),
@@ -46,112 +46,109 @@ TOGETHER = [
     (
         SOUND + '[shedding]\nshadows = ["joint"]',
         (
-            'x.toml:13: shedding.shadows = ["joint"]; expected none: --strategy has each strategy '
+            'shedding.shadows = ["joint"]; expected none: --strategy has each strategy '
             "simulated by itself"
         ),
     ),
     (
         SOUND[: SOUND.index("[[load]]")],
-        "x.toml:1: load is not set; expected [[load]] sections, or a trace: there is nothing to do",
+        "load is not set; expected [[load]] sections, or a trace: there is nothing to do",
     ),
     (
         "trace = 'a.csv'\n" + SOUND,
-        (
-            'x.toml:1: trace = "a.csv"; expected none beside [[load]] sections: a trace is the '
-            "whole load"
-        ),
+        ('trace = "a.csv"; expected none beside [[load]] sections: a trace is the whole load'),
     ),
     (
         SOUND + AGAIN + "bundles = 8",
-        "x.toml:17: load.bundles = 8; expected 16, as in the first load of public/default",
+        "load[1].bundles = 8; expected 16, as in the first load of public/default",
     ),
     (
         SOUND + AGAIN + "placed_on = ['small-2']",
         (
-            'x.toml:17: load.placed_on = ["small-2"]; expected it in the first load of '
+            'load[1].placed_on = ["small-2"]; expected it in the first load of '
             "public/default, or the same there"
         ),
     ),
     (
         SOUND + AGAIN + "placed = 'unowned'",
         (
-            'x.toml:17: load.placed = "unowned"; expected it in the first load of public/default, '
+            'load[1].placed = "unowned"; expected it in the first load of public/default, '
             "or the same there"
         ),
     ),
     (
         SOUND + "skew = { kind = 'hot', topics = 11 }",
-        "x.toml:12: load.skew.topics = 11; expected at most 10, the topics of the load",
+        "load[0].skew.topics = 11; expected at most 10, the topics of the load",
     ),
     (
         SOUND + "bundles = 4\nover = 'bundles'\nskew = { kind = 'hot', topics = 5 }",
-        "x.toml:14: load.skew.topics = 5; expected at most 4, the bundles of the load",
+        "load[0].skew.topics = 5; expected at most 4, the bundles of the load",
     ),
     (
         SOUND + "placed_on = ['small-1', 'small']",
-        'x.toml:12: load.placed_on[1] = "small"; expected each broker once',
+        'load[0].placed_on[1] = "small"; expected each broker once',
     ),
     (
         SOUND + "placed_on = ['new']\n[[brokers]]\nname = 'new'\ncount = 1\njoined = false",
         (
-            'x.toml:12: load.placed_on[0] = "new"; expected brokers that are there from the '
+            'load[0].placed_on[0] = "new"; expected brokers that are there from the '
             "beginning: joined = true"
         ),
     ),
     (
         SOUND + "placed_on = ['small']\nplaced = 'unowned'",
         (
-            'x.toml:12: load.placed_on = ["small"]; expected none, as placed = "unowned" says that '
+            'load[0].placed_on = ["small"]; expected none, as placed = "unowned" says that '
             "no broker has these bundles"
         ),
     ),
     (
         "trace_patterns = [{ kind = 'day', peak_h = 24 }]\n" + SOUND,
-        "x.toml:1: trace_patterns.peak_h = 24; expected less than 24, the hours of a day",
+        "trace_patterns[0].peak_h = 24; expected less than 24, the hours of a day",
     ),
     (
         SOUND + "patterns = [{ kind = 'day', peak_h = 24 }]",
-        "x.toml:12: load.patterns.peak_h = 24; expected less than 24, the hours of a day",
+        "load[0].patterns[0].peak_h = 24; expected less than 24, the hours of a day",
     ),
     (
         SOUND + "patterns = [{ kind = 'day', spread_h = 13 }]",
-        "x.toml:12: load.patterns.spread_h = 13; expected at most 12, half of a day",
+        "load[0].patterns[0].spread_h = 13; expected at most 12, half of a day",
     ),
     (
         SOUND + "patterns = [{ kind = 'burst', length_s = 100, every_s = 10 }]",
         (
-            "x.toml:12: load.patterns.every_s = 10; expected at least length_s (100): a burst ends "
+            "load[0].patterns[0].every_s = 10; expected at least length_s (100): a burst ends "
             "before the next"
         ),
     ),
     (
         SOUND + "patterns = [{ kind = 'flash', at_s = 600 }]",
-        "x.toml:12: load.patterns.at_s = 600; expected a time before the end, duration_s = 600",
+        "load[0].patterns[0].at_s = 600; expected a time before the end, duration_s = 600",
     ),
     (
         SOUND + "patterns = [{ kind = 'trend', per_hour = 1, from_s = 600 }]",
-        "x.toml:12: load.patterns.from_s = 600; expected a time before the end, duration_s = 600",
+        "load[0].patterns[0].from_s = 600; expected a time before the end, duration_s = 600",
     ),
     (
         SOUND + "patterns = [{ kind = 'steps', at_s = [\n60, 60,\n600], factors = [1, 2, 3] }]",
-        "x.toml:13: load.patterns.at_s[1] = 60; expected times that ascend: more than 60",
+        "load[0].patterns[0].at_s[1] = 60; expected times that ascend: more than 60",
     ),
     (
         SOUND + "patterns = [{ kind = 'steps', at_s = [\n60,\n600], factors = [1, 2] }]",
-        "x.toml:14: load.patterns.at_s[1] = 600; expected a time before the end, duration_s = 600",
+        "load[0].patterns[0].at_s[1] = 600; expected a time before the end, duration_s = 600",
     ),
     (
         SOUND + "patterns = [{ kind = 'steps', at_s = [60, 90], factors = [1] }]",
-        "x.toml:12: load.patterns.factors = [1]; expected 2 factors, one for each time of at_s",
+        "load[0].patterns[0].factors = [1]; expected 2 factors, one for each time of at_s",
     ),
     (
         SOUND + "[[events]]\nkind = 'shift'\nat_s = 1\nfactor = 2\nnamespace = 'a/b'",
-        'x.toml:16: events.namespace = "a/b"; expected the namespace of a load: public/default',
+        'events[0].namespace = "a/b"; expected the namespace of a load: public/default',
     ),
     (
         SOUND + "[[events]]\nkind = 'join'\nat_s = 1\nbrokers = ['small-2']",
         (
-            'x.toml:15: events.brokers = ["small-2"]; expected brokers that are not there or '
+            'events[0].brokers = ["small-2"]; expected brokers that are not there or '
             "draining, or gone already for a join; small-2 is there by then"
         ),
     ),
@@ -159,56 +156,56 @@ TOGETHER = [
         SOUND + "[[events]]\nkind = 'drain'\nat_s = 2\nbrokers = ['small']\n"
         "[[events]]\nkind = 'leave'\nat_s = 1\nbrokers = ['small-2']",
         (
-            'x.toml:15: events.brokers = ["small"]; expected brokers that are there for a drain; '
+            'events[0].brokers = ["small"]; expected brokers that are there for a drain; '
             "small-2 is not there by then"
         ),
     ),
     (
         SOUND + "[[expect]]\nscore = 'move'\nmost = 1",
-        'x.toml:13: expect.score = "move"; expected a score, one of max_over_mean, ',
+        'expect[0].score = "move"; expected a score, one of max_over_mean, ',
     ),
     (
         SOUND + "[[expect]]\nscore = 'moves'",
         (
-            'x.toml:13: expect.score = "moves"; expected least or most beside it: without a bound '
+            'expect[0].score = "moves"; expected least or most beside it: without a bound '
             "it says nothing"
         ),
     ),
     (
         SOUND + "[[expect]]\nscore = 'moves'\nleast = 5\nmost = 4",
-        "x.toml:15: expect.most = 4; expected at least the value of least (5)",
+        "expect[0].most = 4; expected at least the value of least (5)",
     ),
     (
         SOUND + "[[expect]]\nscore = 'moves'\nmost = 4\nstrategies = ['*', 'thresold+*']",
         (
-            'x.toml:15: expect.strategies[1] = "thresold+*"; expected a pair, such as '
+            'expect[0].strategies[1] = "thresold+*"; expected a pair, such as '
             "threshold+least_long_term_message_rate, or a pattern that means some"
         ),
     ),
     (
         SOUND + "[shedding]\nstrategy = 'Best'",
-        'x.toml:13: shedding.strategy = "Best"; expected one of AvgShedder, ',
+        'shedding.strategy = "Best"; expected one of AvgShedder, ',
     ),
     (
         SOUND + "[shedding]\nstrategy = 'ThresholdShedder'\n[shedding.settings]\nthreshhold = 0.1",
-        "x.toml:15: shedding.settings.threshhold = 0.1; did you mean threshold?",
+        "shedding.settings.threshhold = 0.1; did you mean threshold?",
     ),
     (
         SOUND + "[shedding]\nstrategy = 'threshold'\n[shedding.settings]\nthreshold = 0.1\n"
         "loadBalancerBrokerThresholdShedderPercentage = 20",
         (
-            "x.toml:16: shedding.settings.loadBalancerBrokerThresholdShedderPercentage = 20; "
+            "shedding.settings.loadBalancerBrokerThresholdShedderPercentage = 20; "
             "expected it once: threshold is the same setting"
         ),
     ),
     (
         SOUND + "[shedding]\nstrategy = 'threshold'\nsettings = { threshold = 7 }",
-        "x.toml:14: shedding.settings.threshold = 7; expected ",
+        "shedding.settings.threshold = 7; expected ",
     ),
     (
         SOUND + "[placement]\nstrategy = 'LeastResourceUsageWithWeight'\n"
         "settings = { loadBalancerCPUResourceWeight = 'much' }",
-        'x.toml:14: placement.settings.loadBalancerCPUResourceWeight = "much"; expected a number',
+        'placement.settings.loadBalancerCPUResourceWeight = "much"; expected a number',
     ),
 ]
 
@@ -224,11 +221,6 @@ def test_only_the_first_load_of_a_namespace_has_to_say_where_its_bundles_are(
     text = SOUND + "placed_on = ['small-2']\n" + AGAIN
     assert len(loaded(tmp_path, text).load) == 2
     assert len(loaded(tmp_path, text + "placed_on = ['small-2']").load) == 2
-
-
-def test_a_faulty_load_is_not_told_to_be_missing(tmp_path: Path) -> None:
-    fault = "x.toml:11: load.msgs_in_per_s = nan; expected a number from 0 to 1000000000000"
-    assert told(tmp_path, changed("msgs_in_per_s = 100", "msgs_in_per_s = nan")) == [fault]
 
 
 def test_a_broker_can_leave_come_back_drain_and_crash_while_it_drains(tmp_path: Path) -> None:

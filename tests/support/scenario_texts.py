@@ -24,12 +24,15 @@ msgs_in_per_s = 100
 
 
 def told(folder: Path, text: str | bytes) -> list[str]:
-    """Return the faults of a scenario file without the name of its folder."""
+    """Return the faults of a scenario file without its path."""
     path = folder / "x.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ScenarioError) as caught:
         load_scenario(path)
-    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]
+    return [
+        fault.replace(f"{folder}/x.toml: ", "").replace(f"{folder}/", "")
+        for fault in caught.value.faults
+    ]
 
 
 def loaded(folder: Path, text: str) -> Scenario:
