@@ -81,7 +81,7 @@ def broker(
     import sys
 
     from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
-    from loadmanager.reference_broker.broker_process import BrokerSettings, run_broker
+    from loadmanager.reference_broker.server import BrokerSettings, run_broker
     from loadmanager.telemetry.logging import configure_logging
 
     configure_logging("auto", "info", sys.stderr)

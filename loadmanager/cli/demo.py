@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from loadmanager.demo.figures import Evidence, Summary
     from loadmanager.demo.settings import DemoSettings
 
-MISSING_EXTRA = "the demo needs its extra: pip install 'loadmanager[demo]' ({} is missing)"
-
 
 @click.command("demo")
 @option(
@@ -175,16 +173,12 @@ def _data_dir(chosen: Path | None) -> Path:
 
 def _display(*, as_json: bool) -> "Display":
     """Return the live table on a terminal, else plain lines."""
-    from loadmanager.demo.display import PlainDisplay
+    from loadmanager.demo.display import LiveDisplay, PlainDisplay
 
     if as_json:
         return PlainDisplay(sys.stderr)
-    try:
-        from rich.console import Console
+    from rich.console import Console
 
-        from loadmanager.demo.live_display import LiveDisplay
-    except ModuleNotFoundError as error:
-        raise click.ClickException(MISSING_EXTRA.format(error.name)) from None
     console = Console()
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(sys.stdout)
 
@@ -193,12 +187,12 @@ def _run(settings: "DemoSettings", display: "Display") -> "Summary":
     import asyncio
 
     from loadmanager.demo.children import DemoFailed
-    from loadmanager.demo.display import Displays, PlainDisplay
+    from loadmanager.demo.display import PlainDisplay
     from loadmanager.demo.run import run_demo
 
     try:
         with (settings.data_dir / "demo.log").open("w") as log:
-            displays = Displays(display, PlainDisplay(log))
+            displays = display, PlainDisplay(log)
             return asyncio.run(run_demo(settings, displays, read_records))
     except DemoFailed as error:
         raise click.ClickException(f"{error}\nall logs: {settings.data_dir}") from None
@@ -215,7 +209,7 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     """
     from loadmanager.demo.figures import Evidence
     from loadmanager.demo.overlaps import overlaps
-    from loadmanager.reference_broker.serving_record import (
+    from loadmanager.reference_broker.changes import (
         read_record,
     )
 
@@ -233,6 +227,6 @@ def _print(summary: "Summary", *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from loadmanager.demo.live_display import summary_table
+    from loadmanager.demo.display import summary_table
 
     Console().print(summary_table(summary))

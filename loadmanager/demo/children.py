@@ -63,11 +63,7 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def require_running(self) -> None:
-        """Check that the process is running, unless the demo ended it.
-
-        Raises:
-            ChildFailed: it ended by itself.
-        """
+        """Check that the process is running, unless the demo ended it."""
         if not self.running and not self.ending:
             raise ChildFailed(self, f"ended with {_ending(self.process.returncode)}")
 
@@ -120,23 +116,14 @@ class Children:
         return child
 
     def require_running(self) -> None:
-        """Check all children.
-
-        Raises:
-            ChildFailed: one ended by itself.
-        """
+        """Check all children."""
         for child in self.started:
             child.require_running()
 
     async def wait_until(
         self, lacks: Callable[[], Awaitable[str]], *, child: Child, what: str, bound_s: float
     ) -> None:
-        """Return when ``lacks`` returns ""; all children must be alive until then.
-
-        Raises:
-            ChildFailed: a child ended, or ``child`` was not ``what`` in time; the message
-                has the last result of ``lacks``.
-        """
+        """Return when ``lacks`` returns ""; all children must be alive until then."""
         deadline_s = monotonic() + bound_s
         while lacking := await lacks():
             self.require_running()
@@ -164,9 +151,6 @@ def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
 
     Ports for outgoing connections begin higher (32768 on Linux), so that no connection of the demo
     takes a port before its child listens on it.
-
-    Raises:
-        DemoFailed: not enough are free.
     """
     if first is not None:
         ports = range(first, first + count)

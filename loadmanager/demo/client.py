@@ -1,20 +1,18 @@
-"""A client of the cluster: looks owners up at any sidecar and publishes to them."""
+"""A client of the cluster: looks owners up at any sidecar, publishes to them, and counts both."""
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
 import aiohttp
 import numpy as np
-from yarl import URL
 
+from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.demo.counts import TrafficCounts
-from loadmanager.demo.publishes import Acknowledgement, Publish
 
 ATTEMPT_TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -23,18 +21,83 @@ MAX_BACK_OFF_S: Final = 1.0
 RETRY_BOUND_S: Final = 30.0
 """Operation timeout and send timeout of Pulsar's own clients."""
 
+SLOW_S: Final = 0.5
+"""Messages that waited less are not reported individually."""
+
 PAYLOAD: Final = b"x" * 256
 HTTP_OK: Final = 200
 ACCEPTED: Final = range(200, 300)
+
+Kind = Literal["placed", "progress", "final"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Counts since the start. ``waiting`` messages are due and not yet accepted."""
+
+    published: int = 0
+    publish_errors: int = 0
+    publish_retries: int = 0
+    lookups: int = 0
+    lookup_errors: int = 0
+    waiting: int = 0
+    last_lookup_error: str = ""
+    last_publish_error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrafficReport(Counts):
+    """The counts at one time of the machine's monotonic clock.
+
+    ``slowest_s`` has each bundle with a message that was accepted late since the last report, and
+    the longest time from when such a message was due. A ``placed`` report comes once, when every
+    topic has an owner; ``progress`` follows each second, ``final`` is the last report.
+    """
+
+    kind: Kind
+    at_s: float
+    slowest_s: Mapping[BundleId, float] = field(default_factory=dict)
+
+    def to_line(self) -> str:
+        """Return the report as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_line(cls, line: str) -> Self:
+        """Return the report that `to_line` encoded; raises `MalformedContent` for another line."""
+        try:
+            values: dict[str, Any] = json.loads(line)
+            return cls(**values)
+        except (ValueError, TypeError) as error:
+            expected = "a JSON object with the fields of TrafficReport"
+            raise MalformedContent("traffic generator", repr(line), expected) from error
+
+
+@dataclass(slots=True, kw_only=True)
+class TrafficCounts(Counts):
+    """The running counts of one traffic generator."""
+
+    _slowest_s: dict[BundleId, float] = field(default_factory=dict)
+
+    def ended(self, bundle: BundleId, waited_s: float, *, accepted: bool) -> None:
+        """Count a message that was accepted, or given up, so long after it was due."""
+        self.published += accepted
+        self.publish_errors += not accepted
+        self.waiting -= 1
+        if waited_s >= SLOW_S:
+            self._slowest_s[bundle] = max(waited_s, self._slowest_s.get(bundle, 0.0))
+
+    def report(self, kind: Kind, at_s: float) -> TrafficReport:
+        """Return the counts so far, and forget the slow messages."""
+        slowest_s, self._slowest_s = self._slowest_s, {}
+        counts = {one.name: getattr(self, one.name) for one in fields(Counts)}
+        return TrafficReport(kind=kind, at_s=at_s, slowest_s=slowest_s, **counts)
 
 
 async def request(
     http: aiohttp.ClientSession, method: str, url: str, **options: Any
 ) -> tuple[int, str]:
-    """Return status and text of the answer; status 0 and the error without one.
-
-    The arguments are those of `aiohttp.ClientSession.request`.
-    """
+    """Return status and text of the answer; status 0 and the error without one."""
     try:
         async with http.request(method, url, **options) as answer:
             return answer.status, await answer.text()
@@ -68,8 +131,7 @@ class BackOff:
 class LookupClient:
     """Looks owners up at the sidecars, each time at another one first.
 
-    ``retry_bound_s`` is how long a lookup with its retries may take before it counts as an error,
-    ``attempt_timeout_s`` the timeout of one request.
+    ``retry_bound_s`` is how long a lookup with its retries may take before it counts as an error.
     """
 
     http: aiohttp.ClientSession
@@ -125,7 +187,6 @@ class Producer:
     """Publishes the messages of one topic in sequence to its owner.
 
     A message that is not accepted within ``retry_bound_s`` after it was due counts as an error.
-    ``record`` is called with each attempt.
     """
 
     topic: TopicName
@@ -134,7 +195,6 @@ class Producer:
     counts: TrafficCounts
     retry_bound_s: float = RETRY_BOUND_S
     owner_url: str | None = None
-    record: Callable[[Publish], None] | None = None
     _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
 
     def add(self, due_s: float) -> None:
@@ -147,56 +207,33 @@ class Producer:
         while True:
             due_s = await self._due_s.get()
             accepted = await self._publish(due_s + self.retry_bound_s)
-            waited_s = monotonic() - due_s
-            count = self.counts.accepted if accepted else self.counts.gave_up
-            count(self.bundle, waited_s)
+            self.counts.ended(self.bundle, monotonic() - due_s, accepted=accepted)
             self._due_s.task_done()
 
     async def finish(self) -> None:
         """Return when every queued message was accepted or has failed."""
         await self._due_s.join()
 
+    async def send(self, owner_url: str) -> tuple[int, str]:
+        """Send a message; return status and text of the answer, as `request` does."""
+        url = f"{owner_url}/publish/{topic_path(self.topic)}"
+        timeout = self.lookup.attempt_timeout
+        return await request(self.lookup.http, "POST", url, data=PAYLOAD, timeout=timeout)
+
     async def _publish(self, deadline_s: float) -> bool:
         back_off = BackOff(self.lookup.rng)
         while True:
             if self.owner_url is None:
                 self.owner_url = await self.lookup.find_owner(self.topic)
-            if self.owner_url is not None and await self._send(self.owner_url):
-                return True
+            if self.owner_url is not None:
+                status, text = await self.send(self.owner_url)
+                if status in ACCEPTED:
+                    return True
+                url = f"{self.owner_url}/publish/{topic_path(self.topic)}"
+                said = f"{status} {text}" if status else text
+                self.counts.last_publish_error = f"publish {url}: {said}"
             self.owner_url = None
             if monotonic() >= deadline_s:
                 return False
             self.counts.publish_retries += 1
             await asyncio.sleep(back_off.next_s())
-
-    async def _send(self, owner_url: str) -> bool:
-        url = f"{owner_url}/publish/{topic_path(self.topic)}"
-        sent_s, client = monotonic(), self.lookup
-        status, text = await request(
-            client.http, "POST", url, data=PAYLOAD, timeout=client.attempt_timeout
-        )
-        if status not in ACCEPTED:
-            message = f"{status} {text}" if status else text
-            self.counts.last_publish_error = f"publish {url}: {message}"
-        if self.record is not None:
-            attempt = Publish(
-                topic=str(self.topic),
-                broker=URL(owner_url).authority,
-                sent_s=sent_s,
-                answered_s=monotonic(),
-                status=status,
-                acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
-            )
-            self.record(attempt)
-        return status in ACCEPTED
-
-
-def _acknowledgement(text: str) -> Acknowledgement:
-    """Return the answer of the in-memory broker that accepted a message."""
-    answer = json.loads(text)
-    return Acknowledgement(
-        incarnation=answer["incarnation"],
-        bundle=BundleId(answer["bundle"]),
-        fencing_token=int(answer["fencingToken"]),
-        clock_s=float(answer["clockSeconds"]),
-    )

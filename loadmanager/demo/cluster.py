@@ -93,11 +93,7 @@ class Cluster:
         return tuple(member for member in self.members if not member.killed)
 
     async def start(self, announce: Callable[[str], None]) -> None:
-        """Start everything and create the namespace; ``announce`` is called with each step.
-
-        Raises:
-            DemoFailed: a process ended, or something was not ready in time.
-        """
+        """Start everything and create the namespace; ``announce`` is called with each step."""
         self._secret_path.write_text(self.control_secret)
         self._secret_path.chmod(0o600)
         announce(f"starting ZooKeeper and {len(self.members)} brokers")

@@ -1,15 +1,21 @@
-"""The state of a run at one time, how to join the cluster, and the display as plain lines."""
+"""The state of a run at one time, and its display as plain lines or as a live table."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, Self, TextIO
+from typing import Final, Self, TextIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.cluster import NAMESPACE, Cluster
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.figures import Journal, KillEffects
-from loadmanager.demo.samples import ClusterSample
+from loadmanager.demo.figures import BrokerSample, ClusterSample, Journal, KillEffects, Summary
 from loadmanager.demo.settings import DemoSettings
 
 
@@ -83,65 +89,16 @@ class RunState:
         return self.reports[-1].waiting
 
     @property
-    def published_per_s(self) -> float:
-        """Messages accepted per second between the last two reports."""
-        return self._per_s(lambda report: report.published)
-
-    @property
-    def lookups_per_s(self) -> float:
-        """Lookups per second between the last two reports."""
-        return self._per_s(lambda report: report.lookups)
+    def rates(self) -> tuple[float, float]:
+        """Messages accepted, and lookups, per second between the last two reports."""
+        first, last = self.reports[0], self.reports[-1]
+        passed_s = max(0.001, last.at_s - first.at_s)
+        published = (last.published - first.published) / passed_s
+        return published, (last.lookups - first.lookups) / passed_s
 
     def short(self, bundle: BundleId) -> str:
         """Return the range of a bundle; all are of one namespace."""
         return bundle.rpartition("/")[2]
-
-    def _per_s(self, count: Callable[[TrafficReport], int]) -> float:
-        first, last = self.reports[0], self.reports[-1]
-        return (count(last) - count(first)) / max(0.001, last.at_s - first.at_s)
-
-
-class Display(Protocol):
-    """Shows a run while it lasts."""
-
-    def step(self, text: str) -> None:
-        """Show a step of the start."""
-
-    def cluster_started(self, instructions: JoinInstructions) -> None:
-        """Show how to join the cluster."""
-
-    def update(self, state: RunState) -> None:
-        """Show the current state."""
-
-    def close(self) -> None:
-        """Release the terminal."""
-
-
-class Displays:
-    """Several displays of the same run: for example a live one and a log file."""
-
-    def __init__(self, *displays: Display) -> None:
-        self._displays = displays
-
-    def step(self, text: str) -> None:
-        """Show it on all."""
-        for display in self._displays:
-            display.step(text)
-
-    def cluster_started(self, instructions: JoinInstructions) -> None:
-        """Show it on all."""
-        for display in self._displays:
-            display.cluster_started(instructions)
-
-    def update(self, state: RunState) -> None:
-        """Update all."""
-        for display in self._displays:
-            display.update(state)
-
-    def close(self) -> None:
-        """Close all."""
-        for display in self._displays:
-            display.close()
 
 
 class PlainDisplay:
@@ -177,7 +134,7 @@ class PlainDisplay:
             self._print(figures_line(state))
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: lines need no end."""
 
     def _print(self, line: str) -> None:
         self._stream.write(line + "\n")
@@ -191,9 +148,225 @@ def figures_line(state: RunState) -> str:
         for b in state.sample.brokers
     )
     imbalance = state.journal.imbalance_now
-    ratio = "-" if imbalance is None else f"{imbalance:.2f}"
+    published_per_s, lookups_per_s = state.rates
     return (
-        f"{state.elapsed_s:5.0f} s  load {loads} max/mean {ratio}  "
-        f"{state.published_per_s:.0f} msg/s  {state.lookups_per_s:.0f} lookups/s  "
+        f"{state.elapsed_s:5.0f} s  load {loads} max/mean {_ratio(imbalance)}  "
+        f"{published_per_s:.0f} msg/s  {lookups_per_s:.0f} lookups/s  "
         f"moves {len(state.journal.moves)}  waiting {state.waiting}  errors {state.errors}"
     )
+
+
+BAR_WIDTH: Final = 28
+MOVES_SHOWN: Final = 8
+LINES_BESIDES: Final = 11
+"""Lines of the picture besides those of brokers, kills and moves, and one below it."""
+
+WARM_FRACTION: Final = 0.6
+HOT_FRACTION: Final = 0.85
+GOOD_IMBALANCE: Final = 1.25
+POOR_IMBALANCE: Final = 1.6
+
+
+class LiveDisplay:
+    """A table that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._join = ""
+
+    def step(self, text: str) -> None:
+        """Print the step."""
+        self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
+
+    def cluster_started(self, instructions: JoinInstructions) -> None:
+        """Print all lines; the first command stays visible below the picture."""
+        self._console.print()
+        for line in instructions.lines():
+            self._console.print(Text(line), soft_wrap=True)
+        self._join = instructions.commands[0]
+
+    def update(self, state: RunState) -> None:
+        """Draw the current state."""
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        taken = LINES_BESIDES + len(state.sample.brokers) + 2 * len(state.kills) + bool(self._join)
+        moves_shown = max(1, min(MOVES_SHOWN, self._console.height - taken))
+        self._live.update(draw(state, moves_shown, self._join), refresh=True)
+
+    def close(self) -> None:
+        """Keep the last picture and release the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+Display = PlainDisplay | LiveDisplay
+
+
+def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
+    """Return the whole picture, for a terminal of 80 columns.
+
+    ``join`` is a command that shows the same cluster in another terminal.
+    """
+    kills = [line for kill in state.kills for line in _kill(kill)]
+    blank = Text()
+    parts = (_title(state), blank, _brokers(state), blank, *_figures(state), *kills, blank)
+    invited = [Text.assemble(("join: ", "dim"), join, no_wrap=True)] if join else []
+    return Padding(Group(*parts, _moves(state, moves_shown), *invited), (1, 2))
+
+
+def _title(state: RunState) -> RenderableType:
+    settings = state.settings
+    what = f"   {settings.bundles} bundles · {settings.topics} topics   "
+    until = "Ctrl-C ends" if settings.ends_at_s is None else f"of {clock(settings.ends_at_s)}"
+    return Text.assemble(
+        ("loadmanager demo", "bold cyan"),
+        (what, "dim"),
+        (clock(state.elapsed_s), "bold"),
+        (f" {until}", "dim"),
+    )
+
+
+def _brokers(state: RunState) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("broker", no_wrap=True)
+    table.add_column("load", no_wrap=True)
+    table.add_column("", justify="right", min_width=4)
+    table.add_column("msg/s", justify="right", min_width=5)
+    table.add_column("bundles", justify="right")
+    table.add_column("", no_wrap=True, min_width=9)
+    loads = state.sample.loads
+    mean = sum(loads.values()) / len(loads) if loads else 0.0
+    for broker in state.sample.brokers:
+        leads = broker.broker == state.sample.leader and not broker.killed
+        table.add_row(*_row(broker, mean, leads=leads))
+    return table
+
+
+def _row(
+    broker: BrokerSample, mean: float, *, leads: bool
+) -> tuple[Text, Text, Text, str, str, Text]:
+    style = "dim" if broker.killed else "bold" if leads else ""
+    name = Text(broker.name, style=style)
+    state = Text("★ leader", style="bold yellow") if leads else Text(broker.state, style="dim")
+    if broker.state != "serving":
+        state = Text(broker.state, style="bold red")
+    if broker.killed or broker.bundles is None or broker.cpu_fraction is None:
+        return name, Text("─" * BAR_WIDTH, style="dim"), Text("-"), "-", "-", state
+    load = broker.cpu_fraction
+    percent = Text(f"{load:.0%}", style=f"bold {_colour(load)}")
+    rate = f"{broker.msgs_per_s:.1f}"
+    return name, load_bar(load, mean), percent, rate, str(len(broker.bundles)), state
+
+
+def load_bar(load: float, mean: float) -> Text:
+    """Return a bar from 0 to 100 percent with a mark at the mean of all brokers."""
+    filled = min(BAR_WIDTH, round(load * BAR_WIDTH))
+    bar = Text("━" * filled, style=_colour(load)) + Text("─" * (BAR_WIDTH - filled), style="dim")
+    at = min(BAR_WIDTH - 1, round(mean * BAR_WIDTH))
+    return bar[:at] + Text("┃", style="bold") + bar[at + 1 :]
+
+
+def _colour(load: float) -> str:
+    return "green" if load < WARM_FRACTION else "yellow" if load < HOT_FRACTION else "red"
+
+
+def _figures(state: RunState) -> tuple[Text, Text]:
+    now = state.journal.imbalance_now
+    published_per_s, lookups_per_s = state.rates
+    return (
+        Text.assemble(
+            ("busiest broker over the mean  ", "dim"),
+            (_ratio(now), f"bold {_verdict(now)}"),
+            (f"  (at the start {_ratio(state.journal.imbalance_start)})", "dim"),
+        ),
+        Text.assemble(
+            ("published ", "dim"),
+            f"{published_per_s:.0f}/s",
+            ("   lookups ", "dim"),
+            f"{lookups_per_s:.0f}/s",
+            ("   waiting ", "dim"),
+            str(state.waiting),
+            ("   errors ", "dim"),
+            (str(state.errors), "bold red" if state.errors else "bold green"),
+        ),
+    )
+
+
+def _verdict(imbalance: float | None) -> str:
+    if imbalance is None or imbalance <= GOOD_IMBALANCE:
+        return "green"
+    return "yellow" if imbalance <= POOR_IMBALANCE else "red"
+
+
+def _kill(kill: KillEffects) -> tuple[Text, Text]:
+    led = (("new leader after ", "dim"), f"{_seconds(kill.new_leader_s)}   ") if kill.led else ()
+    who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
+    return (
+        Text.assemble(("✗ ", "bold red"), (who, "red")),
+        Text.assemble(
+            "  ",
+            *led,
+            (f"its {len(kill.lost)} bundles served again after ", "dim"),
+            _seconds(kill.reserved_s),
+        ),
+    )
+
+
+def _moves(state: RunState, shown: int) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    moves = state.journal.moves
+    for move in reversed(moves[-shown:]):
+        way = f"{state.names[move.source]} → {state.names[move.target]}"
+        at = clock(move.at_s - state.journal.began_s)
+        table.add_row(Text(at, style="dim"), state.short(move.bundle), way, move.reason)
+    # The height of the picture is constant, so that nothing below it moves.
+    for _ in range(shown - len(moves)):
+        table.add_row("", "", "", "")
+    return Group(Text(f"moves ({len(moves)})", style="dim"), table)
+
+
+def summary_table(summary: Summary) -> RenderableType:
+    """Return the figures of a finished run as a table."""
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    way = f"{_ratio(summary.imbalance_start)} → {_ratio(summary.imbalance_end)}"
+    table.add_row("busiest broker over the mean", Text(way, style="bold"))
+    table.add_row("bundles moved", f"{summary.moves} to balance, {summary.taken_over} taken over")
+    table.add_row("owned by two brokers at once", _must_be_zero(summary.evidence.double_owned))
+    traffic = summary.traffic
+    lookups = Text(f"{traffic.lookups} lookups, errors ") + _must_be_zero(traffic.lookup_errors)
+    table.add_row("asked", lookups)
+    sent = Text(f"{traffic.published} messages, errors ") + _must_be_zero(traffic.publish_errors)
+    table.add_row("published", sent)
+    for kill in summary.kills:
+        table.add_row(f"{kill.name} killed", f"had {len(kill.lost)} bundles")
+        if kill.led:
+            table.add_row("  a new leader after", _seconds(kill.new_leader_s))
+        table.add_row("  all bundles served after", _seconds(kill.reserved_s))
+        table.add_row("  longest wait of a message", _seconds(kill.publish_gap_s))
+    leader = Text(summary.leader_name) + Text(f"  {summary.leader or ''}", style="dim")
+    table.add_row("leader", leader)
+    table.add_row("ran for", _seconds(summary.seconds))
+    return Padding(table, (0, 2))
+
+
+def _must_be_zero(count: int) -> Text:
+    return Text(str(count), style="bold red" if count else "bold green")
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "…" if value is None else f"{value:.1f} s"
+
+
+def clock(elapsed_s: float) -> str:
+    """Return seconds as minutes and seconds, ``01:30``."""
+    minutes, seconds = divmod(int(elapsed_s), 60)
+    return f"{minutes:02d}:{seconds:02d}"

@@ -1,14 +1,21 @@
-"""The figures of a run: moves, imbalance, and the effects of kills. Pure."""
+"""Samples of the cluster over HTTP, as operators get them, and the figures of a run from them."""
 
+import asyncio
+import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from statistics import fmean
-from typing import Final, Literal
+from time import monotonic
+from typing import Any, Final, Literal
+
+import aiohttp
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.samples import ClusterSample
+from loadmanager.demo.client import TrafficReport, request
+from loadmanager.demo.cluster import Member
 
 Reason = Literal["rebalanced", "taken over"]
 
@@ -20,13 +27,126 @@ REPORT_S: Final = 1.0
 LAG_S: Final = 4.0
 """A reported load is a mean over two seconds, and is reported for up to two seconds more."""
 
+SAMPLE_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
+CPU_USAGE: Final = re.compile(
+    r'^pulsar_lb_cpu_usage\{[^}]*broker="([^"]*)"[^}]*\} (\S+)', re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSample:
+    """The answers of one broker and its sidecar, None without an answer.
+
+    ``cpu_fraction`` is of the broker's own CPU and may exceed 1. ``bundles`` are the served ones,
+    each with its messages per second.
+    """
+
+    name: str
+    broker: BrokerId
+    killed: bool = False
+    cpu_fraction: float | None = None
+    bundles: Mapping[BundleId, float] | None = None
+
+    @property
+    def msgs_per_s(self) -> float:
+        """Messages per second into all bundles."""
+        return sum((self.bundles or {}).values())
+
+    @property
+    def state(self) -> str:
+        """Its state in the table."""
+        if self.killed:
+            return "killed"
+        return "serving" if self.bundles is not None else "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSample:
+    """All brokers at one time of the monotonic clock, and the leader."""
+
+    at_s: float
+    leader: BrokerId | None
+    brokers: Sequence[BrokerSample] = field(default_factory=tuple)
+
+    @property
+    def loads(self) -> dict[BrokerId, float]:
+        """The load of each live broker that reported it."""
+        return {
+            b.broker: b.cpu_fraction
+            for b in self.brokers
+            if not b.killed and b.cpu_fraction is not None
+        }
+
+    @property
+    def owners(self) -> dict[BundleId, BrokerId]:
+        """The brokers that serve each bundle, by their own statistics."""
+        return {bundle: b.broker for b in self.brokers for bundle in b.bundles or ()}
+
+
+def cpu_fraction(metrics: str, broker: BrokerId) -> float | None:
+    """Return the CPU usage of ``broker`` in a Prometheus scrape, which has it in percent."""
+    for label, percent in CPU_USAGE.findall(metrics):
+        if label == broker:
+            return float(percent) / 100
+    return None
+
+
+def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
+    """Return the messages per second into each bundle from a broker's stats."""
+    return {BundleId(b): float(s.get("msgRateIn", 0.0)) for b, s in stats["bundles"].items()}
+
+
+class Observer:
+    """Requests samples from all living members at the same time."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, members: Sequence[Member], control_secret: str
+    ) -> None:
+        self._http = http
+        self._members = members
+        self._to_broker = {"Authorization": f"Bearer {control_secret}"}
+
+    async def sample(self) -> ClusterSample:
+        """Return the answers of all brokers; a broker has a second to answer."""
+        at_s = monotonic()
+        leader, brokers = await asyncio.gather(
+            self._leader(), asyncio.gather(*(self._sample_of(member) for member in self._members))
+        )
+        return ClusterSample(at_s, leader, tuple(brokers))
+
+    async def _sample_of(self, member: Member) -> BrokerSample:
+        if member.killed:
+            return BrokerSample(name=member.name, broker=member.broker, killed=True)
+        metrics, stats = await asyncio.gather(
+            self._get(f"{member.sidecar_url}/metrics"),
+            self._get(f"http://{member.broker}/loadmanager-broker/v1/stats", self._to_broker),
+        )
+        return BrokerSample(
+            name=member.name,
+            broker=member.broker,
+            cpu_fraction=None if metrics is None else cpu_fraction(metrics, member.broker),
+            bundles=None if stats is None else served_rates(json.loads(stats)),
+        )
+
+    async def _leader(self) -> BrokerId | None:
+        """Return the leader as the first living sidecar that answers names it."""
+        for member in self._members:
+            if member.killed:
+                continue
+            text = await self._get(f"{member.sidecar_url}/admin/v2/brokers/leaderBroker")
+            if text is not None:
+                return BrokerId(json.loads(text)["brokerId"])
+        return None
+
+    async def _get(self, url: str, headers: Mapping[str, str] | None = None) -> str | None:
+        options = {"headers": headers, "timeout": SAMPLE_TIMEOUT}
+        status, text = await request(self._http, "GET", url, **options)
+        return text if status == HTTPStatus.OK else None
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A bundle that another broker serves than before.
-
-    It was ``taken over`` from a killed broker, or ``rebalanced`` from a living one.
-    """
+    """A bundle that another broker serves than before, which was killed or is alive."""
 
     at_s: float
     bundle: BundleId
@@ -38,8 +158,7 @@ class Move:
 def imbalance(loads: Iterable[Mapping[BrokerId, float]]) -> float | None:
     """Return the load of the busiest broker divided by the mean of all, as means over ``loads``.
 
-    1.0 is perfect balance, the number of brokers is the worst case. Only brokers in the last of
-    the loads count. Without any load it is None.
+    Only brokers in the last of the loads count. Without any load it is None.
     """
     samples = list(loads)
     values: defaultdict[BrokerId, list[float]] = defaultdict(list)
@@ -81,8 +200,7 @@ class Journal:
     def imbalance_start(self) -> float | None:
         """The imbalance from the first load with the skewed traffic to the first move.
 
-        After an early first move, with hardly a load before it, some loads after it count as well:
-        they make the figure smaller, never larger.
+        After an early first move some loads after it count as well: they make it smaller.
         """
         begin_s = self.began_s + LAG_S
         first_s = self.moves[0].at_s if self.moves else float("inf")
@@ -105,11 +223,7 @@ class Journal:
 
 @dataclass(slots=True)
 class KillEffects:
-    """A broker was killed at ``at_s``, and the others took over.
-
-    All durations are seconds from the kill, None until it happens. ``new_leader_s`` stays None if
-    the killed broker was not the leader.
-    """
+    """A broker was killed at ``at_s``; durations count from then, None until it happens."""
 
     name: str
     broker: BrokerId
@@ -139,9 +253,8 @@ class KillEffects:
     def add_report(self, report: TrafficReport) -> None:
         """Record the longest time that a message to the lost bundles waited since the kill.
 
-        A message that was due right after the kill waits for the whole interruption. Messages that
-        were late before the kill do not count, nor those that were due when all bundles were
-        served again: there may have been another kill.
+        Messages that were due when all bundles were served again do not count: there may have been
+        another kill.
         """
         elapsed_s = report.at_s - self.at_s
         if elapsed_s <= 0:
@@ -208,18 +321,12 @@ class Summary:
     def broken_promises(self) -> tuple[str, ...]:
         """What failed that must never fail, one text each."""
         traffic = self.traffic
+        unanswered = "lookups had no good answer from a living sidecar, the last: "
+        unaccepted = "messages were accepted by no broker in time, the last: "
         promises = (
             (self.evidence.double_owned, "bundles were served by two brokers at the same time"),
-            (
-                traffic.lookup_errors,
-                "lookups had no good answer from a living sidecar, the last: "
-                + traffic.last_lookup_error,
-            ),
-            (
-                traffic.publish_errors,
-                "messages were accepted by no broker in time, the last: "
-                + traffic.last_publish_error,
-            ),
+            (traffic.lookup_errors, unanswered + traffic.last_lookup_error),
+            (traffic.publish_errors, unaccepted + traffic.last_publish_error),
         )
         broken = [f"{count} {what}" for count, what in promises if count]
         if self.evidence.served != self.bundles:

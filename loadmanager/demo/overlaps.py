@@ -1,43 +1,11 @@
 """Serving intervals on the hash circle: no two brokers serve a topic at the same time."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
-from loadmanager.core.ids import BundleId, Namespace, bundle_id, namespace_of, range_of
+from loadmanager.core.ids import namespace_of, range_of
 from loadmanager.reference_broker.changes import ServingInterval
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Segment:
-    """A range of one namespace without a bound of any bundle inside it."""
-
-    namespace: Namespace
-    lower: int
-    upper: int
-
-    def __str__(self) -> str:
-        """Return the name of the bundle with that range."""
-        return bundle_id(self.namespace, self.lower, self.upper)
-
-
-def segments(bundles: Iterable[BundleId]) -> Mapping[BundleId, tuple[Segment, ...]]:
-    """Return the segments of each bundle."""
-    wanted = set(bundles)
-    bounds: defaultdict[Namespace, set[int]] = defaultdict(set)
-    for bundle in wanted:
-        bounds[namespace_of(bundle)].update(range_of(bundle))
-    cut = {
-        namespace: [Segment(namespace, *pair) for pair in pairwise(sorted(found))]
-        for namespace, found in bounds.items()
-    }
-    return {bundle: _within(bundle, cut[namespace_of(bundle)]) for bundle in wanted}
-
-
-def _within(bundle: BundleId, of_namespace: Iterable[Segment]) -> tuple[Segment, ...]:
-    lower, upper = range_of(bundle)
-    return tuple(one for one in of_namespace if lower <= one.lower and one.upper <= upper)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +30,13 @@ def overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
     """Return every pair of intervals that violates the rule of one owner, in order of time.
 
     Two violate it if two processes served bundles of one namespace whose ranges have a position in
-    common, for longer than zero seconds. This includes a bundle and a half of it, which hold the
-    same topics. One process may serve both, as during a split.
+    common, such as a bundle and a half of it. One process may serve both, as during a split.
     """
     found: list[Overlap] = []
     ordered = sorted(intervals, key=lambda one: (namespace_of(one.bundle), range_of(one.bundle)))
     for _, of_namespace in groupby(ordered, key=lambda one: namespace_of(one.bundle)):
         found += _overlaps_by_position(of_namespace)
     return sorted(found, key=lambda overlap: overlap.start_s)
-
-
-def share_positions(one: BundleId, other: BundleId) -> bool:
-    """Return whether both bundles could hold the same topic."""
-    if namespace_of(one) != namespace_of(other):
-        return False
-    (one_lower, one_upper), (other_lower, other_upper) = range_of(one), range_of(other)
-    return max(one_lower, other_lower) < min(one_upper, other_upper)
 
 
 def _overlaps_by_position(ordered: Iterator[ServingInterval]) -> Iterator[Overlap]:

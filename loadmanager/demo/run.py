@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -12,12 +12,17 @@ from typing import Final
 import aiohttp
 
 from loadmanager.demo.children import Child, ChildFailed, Children, DemoFailed
-from loadmanager.demo.client import RETRY_BOUND_S
+from loadmanager.demo.client import RETRY_BOUND_S, TrafficReport
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
-from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.display import Display, JoinInstructions, RunState
-from loadmanager.demo.figures import Evidence, Journal, KillEffects, Summary
-from loadmanager.demo.samples import ClusterSample, Observer
+from loadmanager.demo.figures import (
+    ClusterSample,
+    Evidence,
+    Journal,
+    KillEffects,
+    Observer,
+    Summary,
+)
 from loadmanager.demo.settings import LEADER, DemoSettings, Kill
 from loadmanager.demo.traffic import TrafficSettings
 
@@ -59,7 +64,6 @@ class TrafficProcess:
     def __init__(self, child: Child) -> None:
         self.child = child
         self.last: deque[TrafficReport] = deque(maxlen=2)
-        self.finished = False
 
     async def read(self, on_report: Callable[[TrafficReport], None]) -> None:
         """Pass each report on until the generator ends."""
@@ -67,7 +71,6 @@ class TrafficProcess:
         while stdout is not None and (line := await stdout.readline()):
             report = TrafficReport.from_line(line.decode())
             self.last.append(report)
-            self.finished = report.kind == "final"
             on_report(report)
 
 
@@ -80,17 +83,22 @@ class Run:
         children: Children,
         cluster: Cluster,
         http: aiohttp.ClientSession,
-        display: Display,
+        displays: Sequence[Display],
     ) -> None:
         self._settings = settings
         self._children = children
         self._cluster = cluster
         self._observer = Observer(http, cluster.members, cluster.control_secret)
-        self._display = display
+        self._displays = displays
         self._names = {member.broker: member.name for member in cluster.members}
         self._kills: list[KillEffects] = []
         self._due = deque(sorted(settings.kills, key=lambda kill: kill.at_s))
         self._journal = Journal(monotonic())
+
+    def step(self, text: str) -> None:
+        """Show a step of the start."""
+        for display in self._displays:
+            display.step(text)
 
     async def run(self, interrupt: Interrupt) -> Callable[[Evidence], Summary]:
         """Run to the end; the summary lacks only the evidence of the brokers' records."""
@@ -108,7 +116,7 @@ class Run:
 
     async def _start_traffic(self) -> TrafficProcess:
         settings = self._settings
-        self._display.step(f"looking up {settings.topics} topics, which places every bundle")
+        self.step(f"looking up {settings.topics} topics, which places every bundle")
         path = settings.data_dir / "traffic.json"
         TrafficSettings(
             sidecar_urls=tuple(member.sidecar_url for member in self._cluster.members),
@@ -152,16 +160,16 @@ class Run:
             for kill in self._kills:
                 kill.follow(sample, self._settings.bundles)
             await self._kill_due(sample, elapsed_s)
-            self._display.update(
-                RunState(
-                    settings=self._settings,
-                    names=self._names,
-                    elapsed_s=elapsed_s,
-                    journal=self._journal,
-                    reports=tuple(traffic.last),
-                    kills=tuple(self._kills),
-                )
+            state = RunState(
+                settings=self._settings,
+                names=self._names,
+                elapsed_s=elapsed_s,
+                journal=self._journal,
+                reports=tuple(traffic.last),
+                kills=tuple(self._kills),
             )
+            for display in self._displays:
+                display.update(state)
             recovering = any(kill.reserved_s is None for kill in self._kills)
             every_s = SAMPLE_AFTER_KILL_S if recovering else SAMPLE_EVERY_S
             left_s = max(0.0, every_s - (monotonic() - began_s))
@@ -178,8 +186,7 @@ class Run:
                 return  # there is no leader now: the next sample may have one
             kill = self._due.popleft()
             if member.killed:
-                text = f"--kill {kill}: {member.name} was killed before, as the leader"
-                self._display.step(text)
+                self.step(f"--kill {kill}: {member.name} was killed before, as the leader")
                 continue
             lost = frozenset(b for b, owner in sample.owners.items() if owner == member.broker)
             effects = KillEffects(member.name, member.broker, monotonic(), lost, sample.leader)
@@ -194,18 +201,14 @@ class Run:
         return next(leading, None)
 
     async def _finish(self, traffic: TrafficProcess, reading: "asyncio.Task[None]") -> None:
-        """Let the generator finish the messages that are due, and read its final counts.
-
-        Raises:
-            ChildFailed: it ended without reporting them, or did not end.
-        """
+        """Let the generator finish the messages that are due, and read its final counts."""
         traffic.child.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(RETRY_BOUND_S + FINISH_MARGIN_S):
                 await reading
         except TimeoutError:
             raise ChildFailed(traffic.child, "did not finish") from None
-        if not traffic.finished:
+        if traffic.last[-1].kind != "final":
             raise ChildFailed(traffic.child, "ended without its last counts")
         self._children.require_running()
 
@@ -229,12 +232,13 @@ class Run:
         )
 
 
-async def run_demo(settings: DemoSettings, display: Display, read_records: ReadRecords) -> Summary:
+async def run_demo(
+    settings: DemoSettings, displays: Sequence[Display], read_records: ReadRecords
+) -> Summary:
     """Run the demo, from the start of all processes to their end.
 
     Raises:
         DemoFailed: a process ended by itself, or was not ready in time.
-        asyncio.CancelledError: it was interrupted before the run began.
     """
     interrupt = Interrupt()
     interrupt.listen()
@@ -242,10 +246,13 @@ async def run_demo(settings: DemoSettings, display: Display, read_records: ReadR
     try:
         async with aiohttp.ClientSession() as http:
             cluster = Cluster(settings, children, http)
-            await cluster.start(display.step)
-            display.cluster_started(JoinInstructions.of(settings, cluster))
-            sum_up = await Run(settings, children, cluster, http, display).run(interrupt)
+            run = Run(settings, children, cluster, http, displays)
+            await cluster.start(run.step)
+            for display in displays:
+                display.cluster_started(JoinInstructions.of(settings, cluster))
+            sum_up = await run.run(interrupt)
     finally:
-        display.close()
+        for display in displays:
+            display.close()
         await children.stop()
     return sum_up(read_records({m.record_path: m.dead_at_s for m in cluster.members}))

@@ -36,11 +36,7 @@ class Kill:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the kill of a text such as ``leader@15``, ``2@15`` or ``broker-2@15``.
-
-        Raises:
-            ValueError: it is none of these.
-        """
+        """Return the kill of a text such as ``leader@15``, ``2@15`` or ``broker-2@15``."""
         target, _, at_s = text.partition("@")
         target = target.removeprefix("broker-")
         if target != LEADER:
@@ -68,9 +64,6 @@ class DemoSettings:
     ``history_dir`` is where every sidecar writes its history; None for no history. ``program``
     is the command that starts `loadmanager` in another terminal. ``port_base`` is the first of
     ``2 * brokers + 1`` ports; None takes free ones.
-
-    Raises:
-        ValueError: the values contradict each other; the message names the option.
     """
 
     data_dir: Path

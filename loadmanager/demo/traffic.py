@@ -7,11 +7,12 @@ one `TrafficReport` per second to stdout.
 """
 
 import asyncio
+import heapq
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
@@ -27,16 +28,118 @@ from loadmanager.core.ids import BrokerId, BundleId, TopicName, parse_namespace
 from loadmanager.demo.client import (
     ATTEMPT_TIMEOUT_S,
     RETRY_BOUND_S,
+    Kind,
     LookupClient,
     Producer,
+    TrafficCounts,
 )
-from loadmanager.demo.counts import Kind, TrafficCounts
-from loadmanager.demo.publishes import Publish
-from loadmanager.demo.traffic_plan import Schedule, bundle_shares, topic_names, topic_shares
 
 BEAT_S: Final = 0.01
 REPORT_S: Final = 1.0
 LOOKUPS_AT_ONCE: Final = 8
+HOT_SHARE_OF_MEAN: Final = 2.2
+"""The traffic of the hot broker's bundles together, as a multiple of the mean of a broker."""
+
+MAX_HOT_SHARE: Final = 0.95
+HOT_SLOPE: Final = 1.3
+"""The traffic of the largest hot bundle divided by that of the smallest one."""
+
+
+def topic_names(count: int, bounds: Boundaries, hash_name: HashName) -> tuple[TopicName, ...]:
+    """Return ``count`` topics spread over the bundles as evenly as the number allows.
+
+    Names are ``orders-00000`` and so on; a name is skipped if its bundle has enough topics.
+    Without this, one bundle in five hundred would have no topic, and so never be owned.
+    """
+    bundles = bounds.bundles
+    if count < len(bundles):
+        raise ValueError(f"{count} topics cannot cover {len(bundles)} bundles")
+    room = {b: count // len(bundles) + (i < count % len(bundles)) for i, b in enumerate(bundles)}
+    names: list[TopicName] = []
+    serial = 0
+    while len(names) < count:
+        topic = TopicName("persistent", bounds.namespace, f"orders-{serial:05d}")
+        serial += 1
+        bundle = bounds.at(position(topic, hash_name))
+        if room[bundle]:
+            room[bundle] -= 1
+            names.append(topic)
+    return tuple(names)
+
+
+def bundle_shares(placement: Mapping[BundleId, BrokerId], seed: int) -> dict[BundleId, float]:
+    """Return each bundle's share of the traffic, with a sum of 1, so that one broker is hot.
+
+    The broker with most bundles (the seed decides between equals) gets ``2.2 / N`` of the traffic,
+    at most 0.95: 2.2 times the mean of N brokers. The other bundles share the rest evenly.
+
+    The hot share is spread almost evenly over the hot bundles. With 4 brokers and 32 bundles a hot
+    bundle has about 0.07 of the traffic, and the mean of a broker is 0.25: a balancer can always
+    reach an imbalance of 1.14. One bundle with a third of the hot traffic would make 1.25
+    unreachable, and the figure would describe the traffic, not the balancer.
+    """
+    counts = Counter(placement.values())
+    rng = np.random.default_rng(seed)
+    most = max(counts.values())
+    candidates = sorted(broker for broker, count in counts.items() if count == most)
+    hot_broker = candidates[int(rng.integers(len(candidates)))]
+    hot = sorted(bundle for bundle, broker in placement.items() if broker == hot_broker)
+    cold = sorted(set(placement) - set(hot))
+    hot_share = min(MAX_HOT_SHARE, HOT_SHARE_OF_MEAN / len(counts)) if cold else 1.0
+    sizes = rng.permutation(np.linspace(HOT_SLOPE, 1.0, len(hot)))
+    shares = dict(zip(hot, (hot_share * sizes / sizes.sum()).tolist(), strict=True))
+    return shares | dict.fromkeys(cold, (1.0 - hot_share) / max(1, len(cold)))
+
+
+def topic_shares(
+    bundle_of: Mapping[TopicName, BundleId], shares: Mapping[BundleId, float], seed: int
+) -> dict[TopicName, float]:
+    """Return each topic's share of the traffic: the k-th of a bundle gets ``1/k`` of it (Zipf)."""
+    rng = np.random.default_rng(seed)
+    topics: defaultdict[BundleId, list[TopicName]] = defaultdict(list)
+    for topic in sorted(bundle_of, key=str):
+        topics[bundle_of[topic]].append(topic)
+    weights: dict[TopicName, float] = {}
+    for bundle in sorted(topics):
+        zipf = 1.0 / (1.0 + rng.permutation(len(topics[bundle])))
+        portions = (shares[bundle] * zipf / zipf.sum()).tolist()
+        weights |= zip(topics[bundle], portions, strict=True)
+    return weights
+
+
+class Schedule:
+    """The times at which messages are due: every producer has a constant period.
+
+    If the topic of each message was drawn at random, the rate of a broker over two seconds would
+    vary by a tenth. Topics with a share of zero never publish; ``seed`` decides the phases.
+    """
+
+    def __init__(
+        self, shares: Mapping[TopicName, float], *, rate_per_s: float, start_s: float, seed: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        self._topics: Sequence[TopicName] = sorted((t for t in shares if shares[t] > 0), key=str)
+        self._periods_s = [1.0 / (rate_per_s * shares[topic]) for topic in self._topics]
+        phases = rng.random(len(self._topics)).tolist()
+        self._due = [
+            (start_s + phase * period_s, index)
+            for index, (phase, period_s) in enumerate(zip(phases, self._periods_s, strict=True))
+        ]
+        heapq.heapify(self._due)
+
+    @property
+    def next_s(self) -> float:
+        """The time at which the next message is due, infinity without topics."""
+        return self._due[0][0] if self._due else float("inf")
+
+    def due(self, until_s: float) -> list[tuple[float, TopicName]]:
+        """Remove and return all messages that are due up to ``until_s``, oldest first."""
+        messages: list[tuple[float, TopicName]] = []
+        while self._due and self._due[0][0] <= until_s:
+            due_s, index = self._due[0]
+            heapq.heapreplace(self._due, (due_s + self._periods_s[index], index))
+            messages.append((due_s, self._topics[index]))
+        return messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +147,7 @@ class TrafficSettings:
     """Settings of a traffic generator, in a JSON file.
 
     ``lookups_per_s`` are made in addition to publishing, as by clients that reconnect: producers
-    look up only when an owner changes, and lookups must work at all times. ``attempt_timeout_s``
-    is the timeout of one request. ``record`` is a file that gets a line for each attempt to
-    publish; "" for none.
+    look up only when an owner changes, and lookups must work at all times.
     """
 
     sidecar_urls: tuple[str, ...]
@@ -57,9 +158,7 @@ class TrafficSettings:
     seed: int
     rate_per_s: float
     lookups_per_s: float = 20.0
-    retry_bound_s: float = RETRY_BOUND_S
     attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
-    record: str = ""
 
     def save(self, path: Path) -> None:
         """Write the settings to ``path``."""
@@ -73,41 +172,26 @@ class TrafficSettings:
 
 
 class Traffic:
-    """One run of the generator, in one event loop.
-
-    ``record`` is called with each attempt to publish.
-    """
+    """One run of the generator, in one event loop."""
 
     def __init__(
         self,
         settings: TrafficSettings,
         http: aiohttp.ClientSession,
-        record: Callable[[Publish], None] | None = None,
+        producer: Callable[..., Producer],
     ) -> None:
         self._settings = settings
         self._rng = np.random.default_rng(settings.seed)
-        self._counts = TrafficCounts()
+        self._counts = counts = TrafficCounts()
         self._stopping = asyncio.Event()
-        self._lookup = LookupClient(
-            http,
-            settings.sidecar_urls,
-            self._counts,
-            self._rng,
-            settings.retry_bound_s,
-            settings.attempt_timeout_s,
-        )
+        urls, timeout_s = settings.sidecar_urls, settings.attempt_timeout_s
+        self._lookup = LookupClient(http, urls, counts, self._rng, RETRY_BOUND_S, timeout_s)
         bounds = Boundaries.even(parse_namespace(settings.namespace), settings.bundles)
-        topics = topic_names(settings.topics, bounds, settings.hash_name)
-        self._producers = {
-            topic: Producer(
-                topic,
-                bounds.at(position(topic, settings.hash_name)),
-                self._lookup,
-                self._counts,
-                settings.retry_bound_s,
-                record=record,
+        self._producers: dict[TopicName, Producer] = {
+            topic: producer(
+                topic, bounds.at(position(topic, settings.hash_name)), self._lookup, counts
             )
-            for topic in topics
+            for topic in topic_names(settings.topics, bounds, settings.hash_name)
         }
 
     def stop(self) -> None:
@@ -147,10 +231,9 @@ class Traffic:
         }
 
     def _schedule(self, placement: Mapping[BundleId, BrokerId]) -> Schedule:
-        seed = self._settings.seed
+        seed, rate_per_s = self._settings.seed, self._settings.rate_per_s
         placed = {t: p.bundle for t, p in self._producers.items() if p.bundle in placement}
         shares = topic_shares(placed, bundle_shares(placement, seed), seed) if placed else {}
-        rate_per_s = self._settings.rate_per_s
         return Schedule(shares, rate_per_s=rate_per_s, start_s=monotonic(), seed=seed)
 
     async def _publish(self, schedule: Schedule) -> None:
@@ -177,26 +260,14 @@ class Traffic:
         sys.stdout.flush()
 
 
-def generate(settings: TrafficSettings) -> None:
+async def generate(settings: TrafficSettings, producer: Callable[..., Producer] = Producer) -> None:
     """Run until SIGTERM or SIGINT, then finish."""
-    with ExitStack() as files:
-        record = None
-        if settings.record:
-            file = files.enter_context(Path(settings.record).open("a", 1, encoding="utf-8"))
-
-            def record(publish: Publish) -> None:
-                file.write(f"{publish.to_line()}\n")
-
-        asyncio.run(_generate(settings, record))
-
-
-async def _generate(settings: TrafficSettings, record: Callable[[Publish], None] | None) -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        traffic = Traffic(settings, http, record)
+        traffic = Traffic(settings, http, producer)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, traffic.stop)
         await traffic.run()
 
 
 if __name__ == "__main__":
-    generate(TrafficSettings.load(Path(sys.argv[1])))
+    asyncio.run(generate(TrafficSettings.load(Path(sys.argv[1]))))

@@ -12,45 +12,220 @@ remaining lease of its predecessor, and would extend bundles whose locks its pre
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from loadmanager.core.hashing import DEFAULT_HASH, HashName
-from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.rates import Rates
+from loadmanager.core.hashing import DEFAULT_HASH, HashName, lies_in, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName, namespace_of
+from loadmanager.core.load import BundleStats
+from loadmanager.core.rates import BYTES_IN, MSGS_IN, Rates
 from loadmanager.ports.broker import BrokerState, BrokerStats, StaleAgent
 from loadmanager.reference_broker.changes import (
+    Accepted,
     BundleLoaded,
     Change,
     EndReason,
     LeaseGranted,
     LeaseLost,
-    Started,
-    Stopped,
-    UnloadBegun,
-)
-from loadmanager.reference_broker.outcomes import (
-    Accepted,
     NotNow,
     NotServed,
     PublishRefusal,
     PublishRefused,
+    ServingEnded,
     StaleToken,
+    Started,
+    Stopped,
+    UnloadBegun,
 )
-from loadmanager.reference_broker.serving_set import FencingTokens, Served, ServingSet, Ticket
-from loadmanager.reference_broker.traffic import BundleTraffic
+
+# More slots would follow changes of load more closely; with ten the error is at most a tenth.
+SLOTS = 10
+
+
+def _zeros() -> list[int]:
+    return [0, 0, 0, 0]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Messages and bytes of one part of the window, in the order of `Rates.row`."""
+
+    index: int
+    total: list[int] = field(default_factory=_zeros)
+    topics: dict[TopicName, list[int]] = field(default_factory=lambda: defaultdict(_zeros))
+
+
+class BundleTraffic:
+    """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
+
+    A rate is the sum of the slots in the last window over the time that they cover, at least one
+    slot: the first message after a load is no burst. Topics are counted since the load.
+    """
+
+    def __init__(self, window_s: float, since_s: float) -> None:
+        self._window_s = window_s
+        self._slot_s = window_s / SLOTS
+        self._since_s = since_s
+        self._slots: deque[_Slot] = deque()
+        self._topics: set[TopicName] = set()
+        # Ordered by last activity, so that old entries are removed from the front.
+        self._producers: dict[str, float] = {}
+
+    def add(self, *, topic: TopicName, producer: str, payload_bytes: int, now_s: float) -> None:
+        """Count a message."""
+        self._forget_old(now_s)
+        index = self._index(now_s)
+        if not self._slots or self._slots[-1].index != index:
+            self._slots.append(_Slot(index))
+        slot = self._slots[-1]
+        self._topics.add(topic)
+        for count in (slot.total, slot.topics[topic]):
+            count[MSGS_IN] += 1
+            count[BYTES_IN] += payload_bytes
+        self._producers.pop(producer, None)
+        self._producers[producer] = now_s
+
+    def stats(self, now_s: float) -> BundleStats:
+        """Return the rates and counts as of ``now_s``."""
+        self._forget_old(now_s)
+        return BundleStats(
+            *self._rates((slot.total for slot in self._slots), now_s).row(),
+            topics=len(self._topics),
+            producers=len(self._producers),
+        )
+
+    def topics(self, now_s: float) -> Mapping[TopicName, Rates]:
+        """Return the rates of each topic as of ``now_s``; those of idle topics are zero."""
+        self._forget_old(now_s)
+        counts: dict[TopicName, list[Sequence[int]]] = {topic: [] for topic in self._topics}
+        for slot in self._slots:
+            for topic, count in slot.topics.items():
+                counts[topic].append(count)
+        return {topic: self._rates(found, now_s) for topic, found in counts.items()}
+
+    def _rates(self, counts: Iterable[Sequence[int]], now_s: float) -> Rates:
+        covered_s = self._covered_s(now_s)
+        return Rates(*(sum(column) / covered_s for column in zip(_zeros(), *counts, strict=True)))
+
+    def _index(self, now_s: float) -> int:
+        return int(now_s / self._slot_s)
+
+    def _covered_s(self, now_s: float) -> float:
+        oldest_s = (self._index(now_s) - SLOTS + 1) * self._slot_s
+        return max(now_s - max(oldest_s, self._since_s), self._slot_s)
+
+    def _forget_old(self, now_s: float) -> None:
+        oldest = self._index(now_s) - SLOTS + 1
+        while self._slots and self._slots[0].index < oldest:
+            self._slots.popleft()
+        while self._producers:
+            producer = next(iter(self._producers))
+            if self._producers[producer] > now_s - self._window_s:
+                return
+            del self._producers[producer]
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """One bundle from its load to its end; a ``closing`` one ends with the last begun request."""
+
+    bundle: BundleId
+    fencing_token: int
+    agent_epoch: int
+    start_s: float
+    traffic: BundleTraffic
+    in_service: int = 0
+    closing: bool = False
+
+    def ended(self, *, end_s: float, at_s: float, why: EndReason) -> ServingEnded:
+        """Return the change that it was served up to ``end_s``, as noticed at ``at_s``."""
+        return ServingEnded(
+            at_s=at_s,
+            bundle=self.bundle,
+            fencing_token=self.fencing_token,
+            agent_epoch=self.agent_epoch,
+            start_s=self.start_s,
+            end_s=end_s,
+            why=why,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A request in service, from `MemoryBroker.begin_publish` to its end."""
+
+    topic: TopicName
+    served: Served
+
+
+class ServingSet:
+    """The bundles of one broker, by name and by namespace.
+
+    During a split parent and parts overlap: a topic then belongs to the one with the newest token.
+    """
+
+    def __init__(self, hash_name: HashName) -> None:
+        self._hash_name: HashName = hash_name
+        self._served: dict[BundleId, Served] = {}
+        self._by_namespace: dict[Namespace, dict[BundleId, Served]] = {}
+
+    def __iter__(self) -> Iterator[Served]:
+        """Yield the bundles, including closing ones; some may be removed during the iteration."""
+        return iter([*self._served.values()])
+
+    def __contains__(self, served: Served) -> bool:
+        """Return whether ``served`` itself is in the set, not only a bundle of that name."""
+        return self._served.get(served.bundle) is served
+
+    def get(self, bundle: BundleId) -> Served | None:
+        """Return ``bundle``, or None if it is not served."""
+        return self._served.get(bundle)
+
+    def add(self, served: Served) -> None:
+        """Begin to serve a bundle that is not in the set."""
+        self._served[served.bundle] = served
+        self._by_namespace.setdefault(namespace_of(served.bundle), {})[served.bundle] = served
+
+    def remove(self, served: Served) -> None:
+        """Remove a bundle that is not served any more."""
+        del self._served[served.bundle]
+        namespace = namespace_of(served.bundle)
+        del self._by_namespace[namespace][served.bundle]
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
+
+    def find(self, topic: TopicName) -> Served | None:
+        """Return the bundle that accepts new requests for ``topic``, if there is one."""
+        at = position(topic, self._hash_name)
+        candidates = self._by_namespace.get(topic.namespace, {}).values()
+        holding = [one for one in candidates if not one.closing and lies_in(at, one.bundle)]
+        return max(holding, key=lambda one: one.fencing_token, default=None)
+
+
+class FencingTokens:
+    """The lowest token with which each bundle may still be loaded.
+
+    It is the highest token of a load, or one above the highest that an unload ended.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[BundleId, int] = {}
+
+    def take(self, bundle: BundleId, token: int) -> None:
+        """Accept ``token`` for ``bundle``, and no lower one from now on."""
+        least = self._least.get(bundle, 0)
+        if token < least:
+            raise StaleToken(f"{bundle}: fencing token {token} is over; expected {least} or more")
+        self._least[bundle] = token
+
+    def end(self, bundle: BundleId, token: int) -> None:
+        """Accept neither ``token`` nor a lower one for ``bundle`` any more."""
+        self._least[bundle] = max(self._least.get(bundle, 0), token + 1)
 
 
 class MemoryBroker:
-    """One incarnation of the in-memory broker. Belongs to one event loop.
-
-    Args:
-        broker: ``host:port``, for the record.
-        incarnation: drawn at each start.
-        clock_s: its monotonic clock: `time.monotonic`, or a test's own.
-        record: called at once with each change; its errors end the command.
-        hash_name: must be the cluster's, or topics are searched in the wrong bundle.
-        window_s: window of the rates, above zero.
-    """
+    """One incarnation of the in-memory broker. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -92,11 +267,7 @@ class MemoryBroker:
         return BrokerStats(window_s=self._window_s, bundles=bundles)
 
     def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        """Return the topics of ``bundle`` that had a message since it was loaded.
-
-        Raises:
-            NotServed: the bundle is not served now.
-        """
+        """Return the topics of ``bundle`` that had a message since it was loaded."""
         now_s = self.expire()
         served = self._serving.get(bundle)
         if served is None:
@@ -114,10 +285,6 @@ class MemoryBroker:
         """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
 
         A time on the clock of another ``incarnation`` has no effect.
-
-        Raises:
-            StaleAgent: a newer agent commands the broker.
-            NotNow: the broker is stopping.
         """
         now_s = self._accept(agent_epoch)
         end_s = max(now_s, self._leases.get(agent_epoch, now_s))
@@ -128,14 +295,7 @@ class MemoryBroker:
         return self.state()
 
     def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        """Serve ``bundle`` under this token for as long as this epoch's lease is valid.
-
-        Raises:
-            StaleAgent: a newer agent commands the broker.
-            StaleToken: a newer token was seen for the bundle, or an unload ended this one.
-            NotNow: this epoch has no valid lease, the bundle is still being unloaded, or
-                the broker is stopping.
-        """
+        """Serve ``bundle`` under this token for as long as this epoch's lease is valid."""
         now_s = self._accept(agent_epoch)
         self._tokens.take(bundle, fencing_token)
         if agent_epoch not in self._leases:
@@ -161,11 +321,6 @@ class MemoryBroker:
 
         The token becomes invalid even if nothing is loaded, because a load with it may still be
         under way, and the agent releases the lock after the answer.
-
-        Raises:
-            StaleAgent: a newer agent commands the broker.
-            StaleToken: the bundle is served under a newer token, and remains loaded.
-            NotNow: the broker is stopping.
         """
         now_s = self._accept(agent_epoch)
         served = self._serving.get(bundle)
@@ -184,11 +339,7 @@ class MemoryBroker:
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """End this grant of ``bundle``; return when no request under it is in service any more.
-
-        Raises:
-            StaleAgent, StaleToken, NotNow: see `begin_unload`.
-        """
+        """End this grant of ``bundle``; return when no request under it is in service any more."""
         del next_owner_url  # clients over HTTP look it up
         self.begin_unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
         while self.serves(bundle, up_to_token=fencing_token):

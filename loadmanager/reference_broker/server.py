@@ -6,14 +6,21 @@ up the owner again. It is not 404, because that is the answer to a wrong path.
 """
 
 import asyncio
+import os
+import signal
 import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+import structlog
 from aiohttp import web
 
+from loadmanager import __version__
 from loadmanager.adapters.broker.contract import (
     PREFIX,
     Body,
@@ -30,17 +37,24 @@ from loadmanager.adapters.broker.contract import (
 )
 from loadmanager.adapters.broker.secret import require_secret
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts
 from loadmanager.ports.broker import StaleAgent
-from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.outcomes import (
+from loadmanager.reference_broker.changes import (
     Accepted,
+    Change,
+    LeaseLost,
     NotNow,
     NotServed,
     PublishRefusal,
     PublishRefused,
+    RecordFile,
     StaleToken,
+    Stopped,
 )
+from loadmanager.reference_broker.memory_broker import MemoryBroker
+
+log = structlog.get_logger()
 
 _UNAVAILABLE: Final = 503
 _STATUS: Final[Mapping[type[LoadManagerError] | PublishRefusal, int]] = {
@@ -281,3 +295,61 @@ def _producer(request: web.Request) -> str:
     """Return the producer: the ``X-Producer`` header, or else the client's connection."""
     peer = request.transport.get_extra_info("peername") if request.transport else None
     return request.headers.get("X-Producer") or str(peer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings(ServerOptions):
+    """Settings of ``loadmanager broker``. Port 0 chooses a free one."""
+
+    host: str
+    port: int
+    record: Path | None = None
+    window_s: float = 2.0
+    hash_name: HashName = DEFAULT_HASH
+
+
+async def run_broker(settings: BrokerSettings, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; ``announce`` the URL once connections are accepted."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    with ExitStack() as held:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        listening = held.enter_context(
+            socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+        )
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"{shown}:{listening.getsockname()[1]}"
+        file = None
+        if settings.record is not None:
+            file = held.enter_context(closing(RecordFile(settings.record)))
+
+        def record(change: Change) -> None:
+            if file is not None:
+                file.write(change)
+            _log(address, change)
+
+        broker = MemoryBroker(
+            broker=address,
+            incarnation=uuid.uuid4().hex,
+            clock_s=time.monotonic,
+            record=record,
+            hash_name=settings.hash_name,
+            window_s=settings.window_s,
+        )
+        options = replace(settings, version=__version__, process_id=os.getpid())
+        # The socket already listens; connections are served from now on.
+        announce(f"http://{address}")
+        await serve(broker, listening, options, stopping)
+
+
+def _log(address: str, change: Change) -> None:
+    if isinstance(change, LeaseLost):
+        log.warning(
+            "broker.lease.lost",
+            broker=address,
+            agent_epoch=change.agent_epoch,
+            noticed_after_s=round(change.at_s - change.until_s, 3),
+        )
+    elif isinstance(change, Stopped):
+        log.info("broker.process.stopped", broker=address)

@@ -33,7 +33,7 @@ from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.client import topic_path
 from loadmanager.demo.cluster import HASH, NAMESPACE
 from loadmanager.demo.overlaps import overlaps
-from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.demo.traffic import topic_names
 from tests.testbed.checker.availability import Disturbance, gaps, recovery_s
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]

@@ -32,8 +32,8 @@ from planned_hand_overs import HTTP_OK, HandOver, Refusals, hand_overs_in, refus
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, parse_topic
 from loadmanager.demo.children import Child
+from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.counts import TrafficReport
 from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import TrafficSettings
 
@@ -77,10 +77,9 @@ class Clients:
             seed=1,
             rate_per_s=MESSAGES_PER_S,
             lookups_per_s=LOOKUPS_PER_S,
-            record=str(record),
         ).save(file)
         child = await processes.children.start(
-            "traffic", "-m", "loadmanager.demo.traffic", str(file)
+            "traffic", "-m", "tests.testbed.checker.publishes", str(file), str(record)
         )
         clients = cls(child, record)
         async with asyncio.timeout(PLACED_BOUND_S):

@@ -22,7 +22,7 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.demo.cluster import HASH
-from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.demo.traffic import topic_names
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 

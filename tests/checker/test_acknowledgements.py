@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
 
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.publishes import Publish
 from loadmanager.reference_broker.changes import ServingInterval
 from tests.testbed.checker.acknowledgements import Misplaced, Why, misplaced
+from tests.testbed.checker.publishes import Publish
 
 
 def why(spells: list[ServingInterval], message: Publish) -> Why | None:

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from plain_spells import quarters, spell
 
 from loadmanager.core.ids import BundleId, range_of
-from loadmanager.demo.overlaps import Segment
 from loadmanager.reference_broker.changes import ServingInterval
 from tests.testbed.checker.availability import (
     Disturbance,
     Gap,
+    Segment,
     gaps,
     recovery_s,
     unaccounted,

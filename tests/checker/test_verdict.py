@@ -6,8 +6,8 @@ import pytest
 from plain_spells import WHOLE, publish, spell
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.demo.publishes import publishes_in
 from tests.testbed.checker.availability import Disturbance
+from tests.testbed.checker.publishes import publishes_in
 from tests.testbed.checker.verdict import History, judge
 
 KILL = Disturbance(what="kill b1", began_s=8, healed_s=8, within_s=4)

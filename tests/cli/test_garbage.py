@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from loadmanager.cli import main
 from loadmanager.cli.options import freeze_imported_objects
-from loadmanager.reference_broker import broker_process
+from loadmanager.reference_broker import server
 from loadmanager.wiring import sidecar as wiring
 
 
@@ -28,7 +28,7 @@ def test_what_exists_already_is_looked_through_no_more() -> None:
     ("command", "module", "name"),
     [
         (["agent", "--set", "broker.id=localhost:8080"], wiring, "run_sidecar"),
-        (["broker", "--listen", "127.0.0.1:0"], broker_process, "run_broker"),
+        (["broker", "--listen", "127.0.0.1:0"], server, "run_broker"),
     ],
 )
 def test_agent_and_broker_spare_it_before_they_begin(

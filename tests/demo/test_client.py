@@ -3,9 +3,10 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -15,10 +16,21 @@ import pytest
 from aiohttp import web
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName
-from loadmanager.demo.client import BackOff, LookupClient, Producer, topic_path
-from loadmanager.demo.counts import TrafficCounts, TrafficReport
-from loadmanager.demo.publishes import Acknowledgement, Publish, publishes_in
+from loadmanager.demo.client import (
+    BackOff,
+    LookupClient,
+    Producer,
+    TrafficCounts,
+    TrafficReport,
+    topic_path,
+)
 from loadmanager.demo.traffic import TrafficSettings
+from tests.testbed.checker.publishes import (
+    Acknowledgement,
+    Publish,
+    RecordingProducer,
+    publishes_in,
+)
 
 TOPIC = TopicName("persistent", Namespace("public/demo"), "orders-1")
 BUNDLE = BundleId("public/demo/0x00000000_0xffffffff")
@@ -86,15 +98,13 @@ async def client(urls: Sequence[str], bound_s: float = 10.0) -> AsyncIterator[Lo
         yield LookupClient(http, urls, TrafficCounts(), np.random.default_rng(1), bound_s)
 
 
-def written_in(path: Path) -> list[Publish]:
-    return [*publishes_in(path.read_text(), str(path))]
-
-
-async def publish_one(lookup: LookupClient, bound_s: float = 10.0) -> TrafficCounts:
-    producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, bound_s)
-    producer.add(monotonic())
-    running = asyncio.create_task(producer.run())
-    await producer.finish()
+async def publish_one(
+    lookup: LookupClient, bound_s: float = 10.0, producer: Callable[..., Producer] = Producer
+) -> TrafficCounts:
+    publishing = producer(TOPIC, BUNDLE, lookup, lookup.counts, bound_s)
+    publishing.add(monotonic())
+    running = asyncio.create_task(publishing.run())
+    await publishing.finish()
     running.cancel()
     return lookup.counts
 
@@ -194,9 +204,15 @@ async def test_a_message_that_nobody_takes_in_time_is_an_error(
     assert dead_url in counts.last_publish_error
 
 
-async def test_each_attempt_is_written_down_with_what_the_broker_said(
-    node: PretendedNode,
-) -> None:
+async def attempts_of(node: PretendedNode, bound_s: float = 10.0) -> list[Publish]:
+    found: list[Publish] = []
+    async with client([node.url]) as lookup:
+        recording = partial(RecordingProducer, record=found.append)
+        await publish_one(lookup, bound_s, recording)
+    return found
+
+
+async def test_each_attempt_is_recorded_with_the_answer_of_the_broker(node: PretendedNode) -> None:
     node.publish_statuses = [421]
     node.acknowledgement = {
         "incarnation": "i1",
@@ -204,13 +220,7 @@ async def test_each_attempt_is_written_down_with_what_the_broker_said(
         "fencingToken": 7,
         "clockSeconds": 1.5,
     }
-    attempts: list[Publish] = []
-    async with client([node.url]) as lookup:
-        producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, record=attempts.append)
-        producer.add(monotonic())
-        running = asyncio.create_task(producer.run())
-        await producer.finish()
-        running.cancel()
+    attempts = await attempts_of(node)
     said = Acknowledgement(incarnation="i1", bundle=BUNDLE, fencing_token=7, clock_s=1.5)
     assert [(one.status, one.acknowledgement) for one in attempts] == [(421, None), (200, said)]
     assert {(one.topic, one.broker) for one in attempts} == {
@@ -219,18 +229,11 @@ async def test_each_attempt_is_written_down_with_what_the_broker_said(
     assert all(one.sent_s < one.answered_s < monotonic() for one in attempts)
 
 
-async def test_an_attempt_without_an_answer_is_written_down_as_such(
+async def test_an_attempt_without_an_answer_is_recorded_as_such(
     node: PretendedNode, dead_url: str
 ) -> None:
     node.owner_url = dead_url
-    attempts: list[Publish] = []
-    async with client([node.url]) as lookup:
-        producer = Producer(TOPIC, BUNDLE, lookup, lookup.counts, 0.0, record=attempts.append)
-        producer.add(monotonic() + 0.5)
-        running = asyncio.create_task(producer.run())
-        await producer.finish()
-        running.cancel()
-    assert {one.status for one in attempts} == {0}
+    assert {one.status for one in await attempts_of(node, bound_s=0.5)} == {0}
 
 
 async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stopped(
@@ -245,11 +248,12 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
         topics=10,
         seed=1,
         rate_per_s=100.0,
-        record=str(tmp_path / "publishes.jsonl"),
     )
     settings.save(path)
+    record = tmp_path / "publishes.jsonl"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadmanager.demo.traffic", str(path)), stdout=PIPE
+        *(sys.executable, "-m", "tests.testbed.checker.publishes", str(path), str(record)),
+        stdout=PIPE,
     )
     assert process.stdout is not None
     placed = TrafficReport.from_line((await process.stdout.readline()).decode())
@@ -263,4 +267,4 @@ async def test_the_generator_places_every_bundle_then_publishes_until_it_is_stop
     assert final.published == len(node.published) > 0
     assert (final.waiting, final.publish_errors, final.lookup_errors) == (0, 0, 0)
     assert process.returncode == 0
-    assert len(written_in(Path(settings.record))) == final.published
+    assert len([*publishes_in(record.read_text(), "record")]) == final.published

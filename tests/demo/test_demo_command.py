@@ -2,7 +2,6 @@
 
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from loadmanager.reference_broker.changes import (
     BundleLoaded,
     EndReason,
     LeaseGranted,
+    RecordFile,
     ServingEnded,
     Started,
 )
-from loadmanager.reference_broker.serving_record import RecordFile
 
 X = BundleId("public/demo/0x00000000_0x80000000")
 Y = BundleId("public/demo/0x80000000_0xffffffff")
@@ -61,13 +60,6 @@ def test_a_port_in_use_is_told_and_where_the_logs_are(tmp_path: Path) -> None:
     assert code == 1
     assert f"--port-base {port}: port {port} is in use; 9 are needed" in output
     assert f"all logs: {tmp_path}" in output
-
-
-def test_without_its_extra_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    code, output = refusal()
-    assert code == 1
-    assert "pip install 'loadmanager[demo]' (rich.console is missing)" in output
 
 
 def record(path: Path, broker: str, bundle: BundleId, start_s: float, end_s: float | None) -> Path:

@@ -8,18 +8,26 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.display import JoinInstructions, PlainDisplay, RunState
-from loadmanager.demo.figures import Evidence, Journal, KillEffects, Summary
-from loadmanager.demo.live_display import (
+from loadmanager.demo.client import TrafficReport
+from loadmanager.demo.display import (
     BAR_WIDTH,
+    JoinInstructions,
     LiveDisplay,
+    PlainDisplay,
+    RunState,
     clock,
     draw,
     load_bar,
     summary_table,
 )
-from loadmanager.demo.samples import BrokerSample, ClusterSample
+from loadmanager.demo.figures import (
+    BrokerSample,
+    ClusterSample,
+    Evidence,
+    Journal,
+    KillEffects,
+    Summary,
+)
 from loadmanager.demo.settings import DemoSettings
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")

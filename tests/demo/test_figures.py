@@ -5,8 +5,10 @@ from collections.abc import Mapping
 import pytest
 
 from loadmanager.core.ids import BrokerId, BundleId
-from loadmanager.demo.counts import TrafficReport
+from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.figures import (
+    BrokerSample,
+    ClusterSample,
     Evidence,
     Journal,
     KillEffects,
@@ -14,7 +16,6 @@ from loadmanager.demo.figures import (
     Summary,
     imbalance,
 )
-from loadmanager.demo.samples import BrokerSample, ClusterSample
 
 B1, B2, B3 = BrokerId("b1:80"), BrokerId("b2:80"), BrokerId("b3:80")
 X, Y = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.demo.cluster import Member
-from loadmanager.demo.samples import BrokerSample, ClusterSample, Observer, cpu_fraction
+from loadmanager.demo.figures import BrokerSample, ClusterSample, Observer, cpu_fraction
 
 B1, B2 = BrokerId("127.0.0.1:8081"), BrokerId("127.0.0.1:8082")
 X = BundleId("public/demo/0x00000000_0xffffffff")

@@ -4,17 +4,17 @@ import pytest
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.counts import TrafficCounts, TrafficReport
+from loadmanager.demo.client import TrafficCounts, TrafficReport
 
 A, B = BundleId("t/n/0x00000000_0x80000000"), BundleId("t/n/0x80000000_0xffffffff")
 
 
 def test_a_report_tells_the_slowest_message_of_each_bundle_once() -> None:
     counts = TrafficCounts(waiting=4)
-    counts.accepted(A, 0.7)
-    counts.accepted(A, 3.0)
-    counts.accepted(B, 0.1)
-    counts.gave_up(B, 30.0)
+    counts.ended(A, 0.7, accepted=True)
+    counts.ended(A, 3.0, accepted=True)
+    counts.ended(B, 0.1, accepted=True)
+    counts.ended(B, 30.0, accepted=False)
     assert counts.report("progress", 5.0) == TrafficReport(
         kind="progress",
         at_s=5.0,

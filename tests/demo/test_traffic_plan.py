@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
-from loadmanager.demo.traffic_plan import Schedule, bundle_shares, topic_names, topic_shares
+from loadmanager.demo.traffic import Schedule, bundle_shares, topic_names, topic_shares
 
 NAMESPACE = Namespace("public/demo")
 

@@ -25,7 +25,7 @@ from loadmanager.core.ids import BrokerId, Namespace
 from loadmanager.demo.children import Children
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.demo.traffic import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

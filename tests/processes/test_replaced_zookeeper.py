@@ -22,8 +22,7 @@ from loadmanager.demo.children import Child, Children, no_listener
 from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
 from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.reference_broker.changes import ServingInterval
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.reference_broker.changes import ServingInterval, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -18,8 +18,8 @@ from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Children
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member, Table
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.traffic_plan import topic_names
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from cluster_processes import ProcessCluster, process_cluster
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
 from loadmanager.demo.overlaps import overlaps
-from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.demo.traffic import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

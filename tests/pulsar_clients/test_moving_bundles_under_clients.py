@@ -15,7 +15,7 @@ from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.cluster import Member
 from loadmanager.demo.overlaps import overlaps
-from loadmanager.demo.traffic_plan import topic_names
+from loadmanager.demo.traffic import topic_names
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -17,7 +17,7 @@ from loadmanager.core.wire.policies import decode_boundaries
 from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefused, SplitRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable
-from loadmanager.reference_broker.outcomes import Accepted
+from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import (
     NAMESPACE,

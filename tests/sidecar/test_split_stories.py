@@ -19,7 +19,7 @@ from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.coordination import Disconnected
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable
-from loadmanager.reference_broker.outcomes import Accepted
+from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 

@@ -15,8 +15,7 @@ from stories import place_all
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.registration import Membership
 from loadmanager.core.ids import BundleId
-from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.serving_set import FencingTokens
+from loadmanager.reference_broker.memory_broker import FencingTokens, MemoryBroker
 from tests.testbed.faults.cluster import Cluster, make_config, play
 from tests.testbed.faults.violation import Invariant, Violation
 

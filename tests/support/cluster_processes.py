@@ -15,9 +15,8 @@ from loadmanager.core.ids import BundleId, Namespace
 from loadmanager.demo.children import Children
 from loadmanager.demo.cluster import HASH, NAMESPACE, Cluster, Member
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.traffic_plan import topic_names
-from loadmanager.reference_broker.changes import ServingInterval
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import ServingInterval, read_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from fault_hosts import Host
 from fault_records import PublishReader
 
 from loadmanager.demo.children import Child, Children
+from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.cluster import HASH, NAMESPACE
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.publishes import Publish
 from loadmanager.demo.traffic import TrafficSettings
+from tests.testbed.checker.publishes import Publish
 
 BUNDLES = 12
 TOPICS = 24
@@ -75,9 +75,8 @@ class Clients:
             rate_per_s=RATE_PER_S / CLIENTS,
             lookups_per_s=5.0,
             attempt_timeout_s=1.5,
-            record=str(record),
         ).save(path)
-        arguments = ("-m", "loadmanager.demo.traffic", str(path))
+        arguments = ("-m", "tests.testbed.checker.publishes", str(path), str(record))
         child = await self._children.start(name, *arguments, stdout=asyncio.subprocess.PIPE)
         self._started.append(child)
         self._records[name] = PublishReader(record)

@@ -21,12 +21,11 @@ from zookeeper_servers import PORTS_PER_MEMBER, Servers, ensemble, standalone
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, free_ports
+from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.cluster import HASH, NAMESPACE, to_toml
-from loadmanager.demo.counts import TrafficReport
-from loadmanager.demo.publishes import Publish
-from loadmanager.reference_broker.changes import ServingInterval
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.reference_broker.changes import ServingInterval, read_record
 from tests.testbed.checker.availability import Disturbance
+from tests.testbed.checker.publishes import Publish
 from tests.testbed.checker.verdict import History
 
 HAND_OVER_S = 0.5

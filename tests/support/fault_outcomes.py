@@ -11,8 +11,8 @@ from fault_cluster import HAND_OVER_S, FaultCluster
 from fault_hosts import SESSION_S, TICK_S, WITHIN_S, Host
 from fault_stalls import Slowness, Stalls
 
-from loadmanager.demo.publishes import Publish
 from tests.testbed.checker.availability import Disturbance, Gap, gaps, recovery_s
+from tests.testbed.checker.publishes import Publish
 from tests.testbed.checker.verdict import History, Verdict, judge
 
 PAUSE_S = SESSION_S + TICK_S + 0.8

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadmanager.demo.publishes import Publish, publishes_in
+from tests.testbed.checker.publishes import Publish, publishes_in
 
 
 class PublishReader:

@@ -22,13 +22,12 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.children import Children
-from loadmanager.demo.client import LookupClient, Producer
+from loadmanager.demo.client import LookupClient, Producer, TrafficCounts
 from loadmanager.demo.cluster import Cluster, Member, Table
-from loadmanager.demo.counts import TrafficCounts
-from loadmanager.demo.samples import ClusterSample, Observer
+from loadmanager.demo.figures import ClusterSample, Observer
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.traffic_plan import Schedule
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.demo.traffic import Schedule
+from loadmanager.reference_broker.changes import read_record
 from loadmanager.simulator.scenario import Scenario
 from tests.testbed.checker.availability import Gap, gaps
 

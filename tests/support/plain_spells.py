@@ -1,8 +1,8 @@
 """Hand-made records of brokers and clients, on a clock of whole seconds."""
 
 from loadmanager.core.ids import BundleId, Namespace, TopicName, bundle_id
-from loadmanager.demo.publishes import Acknowledgement, Publish
 from loadmanager.reference_broker.changes import EndReason, ServingInterval
+from tests.testbed.checker.publishes import Acknowledgement, Publish
 
 NAMESPACE = Namespace("t/n")
 BOUNDS = (0, 0x40000000, 0x80000000, 0xC0000000, 0xFFFFFFFF)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from loadmanager.demo.publishes import publishes_in
+from tests.testbed.checker.publishes import publishes_in
 
 HTTP_OK = 200
 

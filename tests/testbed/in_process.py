@@ -18,10 +18,14 @@ from loadmanager.ports.broker import (
     BrokerStats,
     BrokerUnreachable,
 )
-from loadmanager.reference_broker.changes import Change, ServingInterval
+from loadmanager.reference_broker.changes import (
+    Accepted,
+    Change,
+    PublishRefused,
+    ServingInterval,
+    intervals_of,
+)
 from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
-from loadmanager.reference_broker.serving_record import intervals_of
 
 CommandName = Literal["health", "stats", "topics", "renew_lease", "load", "unload"]
 

@@ -15,9 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from loadmanager.core.hashing import DEFAULT_HASH
-from loadmanager.reference_broker.changes import Change
+from loadmanager.reference_broker.changes import Change, RecordFile
 from loadmanager.reference_broker.server import ServerOptions, serve
-from loadmanager.reference_broker.serving_record import RecordFile
 from tests.testbed.pulsar_protocol.server import ForwardingBroker, PulsarServer
 
 

@@ -13,9 +13,8 @@ from loadmanager.core.ids import TopicName, parse_bundle, parse_topic, topic_fro
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
 from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerState, StaleAgent
-from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
-from loadmanager.reference_broker.serving_set import Ticket
+from loadmanager.reference_broker.changes import Accepted, PublishRefused
+from loadmanager.reference_broker.memory_broker import MemoryBroker, Ticket
 from tests.testbed.in_process import InProcessBroker
 
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

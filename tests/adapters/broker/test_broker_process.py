@@ -16,8 +16,7 @@ import pytest
 
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
 from loadmanager.core.ids import parse_bundle
-from loadmanager.reference_broker.changes import EndReason
-from loadmanager.reference_broker.serving_record import read_record
+from loadmanager.reference_broker.changes import EndReason, read_record
 
 pytestmark = pytest.mark.processes
 

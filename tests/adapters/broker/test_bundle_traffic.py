@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadmanager.core.ids import parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.reference_broker.traffic import BundleTraffic
+from loadmanager.reference_broker.memory_broker import BundleTraffic
 
 
 def add(traffic: BundleTraffic, now_s: float, topic: str = "t", producer: str = "p") -> None:

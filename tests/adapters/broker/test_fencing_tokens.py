@@ -4,9 +4,8 @@ import pytest
 from timed_broker import TimedBroker
 
 from loadmanager.core.ids import parse_bundle, parse_topic
-from loadmanager.reference_broker.changes import Change
-from loadmanager.reference_broker.outcomes import NotNow, StaleToken
-from loadmanager.reference_broker.serving_set import Ticket
+from loadmanager.reference_broker.changes import Change, NotNow, StaleToken
+from loadmanager.reference_broker.memory_broker import Ticket
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

@@ -7,8 +7,7 @@ import pytest
 from loadmanager.core.ids import parse_bundle, parse_topic
 from loadmanager.demo.overlaps import overlaps
 from loadmanager.ports.broker import BrokerRefused, BrokerUnreachable
-from loadmanager.reference_broker.changes import EndReason
-from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
+from loadmanager.reference_broker.changes import Accepted, EndReason, PublishRefused
 from tests.testbed.in_process import Fault, InProcessBroker
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")

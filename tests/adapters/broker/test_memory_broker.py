@@ -8,23 +8,21 @@ from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
 from loadmanager.core.load import BundleStats
 from loadmanager.ports.broker import BrokerState, StaleAgent
 from loadmanager.reference_broker.changes import (
+    Accepted,
     BundleLoaded,
     Change,
     EndReason,
     LeaseGranted,
     LeaseLost,
+    NotNow,
+    PublishRefusal,
+    PublishRefused,
     ServingEnded,
     Started,
     Stopped,
     UnloadBegun,
 )
-from loadmanager.reference_broker.outcomes import (
-    Accepted,
-    NotNow,
-    PublishRefusal,
-    PublishRefused,
-)
-from loadmanager.reference_broker.serving_set import Ticket
+from loadmanager.reference_broker.memory_broker import Ticket
 
 WHOLE = parse_bundle("t/n/0x00000000_0xffffffff")
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")

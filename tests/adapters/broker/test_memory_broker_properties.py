@@ -11,10 +11,8 @@ from timed_broker import TimedBroker
 
 from loadmanager.core.ids import BundleId, parse_bundle, parse_topic
 from loadmanager.ports.broker import BrokerRefused
-from loadmanager.reference_broker.changes import Change
-from loadmanager.reference_broker.outcomes import Accepted
-from loadmanager.reference_broker.serving_record import intervals_of
-from loadmanager.reference_broker.serving_set import Ticket
+from loadmanager.reference_broker.changes import Accepted, Change, intervals_of
+from loadmanager.reference_broker.memory_broker import Ticket
 
 BUNDLES: Final = [
     parse_bundle(f"t/n/{bounds}")

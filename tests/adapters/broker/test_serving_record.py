@@ -14,13 +14,15 @@ from loadmanager.reference_broker.changes import (
     EndReason,
     LeaseGranted,
     LeaseLost,
+    RecordFile,
     ServingEnded,
     ServingInterval,
     Started,
     Stopped,
     UnloadBegun,
+    intervals_of,
+    read_record,
 )
-from loadmanager.reference_broker.serving_record import RecordFile, intervals_of, read_record
 
 BUNDLE = parse_bundle("t/n/0x00000000_0xffffffff")
 STARTED = Started(at_s=1.0, broker="b1:8080", incarnation="i1")

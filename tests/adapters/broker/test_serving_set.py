@@ -2,8 +2,7 @@ import pytest
 
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, parse_topic
-from loadmanager.reference_broker.serving_set import Served, ServingSet
-from loadmanager.reference_broker.traffic import BundleTraffic
+from loadmanager.reference_broker.memory_broker import BundleTraffic, Served, ServingSet
 
 LOWER = parse_bundle("t/n/0x00000000_0x80000000")
 UPPER = parse_bundle("t/n/0x80000000_0xffffffff")

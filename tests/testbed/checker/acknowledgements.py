@@ -9,9 +9,9 @@ from functools import cache
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.hashing import FULL_RANGE_END, HashName, position
 from loadmanager.core.ids import BundleId, namespace_of, parse_full_topic, range_of
-from loadmanager.demo.overlaps import share_positions
-from loadmanager.demo.publishes import Acknowledgement, Publish
 from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.availability import share_positions
+from tests.testbed.checker.publishes import Acknowledgement, Publish
 
 
 class Why(StrEnum):

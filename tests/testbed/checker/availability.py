@@ -1,12 +1,53 @@
 """How long bundles were not served, and whether a disturbance explains it."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from loadmanager.core.ids import BundleId
-from loadmanager.demo.overlaps import Segment, segments
-from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.core.ids import BundleId, Namespace, bundle_id, namespace_of, range_of
+from loadmanager.reference_broker.changes import EndReason, ServingInterval
+
+_BY_COMMAND = {EndReason.UNLOADED, EndReason.REGRANTED}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """A range of one namespace without a bound of any bundle inside it."""
+
+    namespace: Namespace
+    lower: int
+    upper: int
+
+    def __str__(self) -> str:
+        """Return the name of the bundle with that range."""
+        return bundle_id(self.namespace, self.lower, self.upper)
+
+
+def segments(bundles: Iterable[BundleId]) -> Mapping[BundleId, tuple[Segment, ...]]:
+    """Return the segments of each bundle."""
+    wanted = set(bundles)
+    bounds: defaultdict[Namespace, set[int]] = defaultdict(set)
+    for bundle in wanted:
+        bounds[namespace_of(bundle)].update(range_of(bundle))
+    cut = {
+        namespace: [Segment(namespace, *pair) for pair in pairwise(sorted(found))]
+        for namespace, found in bounds.items()
+    }
+    return {bundle: _within(bundle, cut[namespace_of(bundle)]) for bundle in wanted}
+
+
+def _within(bundle: BundleId, of_namespace: Iterable[Segment]) -> tuple[Segment, ...]:
+    lower, upper = range_of(bundle)
+    return tuple(one for one in of_namespace if lower <= one.lower and one.upper <= upper)
+
+
+def share_positions(one: BundleId, other: BundleId) -> bool:
+    """Return whether both bundles could hold the same topic."""
+    if namespace_of(one) != namespace_of(other):
+        return False
+    (one_lower, one_upper), (other_lower, other_upper) = range_of(one), range_of(other)
+    return max(one_lower, other_lower) < min(one_upper, other_upper)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,5 +192,5 @@ def _between(
     start_s = from_s if last is None else max(from_s, last.end_s)
     end_s = min(next_s, until_s)
     if start_s < end_s:
-        left_by, commanded = (last.broker, last.ended_by_command) if last else ("", False)
+        left_by, commanded = (last.broker, last.why in _BY_COMMAND) if last else ("", False)
         yield Gap(start_s, end_s, segment, left_by, commanded)

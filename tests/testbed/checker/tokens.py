@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.overlaps import Segment, segments
-from loadmanager.demo.publishes import Publish
 from loadmanager.reference_broker.changes import ServingInterval
+from tests.testbed.checker.availability import Segment, segments
+from tests.testbed.checker.publishes import Publish
 
 
 @dataclass(frozen=True, slots=True)

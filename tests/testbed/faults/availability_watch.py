@@ -13,7 +13,7 @@ from typing import Final
 from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.overlaps import share_positions
+from tests.testbed.checker.availability import share_positions
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.host import CONTROL_TIMEOUT_S, Host
 from tests.testbed.faults.leader_watch import is_healthy, led_within_s

@@ -7,7 +7,7 @@ from typing import Final
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
 from loadmanager.ports.broker import BrokerUnreachable
 from loadmanager.ports.lookup import LookupRefused, NamespaceUnknown, Owner
-from loadmanager.reference_broker.outcomes import Accepted
+from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import Agent
 from tests.testbed.faults.availability_watch import ASK_AGAIN_S, PATIENCE_S
 from tests.testbed.faults.operations import NAMESPACES

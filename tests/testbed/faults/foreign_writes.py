@@ -4,7 +4,7 @@ from typing import Final
 
 from loadmanager.core import znodes
 from loadmanager.core.orders import Orders, decode_orders, encode_orders
-from loadmanager.demo.overlaps import share_positions
+from tests.testbed.checker.availability import share_positions
 from tests.testbed.faults.network_faults import stop_servers
 from tests.testbed.faults.scene import Action, Scene
 

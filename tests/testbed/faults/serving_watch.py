@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from loadmanager.core.ids import BundleId, Namespace, namespace_of
-from loadmanager.demo.overlaps import share_positions
 from loadmanager.reference_broker.changes import BundleLoaded, Change, LeaseGranted, ServingEnded
+from tests.testbed.checker.availability import share_positions
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.trace import Trace
 from tests.testbed.faults.violation import Invariant, Report

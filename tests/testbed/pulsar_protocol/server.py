@@ -17,11 +17,15 @@ from urllib.parse import quote
 import structlog
 
 from loadmanager.core.ids import BundleId, TopicName, parse_topic
-from loadmanager.reference_broker.changes import BundleLoaded, Change, EndReason, ServingEnded
-from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.outcomes import PublishRefused
+from loadmanager.reference_broker.changes import (
+    BundleLoaded,
+    Change,
+    EndReason,
+    PublishRefused,
+    ServingEnded,
+)
+from loadmanager.reference_broker.memory_broker import MemoryBroker, Served
 from loadmanager.reference_broker.server import spend_cpu
-from loadmanager.reference_broker.serving_set import Served
 from tests.testbed.pulsar_protocol.ledger import Fenced, Ledger
 from tests.testbed.pulsar_protocol.protocol import (
     MAX_MESSAGE_BYTES,

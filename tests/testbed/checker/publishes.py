@@ -1,12 +1,25 @@
-"""The record of a client: one JSON object per line for each message that it sent."""
+"""The record of a client: one JSON object per line for each message that it sent.
 
+``python -m tests.testbed.checker.publishes SETTINGS.json RECORD`` is the demo's traffic generator
+that writes one.
+"""
+
+import asyncio
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import monotonic
 from typing import Any, Self
+
+from yarl import URL
 
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BundleId
+from loadmanager.demo.client import HTTP_OK, Producer
+from loadmanager.demo.traffic import TrafficSettings, generate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +82,42 @@ def publishes_in(text: str, where: str) -> Iterator[Publish]:
     """
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         yield Publish.from_line(line, f"{where}:{number}")
+
+
+class RecordingProducer(Producer):
+    """A producer that passes each attempt to ``record``."""
+
+    def __init__(self, *arguments: Any, record: Callable[[Publish], object]) -> None:
+        super().__init__(*arguments)
+        self._record = record
+
+    async def send(self, owner_url: str) -> tuple[int, str]:
+        """Send a message, and record how it went."""
+        sent_s = monotonic()
+        status, text = await super().send(owner_url)
+        attempt = Publish(
+            topic=str(self.topic),
+            broker=URL(owner_url).authority,
+            sent_s=sent_s,
+            answered_s=monotonic(),
+            status=status,
+            acknowledgement=_acknowledgement(text) if status == HTTP_OK else None,
+        )
+        self._record(attempt)
+        return status, text
+
+
+def _acknowledgement(text: str) -> Acknowledgement:
+    answer = json.loads(text)
+    return Acknowledgement(
+        incarnation=answer["incarnation"],
+        bundle=BundleId(answer["bundle"]),
+        fencing_token=int(answer["fencingToken"]),
+        clock_s=float(answer["clockSeconds"]),
+    )
+
+
+if __name__ == "__main__":
+    with Path(sys.argv[2]).open("a", 1, encoding="utf-8") as file:
+        producer = partial(RecordingProducer, record=lambda one: file.write(f"{one.to_line()}\n"))
+        asyncio.run(generate(TrafficSettings.load(Path(sys.argv[1])), producer))
