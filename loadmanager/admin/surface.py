@@ -11,7 +11,6 @@ from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.cost_models import CostModels
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.drains import Drains
 from loadmanager.admin.failure_domains import FailureDomains
@@ -43,7 +42,6 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
     Quotas,
     Drains,
     BalancingModes,
-    CostModels,
     Overviews,
     Decisions,
     Plans,

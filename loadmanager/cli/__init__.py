@@ -21,7 +21,6 @@ from loadmanager.cli.cluster import (
     snapshot_command,
 )
 from loadmanager.cli.config import config_commands
-from loadmanager.cli.cost_model import cost_model_group
 from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
 from loadmanager.cli.demo import demo_command
@@ -48,6 +47,7 @@ from loadmanager.cli.zookeeper import zookeeper_command
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
     "rate-strategies": "`make ratings` in a checkout of the source",
+    "cost-model": "`loadmanager pipeline costs`, a report: decisions use no published costs",
 }
 """What to use instead of commands of former versions."""
 
@@ -113,6 +113,5 @@ main.add_section(
     "Data",
     history_group,
     pipeline_command,
-    cost_model_group,
     spark_group,
 )

@@ -31,12 +31,6 @@ from loadmanager.cli.options import SEED_OPTION, ending, option, read_input
     type=click.Choice(["safe", "parity"]),
     help="safe refuses moves that worsen the balance; parity behaves as Pulsar.",
 )
-@option(
-    "--cost-model",
-    "costs",
-    metavar="FILE|none",
-    help="Use this cost model; none: shares of the traffic.",
-)
 @SEED_OPTION
 @option(
     "--rounds",
@@ -53,7 +47,6 @@ def decide(
     placement: str | None,
     settings: tuple[str, ...],
     mode: str | None,
-    costs: str | None,
     seed: int,
     rounds: int,
     lenient: bool,
@@ -68,7 +61,7 @@ def decide(
     """
     import numpy as np
 
-    from loadmanager.cli.decide_output import costs_for, print_decision
+    from loadmanager.cli.decide_output import print_decision
     from loadmanager.config import ConfigError
     from loadmanager.config.offline import Wanted, planner_for
     from loadmanager.core.errors import MalformedContent
@@ -79,7 +72,6 @@ def decide(
     with ending(ConfigError, MalformedContent, OSError, code=2):
         snapshot = decode_snapshot(str(file), read_input(file), lenient=lenient)
         planner = planner_for(str(file), snapshot.in_force, wanted)
-        planner = planner.costing(costs_for(snapshot, costs))
     for left_out in snapshot.left_out:
         click.echo(f"left out: {left_out}", err=True)
     done = run_rounds(snapshot, planner, np.random.default_rng(seed), rounds)

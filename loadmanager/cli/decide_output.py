@@ -1,7 +1,6 @@
 """What ``loadmanager decide`` prints: rounds with moves, brokers before and after, and reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -10,7 +9,6 @@ import numpy as np
 from loadmanager.cli.options import print_json
 from loadmanager.cli.text_tables import Columns, print_records, print_table
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument, decode_costs
 from loadmanager.core.plan import Move
 from loadmanager.core.planner import Planner
 from loadmanager.core.projection import has_capacities, loads
@@ -18,16 +16,6 @@ from loadmanager.core.reason_texts import sentence
 from loadmanager.core.snapshot.document import Snapshot
 from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.core.snapshot.rounds import Round
-
-
-def costs_for(snapshot: Snapshot, wanted: str | None) -> CostDocument | None:
-    """Return the cost model of a file, None for "none"; by default that of the snapshot."""
-    if wanted is not None:
-        return None if wanted == "none" else decode_costs(wanted, Path(wanted).read_bytes())
-    if snapshot.costs is None and snapshot.in_force.cost.get("model") == "learned":
-        text = "the leader decided by a learned cost model, which is not in the snapshot"
-        click.echo(f"{text}; give it with --cost-model", err=True)
-    return snapshot.costs
 
 
 def print_decision(
@@ -41,7 +29,6 @@ def print_decision(
             "shedder": None if in_use.shedder is None else in_use.shedder.strategy,
             "placement": None if in_use.placement is None else in_use.placement.strategy,
             "mode": mode,
-            "cost": dict(in_use.cost),
             "seed": seed,
             "leftOut": list(snapshot.left_out),
             "rounds": rounds,

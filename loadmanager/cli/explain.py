@@ -20,7 +20,6 @@ from loadmanager.cli.text_tables import (
 
 _SOURCES: Final[Mapping[str, str]] = {
     "reports": "load reports",
-    "pipeline": "the published cost model",
     "default": "defaults",
     "rates": "rates, since usage is below its noise",
 }
@@ -203,13 +202,6 @@ def _in_force(content: Mapping[str, Any]) -> Iterator[str]:
         settings = _settings(content[part]["settings"])
         yield f"{part.capitalize()} {content[part]['strategy']}: {settings or 'no settings'}"
     yield f"Planner: {_settings(content['planner'])}"
-    yield f"Costs of bundles: {_cost(content['cost'])}"
-
-
-def _cost(content: Mapping[str, Any]) -> str:
-    if content["model"] != "learned":
-        return "their shares of the traffic"
-    return f"the learned cost model of {utc(content['madeAtMs'])}"
 
 
 def _settings(values: Mapping[str, Any]) -> str:

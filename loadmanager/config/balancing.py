@@ -120,10 +120,6 @@ class PlannerSettings(Section):
     margin_fraction: float = Field(0.02, ge=0, le=1)
     """How far the target must stay below where the source was, or the move is refused; 0.02 is two
     points of usage. A higher margin moves less, and does not react to noise."""
-    learned_costs: bool = True
-    """Whether moves are computed by the cost model that `loadmanager cost-model publish` gave the
-    cluster, where there is one and it is good enough. false: by shares of the traffic, as where
-    there is none. Never in parity mode."""
     max_moves_per_round: int = Field(16, ge=0, le=100_000)
     """Most moves one round may order. 0 moves nothing. With the joint strategy, whose moves have a
     price, it binds only where it is set, be it to its default."""

@@ -5,6 +5,9 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from loadmanager.config.describe import (
     ENVIRONMENT_PREFIX,
@@ -16,6 +19,13 @@ from loadmanager.config.describe import (
     section_models,
 )
 from loadmanager.config.forms import plain_value
+
+log = structlog.get_logger()
+
+IGNORED: Final[Mapping[tuple[str, str], str]] = {
+    ("planner", "learned_costs"): "there is no published cost model any more",
+}
+"""Keys of former versions that have no meaning any more, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +152,9 @@ def _take(
     subkey: str = "",
 ) -> None:
     known = keys_of(at[0]).get(at[1])
-    if known is None:
+    if known is None and at in IGNORED:
+        log.warning("configuration.key.ignored", key=".".join(at), reason=IGNORED[at])
+    elif known is None:
         # The value is not shown: it may be a password under a misspelt name.
         unknown = place.rstrip("= ")
         why = _no_such_key(*at) if at[0] in section_models() else _no_such_section(at[0])

@@ -40,7 +40,6 @@ class BrokerLoad:
     non_persistent: bool = True
     version: str = ""
     started_at_ms: int = 0
-    broker_class: str = ""
     topics: int = 0
     long_msgs_per_s: float | None = None
     preallocated_msgs_per_s: float | None = None
@@ -65,7 +64,6 @@ class BrokerLoad:
             non_persistent=report.non_persistent_topics,
             version=report.version,
             started_at_ms=report.started_at_ms,
-            broker_class=report.broker_class,
             topics=report.topics,
         )
 
@@ -131,7 +129,6 @@ def broker_columns(
         non_persistent=np.array([load.non_persistent for load in loads], dtype=np.bool_),
         versions=tuple(load.version for load in loads),
         started_at_ms=tuple(load.started_at_ms for load in loads),
-        classes=tuple(load.broker_class for load in loads),
     )
 
 

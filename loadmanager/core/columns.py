@@ -65,8 +65,7 @@ class BrokerColumns:
     of the bundles' long-term message rates, and ``preallocated_msgs_per_s`` that of bundles
     under way to the broker. ``load_ema`` (a fraction) and ``bytes_ema`` are exponential
     averages, NaN where unknown. ``seen_s`` is when the report was seen, on the leader's
-    clock. ``connections`` are the producers and consumers of all bundles, ``classes`` the
-    kinds of brokers.
+    clock. ``connections`` are the producers and consumers of all bundles.
     """
 
     names: tuple[BrokerId, ...]
@@ -86,7 +85,6 @@ class BrokerColumns:
     non_persistent: Mask
     versions: tuple[str, ...]
     started_at_ms: tuple[int, ...]
-    classes: tuple[str, ...]
 
     @cached_property
     def index(self) -> Mapping[BrokerId, int]:

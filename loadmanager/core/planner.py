@@ -6,9 +6,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument
-from loadmanager.core.cost.learned import LearnedCost
-from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.filters import Filters
 from loadmanager.core.gates import closed_gate
 from loadmanager.core.ids import BrokerId, BundleId, Domain
@@ -25,6 +22,7 @@ from loadmanager.core.round_work import RoundWork
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import with_arithmetic
 from loadmanager.core.shedding import Deciding, Shedder, ThresholdShedder
+from loadmanager.core.traffic_share import CostModel, TrafficShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +101,6 @@ class Planner:
         for name in ("shedder", "placement", "filters", "weights"):
             part = with_arithmetic(getattr(self, name), like_java=like_java)
             object.__setattr__(self, name, part)
-
-    def costing(self, document: CostDocument | None) -> "Planner":
-        """Return the planner that uses the costs of bundles in ``document``.
-
-        Without a document, or if the settings or the mode do not allow it, it uses traffic
-        shares.
-        """
-        learned = self.settings.learned_costs and self.settings.mode is Mode.SAFE
-        used = document if learned else None
-        cost = TrafficShare() if used is None else LearnedCost(used)
-        shedder = self.shedder
-        if isinstance(shedder, Deciding):
-            shedder = shedder.beginning_with(used)
-        return replace(self, cost=cost, shedder=shedder)
 
     def round(
         self,

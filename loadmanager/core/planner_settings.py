@@ -48,11 +48,6 @@ class PlannerSettings(Settings):
         default=0.02,
         within=_FRACTION,
     )
-    learned_costs: bool = setting(
-        "Whether moves are predicted by the published cost model, if there is a good enough one, "
-        "instead of by shares of the traffic. Never in parity mode.",
-        default=True,
-    )
     moves_per_round: int = setting("Most moves in one round.", "moves", default=50, within=_MOVES)
     bytes_per_s_per_round: float = setting(
         "Most traffic moved in one round; one move is always allowed.",

@@ -6,9 +6,9 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.plan import Move
 from loadmanager.core.scores import MEMORY, FloatArray, ResourceWeights, weighted_max_usage
+from loadmanager.core.traffic_share import CostModel
 
 
 def settled(view: ClusterView, cost: CostModel) -> ClusterView:

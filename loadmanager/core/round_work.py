@@ -8,7 +8,6 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Eligibility, Filters, Limits, RestrictedTargets
 from loadmanager.core.ids import BrokerId, BundleId, Domain, namespace_of
 from loadmanager.core.memory import Memory
@@ -17,6 +16,7 @@ from loadmanager.core.plan import Cause, Move, Offer, Reason, Refusal
 from loadmanager.core.planner_settings import Mode, PlannerSettings
 from loadmanager.core.projection import after_move, loads, loads_with
 from loadmanager.core.scores import ResourceWeights
+from loadmanager.core.traffic_share import CostModel
 
 _DOMINANT_FRACTION = 0.5
 """A bundle with more than this share of its broker's load cannot be balanced by moving it."""

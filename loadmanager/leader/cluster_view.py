@@ -11,7 +11,6 @@ from loadmanager.common.context import Context
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.balancing import Balancing, steered
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Move
@@ -35,7 +34,7 @@ class Look:
 
     ``unowned`` are the bundles about to be placed, ``left_out`` the brokers excluded from
     decisions, with the error that their report caused. ``planner`` makes the decisions, as far
-    as ``balancing`` permits. ``costs`` is the published cost model.
+    as ``balancing`` permits.
     """
 
     epoch: int
@@ -44,7 +43,6 @@ class Look:
     memory: RoundMemory
     planner: Planner
     balancing: Balancing
-    costs: CostDocument | None
     unowned: tuple[BundleId, ...]
     left_out: Mapping[BrokerId, str] = field(default_factory=dict)
 

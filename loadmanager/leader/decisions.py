@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 
 from loadmanager.common.balancing_mode import BalancingModeWatch
-from loadmanager.common.cost_model_watch import CostModelWatch
+from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.arbitration import Dispatched
 from loadmanager.core.balancing import steered
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -62,7 +62,7 @@ class Decided:
 class Decider:
     """Runs the planner of one term on its view and memory."""
 
-    cost_model: CostModelWatch
+    settings: RuntimeSettings
     view_builder: ViewBuilder
     tasks: TaskController
     decision_log: DecisionLog
@@ -80,8 +80,8 @@ class Decider:
 
     @property
     def planner(self) -> Planner:
-        """The currently configured planner, with the published costs."""
-        return self.cost_model.planner
+        """The currently configured planner."""
+        return self.settings.now.planner
 
     @property
     def steered(self) -> Planner:
@@ -153,7 +153,7 @@ class Decider:
         """Return the moves that are outdated, and why."""
         why = ""
         if decided.planner != self.steered:
-            why = "settings, costs or the balancing mode changed meanwhile"
+            why = "settings or the balancing mode changed meanwhile"
         elif decided.sight.policies is not self.view_builder.policies:
             why = "policies changed meanwhile"
         if why:

@@ -164,7 +164,6 @@ class Explainer:
             membership_changed_ago_s=changed_ago_s if np.isfinite(changed_ago_s) else None,
             departed_ago_s=tuple(view.now_s - left_s for left_s in view.departures_s),
             in_force=in_force(look.steered),
-            costs=look.costs,
         )
 
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:

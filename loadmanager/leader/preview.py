@@ -6,7 +6,6 @@ import numpy as np
 
 from loadmanager.config.errors import ConfigError
 from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.snapshot.encoding import in_force
 from loadmanager.leader.cluster_view import Look
@@ -27,7 +26,7 @@ async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
     look = leading.require_term().look()
     if not look.view.brokers.names:
         raise Unavailable("no broker has a load report yet")
-    planner = _wanted(look.planner, look.costs, wish)
+    planner = _wanted(look.planner, wish)
     # View and memory are immutable, and the leader's own generator is not used.
     rng = np.random.default_rng(wish.seed)
     return await asyncio.to_thread(_previewed, planner, look, rng)
@@ -46,7 +45,7 @@ def _previewed(planner: Planner, look: Look, rng: np.random.Generator) -> Previe
     )
 
 
-def _wanted(planner: Planner, costs: CostDocument | None, wish: PlanOverrides) -> Planner:
+def _wanted(planner: Planner, wish: PlanOverrides) -> Planner:
     if not (wish.shedder or wish.placement or wish.mode or wish.settings):
         return planner
     wanted = Wanted(
@@ -56,7 +55,6 @@ def _wanted(planner: Planner, costs: CostDocument | None, wish: PlanOverrides) -
         settings=wish.settings,
     )
     try:
-        other = planner_for("the leader", in_force(planner), wanted)
+        return planner_for("the leader", in_force(planner), wanted)
     except ConfigError as error:
         raise Unfit("; ".join(error.faults).replace("--set ", "set=")) from error
-    return other.costing(costs)

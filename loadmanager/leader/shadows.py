@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.common.context import Context
-from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.planner import Planner
 from loadmanager.core.shadow import Seen, Shadow, after_round
 from loadmanager.leader.history_recorder import HistoryRecorder
@@ -22,11 +20,9 @@ class Shadows:
 
     context: Context
     settings: RuntimeSettings
-    cost_model: CostModelWatch
     recorder: HistoryRecorder
     shadows: dict[str, Shadow] = field(default_factory=dict)
     _planners: dict[str, Planner] = field(default_factory=dict)
-    _made_of: dict[str, tuple[Planner, CostDocument | None]] = field(default_factory=dict)
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     async def round_over(self, seen: Seen) -> None:
@@ -46,19 +42,15 @@ class Shadows:
 
     def _follow_configuration(self) -> None:
         """Reset strategies whose settings changed."""
-        wanted, document = self.settings.now.shadows, self.cost_model.document
+        wanted = self.settings.now.shadows
         for strategy in self._planners.keys() - wanted.keys():
             self._forget(strategy)
         for strategy, configured in wanted.items():
-            former, costs = self._made_of.get(strategy, (None, None))
-            if former != configured:
-                self.shadows[strategy] = Shadow()
-            if former != configured or costs is not document:
-                self._planners[strategy] = configured.costing(document)
-                self._made_of[strategy] = (configured, document)
+            if self._planners.get(strategy) != configured:
+                self.shadows[strategy], self._planners[strategy] = Shadow(), configured
 
     def _forget(self, strategy: str) -> None:
-        del self._planners[strategy], self._made_of[strategy], self.shadows[strategy]
+        del self._planners[strategy], self.shadows[strategy]
         self.context.metrics.shadows.forget(strategy)
 
     def end(self) -> None:

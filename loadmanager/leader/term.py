@@ -11,7 +11,6 @@ from loadmanager.common.balancing_mode import BalancingModeWatch
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.common.constraints import Constraints
 from loadmanager.common.context import Context
-from loadmanager.common.cost_model_watch import CostModelWatch
 from loadmanager.common.runtime_settings import RuntimeSettings
 from loadmanager.core.balancing import BalancingMode
 from loadmanager.core.bundle_task import AskedBy, BundleTask
@@ -127,9 +126,8 @@ class LeaderTerm:
             untaken=self._untaken,
         )
         self.steering = BalancingModeWatch(context, foreign.held if foreign else str)
-        self._cost_model = CostModelWatch(context, settings)
         self._decider = Decider(
-            self._cost_model,
+            settings,
             self._view_builder,
             self.tasks,
             self.decision_log,
@@ -138,7 +136,7 @@ class LeaderTerm:
             recorder=self._recorder,
             computing=context.computing,
         )
-        self.shadows = Shadows(context, settings, self._cost_model, self._recorder)
+        self.shadows = Shadows(context, settings, self._recorder)
         self.optimality_watch = OptimalityWatch(
             context, self._decider, self._recorder, self.shadows
         )
@@ -217,7 +215,6 @@ class LeaderTerm:
             memory=self._decider.memory,
             planner=self._decider.planner,
             balancing=self.steering.balancing,
-            costs=self._cost_model.document,
             unowned=self.placement_worker.unowned,
             left_out=self.harmful.brokers,
         )
@@ -230,7 +227,7 @@ class LeaderTerm:
             TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
             CoordinationError: the orders of the former leader cannot be read.
         """
-        documents = (self._constraints, self.steering, self._cost_model)
+        documents = (self._constraints, self.steering)
         for one in documents:
             one.open()
         try:

@@ -35,9 +35,6 @@ class Work:
     print_line: Callable[[str], None] = lambda _line: None
 
 
-COST_MODEL: Final = "cost-model.json"
-"""The file of the learned costs below OUT, written by the job ``costs``."""
-
 Job = Callable[[Work], list[str]]
 """Runs, and returns the lines that summarise the outcome."""
 

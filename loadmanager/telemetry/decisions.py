@@ -73,27 +73,17 @@ class ShadowMetrics:
         self._regret.remove(strategy)
 
 
-MODELS: Final = ("traffic_share", "learned")
 SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
 
 
 class LearningMetrics:
-    """The cost model in use, whether the published one can be read, and the results of seeds."""
+    """The results of seeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"loadmanager_{name}", text, labels, registry=registry)
-
-        self._model = gauge("cost_model", "1 for the cost model that this leader uses.", "kind")
-        self._made_at = gauge(
-            "cost_model_made_timestamp_seconds",
-            "Creation time of the learned costs that this leader uses; 0 for none.",
-        )
-        self._unusable = gauge(
-            "cost_model_unusable", "1 while the published cost model cannot be read."
-        )
-        self._seeded = gauge(
-            "seeded_bundles", "Bundles whose averages this leader took from a seed when it began."
+        self._seeded = Gauge(
+            "loadmanager_seeded_bundles",
+            "Bundles whose averages this leader took from a seed when it began.",
+            registry=registry,
         )
         self._seeds = Counter(
             "loadmanager_seeds",
@@ -105,20 +95,9 @@ class LearningMetrics:
             self._seeds.labels(result)
         self.not_leading()
 
-    def cost_model_used(self, made_at_ms: int | None, *, unusable: bool) -> None:
-        for one in MODELS:
-            used = "traffic_share" if made_at_ms is None else "learned"
-            self._model.labels(one).set(one == used)
-        self._made_at.set((made_at_ms or 0) / 1000)
-        self._unusable.set(unusable)
-
     def seeded(self, result: str, bundles: int = 0) -> None:
         self._seeds.labels(result).inc()
         self._seeded.set(bundles)
 
     def not_leading(self) -> None:
-        for one in MODELS:
-            self._model.labels(one).set(0)
-        self._made_at.set(0)
-        self._unusable.set(0)
         self._seeded.set(0)

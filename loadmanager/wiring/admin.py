@@ -8,7 +8,6 @@ from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.configuration import Configuration
-from loadmanager.admin.cost_models import CostModels
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.drains import Drains
 from loadmanager.admin.failure_domains import FailureDomains
@@ -24,7 +23,6 @@ from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.admin.unloads import Unloads
 from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.context import Context
-from loadmanager.common.cost_model_watch import CostModelRequests
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of
 from loadmanager.leader.preview import preview_round
@@ -44,7 +42,6 @@ def admin_routes(
         Unloads(application.unload_requests.unload),
         Drains(application.drain_requests),
         BalancingModes(BalancingModeRequests(context)),
-        CostModels(CostModelRequests(context, cluster)),
         Overviews(application.overviews.overview),
         Decisions(application.explainer),
         Plans(partial(preview_round, application.leading)),

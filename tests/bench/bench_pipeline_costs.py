@@ -16,8 +16,8 @@ from cost_simulation import classes, scenario, simulated, true_costs
 from figures import emit
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.pipeline.cost_model.learning import learn
+from loadmanager.pipeline.cost_model.rows import RATES
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 

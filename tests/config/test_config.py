@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from loadmanager.config import Config, ConfigError, describe, load_config
 from loadmanager.config.describe import shown
@@ -245,6 +246,15 @@ def test_a_key_at_fault_does_not_also_contradict_others() -> None:
 def test_an_unknown_key_is_answered_with_the_closest_one(key: str, suggestion: str) -> None:
     (fault,) = faults_of(overrides=(f"{key}=1",))
     assert suggestion in fault
+
+
+def test_a_key_that_has_no_meaning_any_more_is_ignored_with_a_warning() -> None:
+    with capture_logs() as logs:
+        config = load_config(None, {**ID, "LOADMANAGER_PLANNER__LEARNED_COSTS": "maybe"})
+    assert config == load_config(None, ID)
+    assert [(one["event"], one["key"]) for one in logs] == [
+        ("configuration.key.ignored", "planner.learned_costs")
+    ]
 
 
 def test_lists_and_tables_come_as_json_from_the_environment() -> None:

@@ -107,7 +107,7 @@ def test_planner_and_filters_are_set_by_the_same_words() -> None:
 @pytest.mark.parametrize("key", [*balancing.PlannerSettings.model_fields])
 @pytest.mark.parametrize("part", ["", "planner."])
 def test_keys_of_the_planner_are_taken_as_files_have_them(key: str, part: str) -> None:
-    special = {"mode": "parity", "learned_costs": False, "margin_fraction": 0.25}
+    special = {"mode": "parity", "margin_fraction": 0.25}
     value: Any = {**special, "lost_window_s": 90.0}.get(
         key, 0.5 if key.endswith("_fraction") else 3
     )

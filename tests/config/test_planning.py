@@ -60,7 +60,6 @@ def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
     budgets = PlannerSettings(
         mode="parity",
         margin_fraction=0.5,
-        learned_costs=False,
         max_moves_per_round=1,
         max_moves_per_hour=2,
         max_in_flight_per_broker=3,
@@ -79,7 +78,6 @@ def test_every_setting_of_planner_and_filters_can_be_configured() -> None:
         shedding=False,
         excluded_namespaces=frozenset({"a/b"}),  # type: ignore[arg-type]  # names are texts
         margin=0.5,
-        learned_costs=False,
         moves_per_round=1,
         bytes_per_s_per_round=4.0,
         in_flight_per_broker=3,

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from loadmanager.core import bounds
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS, Bound
-from loadmanager.core.cost.document import costs_of, costs_to_json
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.fields import Fields, parse_fields
 from loadmanager.core.history.reading import read_line
@@ -115,24 +114,6 @@ REPORT: dict[str, Any] = {
     },
     "lastStats": {BUNDLE: STATS},
 }
-TERM = {"value": 1.0, "low": 1.0, "high": 1.0}
-COSTS: dict[str, Any] = {
-    "format": 1,
-    "cluster": "c",
-    "made_at_ms": 3,
-    "since_ms": 1,
-    "until_ms": 2,
-    "classes": {
-        "": {
-            "resources": {"cpu": {"msgs_in_per_s": TERM}},
-            "brokers": ["b1:8080"],
-            "minutes": 1,
-            "typical": {"topics": 1.0},
-        }
-    },
-    "backgrounds": {"b1:8080": {"cpu": TERM}},
-    "quality": {"": {"cpu": {"mape": 1.0, "coverage": 1.0, "held_out_minutes": 1, "moves": 1}}},
-}
 MEMORY: dict[str, Any] = {
     "shedder": {
         "usage": {"b1:8080": 1.0},
@@ -164,7 +145,6 @@ SNAPSHOT: dict[str, Any] = {
     "memory": MEMORY,
     "membershipChangedSecondsAgo": 1.0,
     "departedSecondsAgo": [1.0],
-    "costModel": COSTS,
 }
 SEED_HEAD = {"format": 1, "cluster": "c", "made_at_ms": 1, "since_ms": 1, "until_ms": 1}
 SEED_BUNDLE: dict[str, Any] = {
@@ -237,7 +217,6 @@ DOCUMENTS: dict[str, tuple[Any, Callable[[bytes], object]]] = {
     "balancing": ({"mode": "active", "sinceMs": 1}, lambda data: decode_balancing("x", data)),
     "partitions": ({"partitions": 1}, lambda data: decode_partitions("x", data)),
     "memory": (MEMORY, lambda data: RoundMemory.from_fields(parse_fields("x", data))),
-    "cost model": (COSTS, lambda data: costs_to_json(costs_of(parse_fields("x", data)))),
     "snapshot": (SNAPSHOT, lambda data: decode_snapshot("x", data)),
     "seed's head": (
         SEED_HEAD,

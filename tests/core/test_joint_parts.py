@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from joint_cluster import CPU_PER_MSG, Broker, Traffic, name, open_limits, view
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.filters import Limits
 from loadmanager.core.ids import BrokerId
@@ -31,6 +30,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import BANDWIDTH_IN, CPU
 from loadmanager.core.shedding import JointShedder, Shed
+from loadmanager.core.traffic_share import TrafficShare
 
 
 def learned(brokers: dict[str, Broker], minutes: int = 20) -> JointState:

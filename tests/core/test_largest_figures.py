@@ -10,9 +10,7 @@ from largest_reports import idle_report, largest_report
 
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import COUNT, RATE, TIME_MS
-from loadmanager.core.cost.document import RATES, CostDocument, costs_of
 from loadmanager.core.explaining import Known, explain_broker, explain_bundle
-from loadmanager.core.fields import Fields
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.records import (
     Origin,
@@ -41,7 +39,6 @@ from loadmanager.core.wire.standby import Standby, decode_standby, encode_standb
 BROKERS = tuple(BrokerId(f"b{number}:8080") for number in range(5))
 NAMESPACE = parse_namespace("t/n")
 ORIGIN = Origin("c", BROKERS[0], "i")
-TERM = {"value": 1e15, "low": 0.0, "high": 1e15}
 
 
 def report(number: int, bundles: int) -> LoadReport:
@@ -65,41 +62,6 @@ def no_constants(text: str) -> Any:
     raise AssertionError(f"{text} in JSON")
 
 
-def expensive() -> CostDocument:
-    """Return costs as high as a document may have them."""
-    terms = dict.fromkeys(RATES, TERM)
-    document = {
-        "format": 1,
-        "cluster": "c",
-        "made_at_ms": TIME_MS.most,
-        "since_ms": 0,
-        "until_ms": TIME_MS.most,
-        "classes": {
-            "": {
-                "resources": {"cpu": terms, "memory": terms, "bandwidth_in": terms},
-                "brokers": [BROKERS[0]],
-                "minutes": COUNT.most,
-                "typical": dict.fromkeys(terms, 1e15),
-            }
-        },
-        "backgrounds": {BROKERS[0]: {"cpu": TERM}},
-        "quality": {
-            "": {
-                "cpu": {
-                    "mape": 0.0,
-                    "coverage": 0.9,
-                    "held_out_minutes": COUNT.most,
-                    "baseline_mape": 1e15,
-                    "moves": COUNT.most,
-                    "move_mape": 0.0,
-                    "typical_error": 0.0,
-                }
-            }
-        },
-    }
-    return costs_of(Fields("x", document))
-
-
 @pytest.fixture(scope="module")
 def few() -> LoadTracker:
     return tally_of(20)
@@ -107,14 +69,13 @@ def few() -> LoadTracker:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("costs", [None, expensive()], ids=["shares", "learned"])
 @pytest.mark.parametrize("placement", sorted(set(PLACEMENTS.values()), key=str))
 @pytest.mark.parametrize("shedder", sorted(set(SHEDDERS.values()), key=str))
 def test_a_round_with_every_strategy_and_what_is_told_of_it(
-    few: LoadTracker, shedder: Any, placement: Any, costs: CostDocument | None, mode: Mode
+    few: LoadTracker, shedder: Any, placement: Any, mode: Mode
 ) -> None:
     settings = PlannerSettings(mode=mode)
-    planner = Planner(shedder=shedder(), placement=placement(), settings=settings).costing(costs)
+    planner = Planner(shedder=shedder(), placement=placement(), settings=settings)
     rng, memory = np.random.default_rng(1), RoundMemory()
     view = few.view(1000.0)
     for _ in range(3):
@@ -190,7 +151,6 @@ def test_a_snapshot_of_the_largest_figures_is_read_as_it_was_written() -> None:
             )
             for bundle in report(0, 3).bundles
         },
-        costs=expensive(),
     )
     text = encode_snapshot(snapshot)
     json.loads(text, parse_constant=no_constants)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from loadmanager.core import optimality
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.optimality import (
@@ -27,6 +26,7 @@ from loadmanager.core.optimality import (
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.rates import BYTES_IN
 from loadmanager.core.scores import CPU, ResourceWeights
+from loadmanager.core.traffic_share import TrafficShare
 
 CPU_ALONE = ResourceWeights(bandwidth_in=0, bandwidth_out=0)
 

@@ -9,7 +9,6 @@ import pytest
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices, Listing
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.fields import Fields
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import BundleStats
@@ -24,6 +23,7 @@ from loadmanager.core.projection import loads, settled
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shedding import Shed, ThresholdShedder
+from loadmanager.core.traffic_share import TrafficShare
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

@@ -30,11 +30,10 @@ KINDS = sorted(
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_says_what_it_does_and_keeps_its_range(kind: type) -> None:
     described = settings_of(kind)
-    # Whether a strategy is like Java is not its own setting: the planner's mode says it. Nor
-    # are costs that are published.
+    # Whether a strategy is like Java is not its own setting: the planner's mode says it.
     assert {one.name for one in described} | groups_of(kind).keys() == {
         field.name for field in fields(kind)
-    } - {"like_java", "published"}
+    } - {"like_java"}
     for setting in described:
         assert setting.doc.effect.endswith(".")
         assert setting.doc.unit or setting.kind not in {int, float}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.optimality import Optimality, divided, optimality_of
 from loadmanager.core.other_owners import with_owners
@@ -20,6 +19,7 @@ from loadmanager.core.projection import after_move
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.shadow import ROUNDS_KEPT, Seen, Shadow, after_round
 from loadmanager.core.shedding import SHEDDERS, JointShedder, ThresholdShedder
+from loadmanager.core.traffic_share import TrafficShare
 
 MakeView = Callable[..., ClusterView]
 

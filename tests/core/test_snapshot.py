@@ -45,6 +45,16 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
     assert decode_snapshot(WHERE, encode_snapshot(whole_snapshot())) == whole_snapshot()
 
 
+def test_costs_that_former_versions_published_are_left_out_of_a_snapshot() -> None:
+    settings = {
+        "planner": {"learned_costs": False, "margin": 0.1},
+        "cost": {"model": "learned", "madeAtMs": 7},
+    }
+    found = decode_snapshot(WHERE, document(costModel={"format": 1}, settings=settings))
+    assert found.in_force.planner == {"margin": 0.1}
+    assert found.left_out == (f"{WHERE}: costModel, which no decision uses any more",)
+
+
 def test_a_snapshot_of_reports_alone_comes_back_as_it_was() -> None:
     reports = Snapshot(reports={B1: report(B1, 0.9, {LOW: 1.0})}, taken_at_ms=5)
     assert decode_snapshot(WHERE, encode_snapshot(reports)) == reports

@@ -12,7 +12,6 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.explaining import Explanation, Known, explain_broker, explain_bundle
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.joint.deciding import learned_from
-from loadmanager.core.joint.prior import published_costs
 from loadmanager.core.joint.state import JointState
 from loadmanager.core.joint.unit_costs import doubt
 from loadmanager.core.joint.weighing import BundleCost, CostSource, Weigher, Weighing
@@ -22,9 +21,8 @@ from loadmanager.core.plan import Reason
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.round_memory import RoundMemory
-from loadmanager.core.scores import BANDWIDTH_IN, CPU, ResourceWeights
+from loadmanager.core.scores import CPU, ResourceWeights
 from loadmanager.core.shedding import JointShedder
-from tests.core.test_joint_published import class_costs, document
 
 A, B, C = (BrokerId(f"{key}:1") for key in "abc")
 BUNDLE = name(0)
@@ -34,7 +32,6 @@ BROKERS = {
     "c:1": Broker(bundles=range(14, 18), background=0.05, network_kbit=1e7),
 }
 PLANNER = Planner(shedder=JointShedder(), placement=JointPlacement())
-PUBLISHED = published_costs(document(all=class_costs(CPU_PER_MSG, CPU_PER_BYTE)))
 
 
 def traffic(minute: int) -> dict[int, Traffic]:
@@ -117,33 +114,18 @@ def weigher(state: JointState, **given: Any) -> Weigher:
     )
 
 
-@pytest.mark.parametrize(
-    ("published", "cpu", "network"),
-    [
-        (None, CostSource.DEFAULT, CostSource.DEFAULT),
-        (PUBLISHED, CostSource.PIPELINE, CostSource.DEFAULT),
-    ],
-)
-def test_costs_that_no_report_changed_are_what_they_began_with(
-    published: Any, cpu: CostSource, network: CostSource
-) -> None:
+def test_costs_that_no_report_changed_are_what_they_began_with() -> None:
     empty = {key: replace(one, bundles=()) for key, one in BROKERS.items()}
-    state = learned_from(view(empty), None, published)
-    found = weigher(state, published=published).weighing(A, BUNDLE)
+    state = learned_from(view(empty), None)
+    found = weigher(state).weighing(A, BUNDLE)
     assert found is not None
-    # Nothing was served: no cost is known but what is published.
-    sources = {one.resource: (one.source, one.learned_fraction) for one in found.costs}
-    assert {one for one, _ in sources.values()} <= {CostSource.RATES, cpu, network}
-    for resource, expected in ((CPU, cpu), (BANDWIDTH_IN, network)):
-        before, after_data = doubt(state.learned.sums, resource, published, np.ones(6))
-        assert before == after_data
-        assert (before > 0) == (expected is CostSource.PIPELINE)
+    assert {one.source for one in found.costs} <= {CostSource.RATES, CostSource.DEFAULT}
+    # Nothing was served: no cost is known.
+    assert doubt(state.learned.sums, CPU, np.ones(6)) == (0.0, 0.0)
 
 
-def test_the_share_of_the_doubt_that_reports_removed_grows_from_the_published_costs_on() -> None:
-    first, later = (
-        weigher(state, published=PUBLISHED).weighing(A, BUNDLE) for state in (after(1), LEARNED)
-    )
+def test_the_share_of_the_doubt_that_reports_removed_grows() -> None:
+    first, later = (weigher(state).weighing(A, BUNDLE) for state in (after(1), LEARNED))
     assert first is not None
     assert later is not None
     assert 0 <= cost(first).learned_fraction < cost(later).learned_fraction <= 1

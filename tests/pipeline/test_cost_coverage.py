@@ -7,8 +7,8 @@ import pytest
 from cost_months import Month, made, with_moves
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.pipeline.cost_model.learning import learn
+from loadmanager.pipeline.cost_model.rows import RATES
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 

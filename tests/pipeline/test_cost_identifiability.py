@@ -1,4 +1,4 @@
-"""What is said of costs: verdicts, stretches of time, the document and the lines to read."""
+"""What is said of costs: verdicts, stretches of time and the lines to read."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ import pytest
 from cost_months import Month, made, with_moves
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES, decode_costs, encode_costs
 from loadmanager.pipeline.cost_model import results
 from loadmanager.pipeline.cost_model.identifiability import Verdict, condition, entangled, verdict
 from loadmanager.pipeline.cost_model.intervals import interval
 from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 
 DAY = 1440
@@ -126,32 +126,13 @@ def units() -> Units:
     return Units.of([unit("b-1:8080", days=11), unit("b-2:8080", days=11)])
 
 
-def test_the_document_is_one_that_leaders_read(learned: Learned, units: Units) -> None:
-    made_of = results.document("cluster", units, learned, made_at_ms=77)
-    read = decode_costs("model", encode_costs(made_of))
-    assert read == made_of
-    assert (read.since_ms, read.until_ms) == (0, 11 * DAY * 60_000)
-    assert set(read.classes[""].resources) == {"cpu", "memory", "bandwidth_in", "bandwidth_out"}
-    assert set(read.quality[""]) == set(read.classes[""].resources)
-    assert set(read.backgrounds) == {"b-1:8080", "b-2:8080"}
-    assert read.classes[""].minutes == 2 * 11 * 24
-    assert read.quality[""]["cpu"].typical_error is not None
-
-
-def test_a_cluster_that_nothing_is_known_of_has_a_document_without_classes(
-    learned: Learned, units: Units
-) -> None:
-    found = results.document("elsewhere", units, learned, made_at_ms=1)
-    assert (found.classes, found.backgrounds, found.until_ms) == ({}, {}, 0)
-
-
 def test_the_summary_says_what_is_known_and_what_is_not(learned: Learned, units: Units) -> None:
     lines = list(results.summary(units, learned))
     changes = learned.statistics.changes[0]
     assert (
         lines[0] == f"class (none) of cluster: 2 brokers, 528 minutes, {changes} changes by moves"
     )
-    told = "direct_memory was never measured; traffic shares go on"
+    told = "direct_memory was never measured"
     assert f"  direct_memory: no costs, {told}" in lines
     term = next(one for one in learned.findings[0, 0].terms if one.rate == "msgs_in_per_s")
     amounts = (term.term.value, term.term.low, term.term.high)

@@ -7,12 +7,11 @@ import pytest
 from cost_months import TRUE_COSTS, Made, Month, made, with_moves
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.rates import MSGS_IN
 from loadmanager.core.scores import BANDWIDTH_IN, CPU, MEMORY, RESOURCES
 from loadmanager.pipeline.cost_model.identifiability import Verdict
 from loadmanager.pipeline.cost_model.learning import Learned, learn
-from loadmanager.pipeline.cost_model.rows import Rows
+from loadmanager.pipeline.cost_model.rows import RATES, Rows
 
 SMALL = Month(brokers=4, bundles=40, days=12, step_minutes=30, moves_per_day=12.0)
 SHORT = replace(SMALL, days=8)

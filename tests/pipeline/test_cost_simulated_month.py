@@ -7,9 +7,9 @@ import pytest
 from cost_simulation import Grid, classes, scenario, simulated, true_costs
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import CPU
 from loadmanager.pipeline.cost_model.learning import Learned, learn
+from loadmanager.pipeline.cost_model.rows import RATES
 
 pytestmark = [pytest.mark.simulated, pytest.mark.timeout(900)]
 

@@ -1,25 +1,19 @@
 """A combination taken through recorded rounds: what it keeps, what it computes, what it follows."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from cost_samples import learned
 from history_sinks import KeptHistory
 from replayed import PAIR, UNEVEN, events, frames, live, replayed, scores, simulated
 from simulated_worlds import EXACT, FREE, QUIET, scenario
 
-from loadmanager.core.cost.learned import LearnedCost
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.scores import CPU, MEMORY
-from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, TrafficCosts
+from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame
-from loadmanager.pipeline.replay.planners import Planners
 from loadmanager.pipeline.replay.replay_run import Rules
 
 OTHER = "avg+least_long_term_message_rate"
@@ -224,72 +218,16 @@ TWO_KINDS = scenario(
     load={"bundles": 16, "topics": 160, "msgs_in_per_s": 80_000.0, "message_bytes": 100.0},
     noise=EXACT,
 )  # fmt: skip
-"""A message costs the new ones half as much: 0.002 percent of a core for each a second."""
 
 
-def test_learned_costs_say_what_a_bundle_uses_elsewhere() -> None:
-    frame = frames(events(simulated(STILL, TWO_KINDS)))[3]
-    assert isinstance(frame, Frame)
-    # Messages out cost the same; they are as many, and the document tells of those in.
-    costs = LearnedPrices(learned({"old": 0.008, "new": 0.004})).at(frame)
-    row = next(at for at, name in enumerate(frame.brokers.classes) if name == "old")
-    other = next(at for at, name in enumerate(frame.brokers.classes) if name == "new")
-    bundles = frame.owned.of(row)
-    here, there = (
-        costs.arriving(bundles, np.full(len(bundles), at))[:, CPU].sum() for at in (row, other)
-    )
-    assert here == pytest.approx(frame.brokers.usage[row, CPU], rel=0.02)
-    assert there == pytest.approx(here / 2, rel=0.02)
-    same = costs.arriving(bundles, np.full(len(bundles), row))
-    np.testing.assert_allclose(costs.leaving(bundles), same)
-
-
-def test_without_learned_costs_bundles_share_out_their_brokers_usage() -> None:
+def test_bundles_share_out_their_brokers_usage() -> None:
     frame = frames(events(simulated(STILL, TWO_KINDS)))[3]
     assert isinstance(frame, Frame)
     costs = TrafficCosts(frame)
     for row in range(len(frame.brokers.names)):
-        used = costs.leaving(frame.owned.of(row)).sum(axis=0)
+        used = costs.of(frame.owned.of(row)).sum(axis=0)
         assert used[CPU] == pytest.approx(frame.brokers.usage[row, CPU])
         assert used[MEMORY] == 0.0
     np.testing.assert_allclose(
         costs.predicted(frame.rates, frame.owner), frame.brokers.usage, rtol=1e-9
     )
-
-
-def test_learned_costs_predict_loads_after_changes_better_where_brokers_differ() -> None:
-    uneven = TWO_KINDS.model_copy(
-        update={"load": [TWO_KINDS.load[0].model_copy(update={"placed_on": ("old-1", "new-1")})]}
-    )
-    found = events(simulated("uniform+least_average_usage", uneven))
-    errors = {}
-    for name, prices in (
-        ("shares", None),
-        ("learned", learned({"old": 0.008, "new": 0.004})),
-    ):
-        told = replayed(found, combinations([STILL], []), learned=prices)[-1]["errors"]
-        errors[name] = sum(one[CPU] for one in told if one is not None)
-    assert errors["learned"] < 0.5 * errors["shares"]
-
-
-def test_planners_believe_in_the_costs_that_were_in_force(still: list[Event]) -> None:
-    document = learned({"b": 0.01})
-    told = {"model": "learned", "madeAtMs": document.made_at_ms}
-    recorded = next(one for one in still if one.kind == "round").body["settings"]
-    settings = json.dumps({**json.loads(recorded), "cost": told})
-    changed = [
-        Event(one.kind, {**one.body, "settings": settings} if one.kind == "round" else one.body,
-              one.names, one.numbers)
-        for one in still
-    ]  # fmt: skip
-    (before, *_), (after, *_) = frames(still), frames(changed)
-    assert isinstance(before, Frame)
-    assert isinstance(after, Frame)
-    other = learned({"b": 0.01}, cluster="west")
-    costs = [
-        Planners(learned=one).at(frame).cost
-        for one in (document, None, replace(other, made_at_ms=1))
-        for frame in (before, after)
-    ]
-    shares = TrafficShare()
-    assert costs == [shares, LearnedCost(document), shares, shares, shares, shares]

@@ -157,6 +157,6 @@ def test_evidence_adds_up() -> None:
 def test_trust_is_as_high_as_its_weakest_reason(
     changes: dict[str, Any], away: float, level: Level, word: str
 ) -> None:
-    got, because = judged(replace(SOUND, **changes), away, learned=False)
+    got, because = judged(replace(SOUND, **changes), away)
     assert got is level
     assert word in because

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 from cluster_processes import ProcessCluster, process_cluster
-from cost_samples import learned
 from seed_samples import head, write_seed
 
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.cost.document import costs_to_json
 from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.cluster import NAMESPACE, Member
 
@@ -71,7 +69,6 @@ async def test_what_one_sidecar_is_told_the_other_knows(
         await _constraints(first, second)
         await _settings(first, second)
         await _the_leader_rests(first, second)
-        await _the_leader_is_told_of_costs(first, second)
 
 
 async def _namespaces_come_and_go(first: Sidecar, second: Sidecar) -> None:
@@ -199,24 +196,3 @@ async def _the_leader_begins_with_a_seed(first: Sidecar, second: Sidecar) -> Non
     assert len(snapshot["bundles"]) == 4
     long_term = [one["longTermData"] for one in snapshot["bundles"].values()]
     assert all(one["numSamples"] >= 30 and one["msgRateIn"] > 0 for one in long_term)
-
-
-async def _the_leader_is_told_of_costs(first: Sidecar, second: Sidecar) -> None:
-    path = "loadmanager/cost-model"
-    foreign = costs_to_json(learned({"": 0.004}, cluster="west"))
-    document = costs_to_json(learned({"": 0.004}, cluster=CLUSTER))
-    assert (await first.send("GET", path))[0] == 404
-    assert (await first.send("PUT", path, {"format": 2}))[0] == 412
-    assert (await first.send("PUT", path, foreign))[0] == 409
-    assert (await first.send("PUT", path, document))[0] == 204
-    assert await second.get(path) == document
-
-    async def decided_by() -> str:
-        account = await second.get(f"loadmanager/explain?subject={first.member.broker}")
-        return str(account["inForce"]["cost"]["model"])
-
-    for wanted, method in (("learned", "GET"), ("traffic_share", "DELETE")):
-        assert (await second.send(method, path))[0] in {200, 204}
-        async with asyncio.timeout(60):
-            while await decided_by() != wanted:  # noqa: ASYNC110 - another process reads it
-                await asyncio.sleep(0.05)

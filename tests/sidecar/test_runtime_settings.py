@@ -43,7 +43,6 @@ OTHERWISE: Mapping[str, str] = {
     "placement.even_bundles": "true",
     "planner.mode": "parity",
     "planner.margin_fraction": "0.7",
-    "planner.learned_costs": "false",
     "planner.max_moves_per_round": "7",
     "planner.max_moves_per_hour": "7",
     "planner.max_in_flight_per_broker": "7",

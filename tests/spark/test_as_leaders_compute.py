@@ -1,4 +1,4 @@
-"""What the pipeline writes out for Spark is what leaders compute: scores, shares and costs."""
+"""What the pipeline writes out for Spark is what leaders compute: scores and shares."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,15 +13,14 @@ from pyspark.sql import Row
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Listing
-from loadmanager.core.cost.document import RATES, ClassCosts, CostDocument, Quality, Term
-from loadmanager.core.cost.learned import LearnedCost
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.load import BundleStats
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.rates import Rates
-from loadmanager.core.scores import CPU, RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
-from loadmanager.pipeline.move_effects.predictions import LEARNED, SHARE, with_predictions
+from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights, weighted_max_usage
+from loadmanager.core.traffic_share import TrafficShare
+from loadmanager.pipeline.cost_model.rows import RATES
+from loadmanager.pipeline.move_effects.predictions import SHARE, with_predictions
 from loadmanager.pipeline.move_effects.windows import TRAFFIC, USED, loads, weights_in_force
 from loadmanager.pipeline.reporting.predicted import broker_hours
 from loadmanager.pipeline.reporting.sources import Tables
@@ -100,7 +99,6 @@ def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
         limit=(1e3,) * len(RESOURCES),
         totals=Rates(*(sum(getattr(one, name) for one in of.values()) for name in TRAFFIC)),
         listing=Listing.of(of),
-        broker_class="plain",
         topics=sum(one.topics for one in of.values()),
     )
     tracker.put(load)
@@ -108,43 +106,25 @@ def seen(of: Mapping[BundleId, BundleStats]) -> ClusterView:
     return tracker.view(1.0)
 
 
-def document() -> CostDocument:
-    good = Quality(mape=0.01, coverage=0.9, held_out_minutes=1000, typical_error=0.01)
-    resources = {
-        name: {rate: Term(value, value, value) for rate, value in zip(RATES, values, strict=True)}
-        for name, values in zip(USED, TERMS.tolist(), strict=True)
-    }
-    typical = dict.fromkeys(RATES, 10.0)
-    plain = ClassCosts(resources=resources, brokers=(), minutes=1000, typical=typical)
-    return CostDocument(
-        cluster="c", made_at_ms=0, since_ms=0, until_ms=0, classes={"plain": plain},
-        quality={"plain": dict.fromkeys(USED, good)},
-    )  # fmt: skip
-
-
 def test_what_a_bundle_was_to_use_is_what_leaders_predict(spark: "SparkSession") -> None:
     bundles = some_bundles()
-    view, costs = seen(bundles), document()
+    view = seen(bundles)
     whole = {name: sum(getattr(one, name) for one in bundles.values()) for name in TRAFFIC}
     source = Row(**whole, **{f"{name}_usage": used for name, used in used_by(bundles).items()})
-    names = ("bundle", "target_class", "source_before", *RATES)
+    names = ("bundle", "source_before", *RATES)
     orders = spark.createDataFrame(
-        [(bundle, "plain", source, *rates_of(stats)) for bundle, stats in bundles.items()],
+        [(bundle, source, *rates_of(stats)) for bundle, stats in bundles.items()],
         list(names),
     )
-    found = {row["bundle"]: row for row in with_predictions(orders, costs).collect()}
-    models: dict[str, Any] = {SHARE: TrafficShare(), LEARNED: LearnedCost(costs)}
+    found = {row["bundle"]: row for row in with_predictions(orders).collect()}
     for bundle in bundles:
-        for name, model in models.items():
-            predicted = dict(zip(RESOURCES, model.usage(view, bundle, BROKER), strict=True))
-            told = found[bundle][name].asDict()
-            assert told == pytest.approx({one: float(predicted[one]) for one in USED}), name
-        assert found[bundle][SHARE] != found[bundle][LEARNED]
+        usage = TrafficShare().usage(view, bundle, BROKER)
+        predicted = dict(zip(RESOURCES, usage, strict=True))
+        told = found[bundle][SHARE].asDict()
+        assert told == pytest.approx({one: float(predicted[one]) for one in USED})
 
 
-def test_what_a_broker_was_to_use_is_what_leaders_price_its_traffic_at(
-    spark: "SparkSession",
-) -> None:
+def test_what_a_broker_was_to_use_is_the_sum_of_its_terms(spark: "SparkSession") -> None:
     bundles = some_bundles()
     rates = np.sum([rates_of(one) for one in bundles.values()], axis=0)
     told = dict(zip(RATES, rates.tolist(), strict=True))
@@ -166,6 +146,5 @@ def test_what_a_broker_was_to_use_is_what_leaders_price_its_traffic_at(
         for rate, value in zip(RATES, TERMS[0].tolist(), strict=True)
     ]
     found = broker_hours(Tables(GivenStore(spark, "", given), "c"), terms).first()
-    prices, _ = LearnedCost(document()).prices(seen(bundles).brokers)
     assert found is not None
-    assert found["by_traffic"] == pytest.approx(float(prices[0, CPU] @ rates))
+    assert found["by_traffic"] == pytest.approx(float(TERMS[0] @ rates))

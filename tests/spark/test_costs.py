@@ -10,15 +10,14 @@ from cost_months import Made, Month, changes, made
 from given_store import GivenStore
 from rows_in_memory import InMemory
 
-from loadmanager.core.cost.document import RATES, decode_costs
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.cost_model import job as costs
 from loadmanager.pipeline.cost_model.learning import learn
-from loadmanager.pipeline.cost_model.rows import Rows
+from loadmanager.pipeline.cost_model.rows import RATES, Rows
 from loadmanager.pipeline.cost_model.spark_changes import changes as spark_changes
 from loadmanager.pipeline.cost_model.spark_rows import minutes, plausible
 from loadmanager.pipeline.failures import PipelineError
-from loadmanager.pipeline.jobs import COST_MODEL, Work
+from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
 
@@ -152,24 +151,8 @@ def test_spark_finds_what_one_array_of_rows_tells(
     assert found == {}
 
 
-def test_the_model_says_what_the_tables_say(done: tuple[Store, list[str]]) -> None:
-    store, lines = done
-    where = f"{store.out}/{COST_MODEL}"
-    model = decode_costs(where, store.files.read(where).encode())
-    assert model.cluster == "cluster"
-    assert model.since_ms == START_MINUTE * 60_000
-    assert model.classes[""].brokers == tuple(NAMES)
-    for row in store.table("cost_terms").collect():
-        term = model.classes[""].resources[row["resource"]][row["rate"]]
-        assert (term.value, term.low, term.high) == (row["value"], row["low"], row["high"])
-    for row in store.table("cost_quality").collect():
-        quality = model.quality[""][row["resource"]]
-        assert (quality.mape, quality.coverage) == (row["mape"], row["coverage"])
-        assert quality.moves == row["moves"] > 20
-    for row in store.table("backgrounds").collect():
-        assert model.backgrounds[row["broker"]][row["resource"]].value == row["value"]
-    assert lines[-1] == f"1 classes with costs in {where}"
-    assert any("1,000 messages/s in" in line for line in lines)
+def test_the_lines_say_what_the_tables_say(done: tuple[Store, list[str]]) -> None:
+    assert any("1,000 messages/s in" in line for line in done[1])
 
 
 def test_what_moves_changed_is_compared_with_brokers_that_none_touched(
@@ -223,15 +206,11 @@ def test_minutes_that_no_broker_can_have_had_are_left_out(spark: "SparkSession")
     assert [row["msgs_in_per_s"] for row in found] == [309.0, 9.0]
 
 
-def test_nothing_to_learn_from_gives_a_model_without_classes(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_nothing_to_learn_from_gives_empty_tables(spark: "SparkSession", tmp_path: Path) -> None:
     empty = {name: frame(spark, name, []) for name in ("broker_load", "hand_overs")}
     store = GivenStore(spark, str(tmp_path), empty)
     lines = costs.run(Work(spark=spark, store=store))
-    where = f"{store.out}/{COST_MODEL}"
-    assert lines == [f"no report of a broker in the asked-for time: no costs in {where}"]
-    assert decode_costs(where, store.files.read(where).encode()).classes == {}
+    assert lines == ["no report of a broker in the asked-for time: no costs"]
     assert store.table("cost_terms").count() == 0
 
 

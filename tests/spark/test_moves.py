@@ -17,7 +17,6 @@ from moved_cluster import (
 )
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from loadmanager.core.cost.document import ClassCosts, CostDocument, Term
 from loadmanager.pipeline.confidence import NORMAL_95
 from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
 from loadmanager.pipeline.move_effects.hand_overs import ping_pong, with_hand_overs, with_returns
@@ -40,21 +39,6 @@ WINDOWS = Windows(100.0)
 # Everything grows by a quarter meanwhile, as x and y tell. A bundle of 20 moves from a to b.
 GROWN = {"x:1": 50.0, "y:1": 50.0}
 BEFORE = {"a:1": 80.0, "b:1": 20.0, "x:1": 40.0, "y:1": 40.0}
-COSTS = CostDocument(
-    cluster="c",
-    made_at_ms=0,
-    since_ms=0,
-    until_ms=0,
-    classes={
-        "plain": ClassCosts(
-            resources={"cpu": {"msgs_in_per_s": Term(0.07, 0.06, 0.08), "topics": Term(1, 0, 2)}},
-            brokers=(),
-            minutes=1,
-            typical={},
-        )
-    },
-)
-
 CASES = (
     Moved("helped", BEFORE, {"a:1": 75.0, "b:1": 50.0, **GROWN}),
     Moved("nothing but growth", BEFORE, {"a:1": 100.0, "b:1": 25.0, **GROWN}),
@@ -95,7 +79,7 @@ def told(spark: "SparkSession", cases: tuple[Moved, ...]) -> Recorded:
 def found(spark: "SparkSession") -> "tuple[DataFrame, DataFrame]":
     """Return the tables ``move_effects`` and ``move_predictions`` of all `CASES`."""
     tables = told(spark, CASES)
-    made = effects(tables, WINDOWS, 3600.0, COSTS, keep=lambda one: one.localCheckpoint())
+    made = effects(tables, WINDOWS, 3600.0, keep=lambda one: one.localCheckpoint())
     return (
         MOVE_EFFECTS.conform(made.moves).localCheckpoint(),
         MOVE_PREDICTIONS.conform(errors(made.targets)).localCheckpoint(),
@@ -196,24 +180,20 @@ def test_what_clients_paid_is_told(rows: Rows) -> None:
 
 def test_what_the_target_was_to_use_is_held_against_what_it_used(rows: Rows) -> None:
     row = rows["helped"]
-    # A quarter of the source's traffic: 20 of its 80. The costs say 250 x 0.07 + 7 topics.
+    # A quarter of the source's traffic: 20 of its 80.
     assert row["bundle_uses"]["cpu"]["traffic_share"] == pytest.approx(20.0)
-    assert row["bundle_uses"]["cpu"]["cost_model"] == pytest.approx(24.5)
     # From 20 to 50, of which 5 are growth.
     assert row["target_change"]["cpu"] == {
         "traffic_share": pytest.approx(20.0),
-        "cost_model": pytest.approx(24.5),
         "realised": pytest.approx(25.0),
     }
-    assert row["bundle_uses"]["bandwidth_in"]["cost_model"] is None
     assert rows["by chance"]["bundle_uses"]["cpu"]["traffic_share"] is None
 
 
-def test_errors_of_both_models_are_summed_up(found: "tuple[DataFrame, DataFrame]") -> None:
+def test_errors_are_summed_up(found: "tuple[DataFrame, DataFrame]") -> None:
     rows = found[1].where("cluster = 'helped' AND resource = 'cpu'").orderBy("model").collect()
     told = [(one["model"], one["changes"], one["bias_mean"], one["error_fraction"]) for one in rows]
     assert told == [
-        ("cost_model", 1, pytest.approx(-0.5), pytest.approx(0.02)),
         ("traffic_share", 1, pytest.approx(-5.0), pytest.approx(0.2)),
     ]
 

@@ -124,7 +124,7 @@ def rollup(spark: "SparkSession") -> dict[Table, "DataFrame"]:
 def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
     around = dict.fromkeys(("covered_s", "score", "cpu", "memory", "direct_memory",
                             "bandwidth_in", "bandwidth_out"), 0.5)  # fmt: skip
-    cpu = {"traffic_share": 20.0, "cost_model": 24.0, "realised": 25.0}
+    cpu = {"traffic_share": 20.0, "realised": 25.0}
     effects = [
         {"seq": number, "at": MONDAY, "ordered_at": MONDAY + timedelta(minutes=number),
          "date": MONDAY.date(), "bundle": f"t/n/{number}", "source": "old-1:8080",
@@ -141,7 +141,7 @@ def moves(spark: "SparkSession") -> dict[Table, "DataFrame"]:
         "helped": 4, "hurt": 2, "helped_fraction": 2 / 3, "returns": 2, "pause_s": 2.4,
     }  # fmt: skip
     returned = {"rank": 1, "bundle": "t/n/0", "returns": 2, "moves": 3, "brokers": 2}
-    errors = {"resource": "cpu", "model": "cost_model", "changes": 8, "error_fraction": 0.04}
+    errors = {"resource": "cpu", "model": "traffic_share", "changes": 8, "error_fraction": 0.04}
     return {
         MOVE_EFFECTS: rows(spark, MOVE_EFFECTS, effects),
         MOVE_SUMMARY: rows(spark, MOVE_SUMMARY, [summary]),

@@ -9,12 +9,11 @@ from cost_months import changes
 
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.ids import BundleId
 from loadmanager.core.load import LoadReport
 from loadmanager.core.planner import Plan
 from loadmanager.core.scores import FloatArray
-from loadmanager.pipeline.cost_model.rows import Rows
+from loadmanager.pipeline.cost_model.rows import RATES, Rows
 from loadmanager.simulator.engine import simulate
 from loadmanager.simulator.listings import ListedStats
 from loadmanager.simulator.run import MoveRecord

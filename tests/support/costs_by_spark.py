@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from given_store import GivenStore
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.cost_model import job as costs
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.tables import INGESTED

@@ -13,7 +13,6 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
 RARE: Final = {
     "loadmanager_attach_": "loadmanager attach",
-    "loadmanager_cost_model_made_": "a published cost model",
     "loadmanager_moves_total": "a move",
     "loadmanager_refusals_total": "a broker that might have been unloaded",
     "loadmanager_tasks_ended_total": "a bundle task that ended",
@@ -187,11 +186,9 @@ def decisions() -> Dashboard:
         "left out": "max(loadmanager_brokers_left_out)",
         "passed over": "max(loadmanager_brokers_passed_over)",
     }
-    costs = {"{{kind}}": "max by (kind) (loadmanager_cost_model)"}
     shadows = {"active": GAP, "{{strategy}}": "max by (strategy) (loadmanager_shadow_gap)"}
     made.row(
         Panel("Brokers that get nothing", "none", "See explain BROKER.", kept_out),
-        Panel("Costs that decide", "none", "1 for the model.", costs),
         Panel("Gap of other strategies", "percentunit", "Needs [shedding] shadows.", shadows),
     )
     return made
@@ -205,13 +202,10 @@ def pipeline() -> Dashboard:
     flushed = f"time() - loadmanager_history_flushed_timestamp_seconds{ONE}"
     dropped = f"sum(increase(loadmanager_history_dropped_total{ONE}[1h]))"
     backlog = f"sum(loadmanager_history_backlog_bytes{ONE})"
-    # 0 without a model, and where a sidecar does not lead.
-    model_age = "time() - max(loadmanager_cost_model_made_timestamp_seconds > 0)"
     made.row(
         figure("Last flush", "s", "Of the sidecar that is most behind.", f"max({flushed})"),
         figure("Lost within an hour", "none", "Records; each is a gap in tables.", dropped),
         figure("Not on disk yet", "bytes", "It grows where a disk is too slow.", backlog),
-        figure("Age of the cost model", "s", "None is published without one.", model_age),
     )
     lines = {"{{stream}}": f"sum by (stream) ({one_rate('loadmanager_history_lines_total')})"}
     size = {"{{stream}}": f"sum by (stream) ({one_rate('loadmanager_history_bytes_total')})"}

@@ -13,7 +13,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, bundle_id, range_of
 from loadmanager.core.placement import (
     LeastLongTermMessageRate,
@@ -35,6 +34,7 @@ from loadmanager.core.shedding import (
     TransferShedder,
     UniformLoadShedder,
 )
+from loadmanager.core.traffic_share import TrafficShare
 
 MakeView = Callable[..., ClusterView]
 WEIGHTS = ResourceWeights()

@@ -156,16 +156,12 @@ def achieved_part() -> Part:
             "messages_delayed": 900.0, "usual_cause": "overloaded",
         }
     ]  # fmt: skip
-    changes = [
-        {"traffic_share": at * 0.8 + 3, "cost_model": at + 1.0, "realised": float(at)}
-        for at in range(-20, 40, 2)
-    ]
+    changes = [{"traffic_share": at * 0.8 + 3, "realised": float(at)} for at in range(-20, 40, 2)]
     predictions = [
         {
-            "resource": "cpu", "model": model, "changes": 30, "realised_mean": 20.0,
-            "error_mean": 2.0, "bias_mean": bias, "error_fraction": abs(bias) / 10,
+            "resource": "cpu", "model": "traffic_share", "changes": 30, "realised_mean": 20.0,
+            "error_mean": 2.0, "bias_mean": -2.0, "error_fraction": 0.2,
         }
-        for model, bias in (("cost_model", 1.0), ("traffic_share", -2.0))
     ]  # fmt: skip
     found = move_results.MoveResults(
         facts={"window_s": 300.0, "back_within_s": 3600.0},

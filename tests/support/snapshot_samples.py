@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from cost_samples import learned
-
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
@@ -81,8 +79,7 @@ def whole_snapshot() -> Snapshot:
         ),
         membership_changed_ago_s=100.0,
         departed_ago_s=(3.5,),
-        in_force=in_force(Planner().costing(learned({"": 0.004}))),
-        costs=learned({"": 0.004}),
+        in_force=in_force(Planner()),
     )
 
 

@@ -18,7 +18,6 @@ from loadmanager.core.averages import BundleAverages, Running
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.balancing import Balancing, BalancingMode
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.cost.document import ClassCosts, CostDocument, Quality, Term, pack_costs
 from loadmanager.core.fields import unpacked_object
 from loadmanager.core.ids import BrokerId, Namespace, TopicName
 from loadmanager.core.load import BrokerUrls, ResourceUsage
@@ -81,36 +80,6 @@ STATE: Final = Standby(
     b"joint",
     (BalancePoint(at_ms=1, gap=1.0, largest=1.0, bound=1.0),),
 )
-TERM: Final = Term(1.0, 1.0, 1.0)
-COSTS: Final = CostDocument(
-    cluster="standalone",
-    made_at_ms=2,
-    since_ms=0,
-    until_ms=1,
-    classes={
-        "{class}": ClassCosts(
-            resources={"cpu": {"msgs_in_per_s": TERM}},
-            brokers=(BrokerId("broker:1"),),
-            minutes=1,
-            typical={"msgs_in_per_s": 1.0},
-        )
-    },
-    backgrounds={BrokerId("broker:1"): {"cpu": TERM}},
-    quality={
-        "{class}": {
-            "cpu": Quality(
-                mape=0.5,
-                coverage=0.5,
-                held_out_minutes=1,
-                baseline_mape=0.5,
-                moves=1,
-                move_mape=0.5,
-                typical_error=0.5,
-            )
-        }
-    },
-)
-
 ENCODED: Final[Mapping[str, bytes]] = {
     znodes.LEADER: encode_leader(LeaderRecord(broker=BROKER, service_url="url")),
     znodes.agent(BROKER, 0): encode_agent(AgentRecord()),
@@ -122,7 +91,6 @@ ENCODED: Final[Mapping[str, bytes]] = {
     ),
     znodes.draining(BROKER): encode_drain_mark(DrainMark()),
     znodes.STATE: encode_standby(STATE),
-    znodes.COST_MODEL: pack_costs(COSTS),
     znodes.BALANCING: encode_balancing(Balancing(mode=BalancingMode.ACTIVE)),
     znodes.lock(BUNDLE): encode_lock(
         LockRecord(urls=URLS, broker=BROKER, listeners={"{listener}": URLS})

@@ -6,10 +6,10 @@ import numpy as np
 
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.joint.learning import Learned
 from loadmanager.core.scores import FloatArray
+from loadmanager.core.traffic_share import CostModel, TrafficShare
 
 
 @dataclass(frozen=True, slots=True)

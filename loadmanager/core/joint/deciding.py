@@ -16,7 +16,6 @@ from loadmanager.core.joint.restarts import Restarts
 from loadmanager.core.joint.search import Search, Stuck
 from loadmanager.core.joint.standing import EVEN, URGENT, Standing, shares, standing
 from loadmanager.core.joint.state import JointState
-from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.plan import Cause, Offer, Reason, Refusal
 from loadmanager.core.scores import ResourceWeights
 
@@ -25,12 +24,9 @@ _MOST_SHARE: Final = 0.6
 """A round moves the misplaced fraction of the traffic, within these limits."""
 
 
-def learned_from(
-    view: ClusterView, former: JointState | None, published: PublishedCosts | None = None
-) -> JointState:
-    """Return the state after the reports of ``view``; ``published`` are the initial costs."""
-    learned = former.learned if former else Learned.nothing(view, published)
-    learned = learned.after(view, published)
+def learned_from(view: ClusterView, former: JointState | None) -> JointState:
+    """Return the state after the reports of ``view``."""
+    learned = (former.learned if former else Learned.nothing(view)).after(view)
     persistence = former.persistence if former else Persistence()
     short, long = shares(view, learned)
     persistence = persistence.after(view.now_s, view.bundles.names, short, long)

@@ -17,7 +17,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import BrokerColumns, Mask
 from loadmanager.core.joint.broker_figures import BrokerFigures
 from loadmanager.core.joint.served import RATES, fractions, served_by
-from loadmanager.core.joint.unit_costs import CostSums, PublishedCosts, solved
+from loadmanager.core.joint.unit_costs import CostSums, solved
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 FULL: Final = 0.97
@@ -47,12 +47,12 @@ class Learned:
     brokers: BrokerFigures
 
     @classmethod
-    def nothing(cls, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
+    def nothing(cls, view: ClusterView) -> "Learned":
         """Return the state before the first report."""
         sums = CostSums.nothing()
         return cls(
             at_s=view.now_s,
-            unit_costs=solved(sums, published),
+            unit_costs=solved(sums),
             sums=sums,
             noise=np.full(len(RESOURCES), _MOST_NOISE**2),
             looks=np.zeros(len(RESOURCES)),
@@ -63,16 +63,13 @@ class Learned:
         """Return (brokers, `RESOURCES`): the usage of ``work`` at speed 1, in fractions."""
         return fractions(work @ self.unit_costs.T, limit)
 
-    def after(self, view: ClusterView, published: PublishedCosts | None = None) -> "Learned":
-        """Return the state after the reports of ``view``, with the brokers of the view.
-
-        ``published`` costs apply as far as reports provide no better estimate.
-        """
+    def after(self, view: ClusterView) -> "Learned":
+        """Return the state after the reports of ``view``, with the brokers of the view."""
         columns = view.brokers.reported
         known = replace(self, brokers=self.brokers.of(columns), at_s=view.now_s)
         minutes = max(view.now_s - self.at_s, 0.0) / 60.0
         fresh = columns.seen_s > known.brokers.seen_s
-        known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes, published)
+        known = known.regressed(columns, fresh, _KEPT_PER_MIN**minutes)
         usage = fractions(columns.usage, columns.limit)
         varying = known.varying(served_by(columns), columns.limit)
         surprise = usage - known.brokers.expected(varying)
@@ -91,13 +88,7 @@ class Learned:
             brokers=brokers.seen(columns.seen_s, fresh),
         )
 
-    def regressed(
-        self,
-        columns: BrokerColumns,
-        fresh: Mask,
-        kept: float,
-        published: PublishedCosts | None = None,
-    ) -> "Learned":
+    def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
         """Return the state with the unit costs updated by these reports."""
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
@@ -114,7 +105,7 @@ class Learned:
         target = (usage - brokers.background) / np.maximum(brokers.speed, _LEAST_SPEED)
         scaled = fractions(work[:, np.newaxis, :], columns.limit[:, :, np.newaxis])
         sums = self.sums.after(kept, weight, scaled, target, usage)
-        return replace(self, sums=sums, unit_costs=solved(sums, published))
+        return replace(self, sums=sums, unit_costs=solved(sums))
 
 
 def measured_error(columns: BrokerColumns) -> FloatArray:

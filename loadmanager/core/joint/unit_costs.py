@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.columns import Indices, Mask
+from loadmanager.core.columns import Indices
 from loadmanager.core.joint.served import CONNECTIONS, KINDS, TOPICS
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import (
@@ -24,20 +24,6 @@ from loadmanager.core.scores import (
 
 _KBIT_PER_BYTE: Final = 8e-3
 _LEAST_USUAL: Final = 1e-6
-_LEAST_SD: Final = 0.02
-"""The least deviation of a published cost, as a fraction of the usual usage."""
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PublishedCosts:
-    """Mean and deviation (`RESOURCES`, kinds) of unit costs, in the units of load reports.
-
-    Resources that are not ``known`` have no costs: no class of brokers has reliable ones.
-    """
-
-    mean: FloatArray
-    sd: FloatArray
-    known: Mask
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -84,39 +70,29 @@ class CostSums:
         )
 
 
-def solved(sums: CostSums, published: PublishedCosts | None = None) -> FloatArray:
-    """Return (R, F): the non-negative unit costs that fit the sums best.
-
-    ``published`` costs replace the priors of their resources.
-    """
-    return np.stack([_solved_one(sums, one, published) for one in range(len(RESOURCES))])
+def solved(sums: CostSums) -> FloatArray:
+    """Return (R, F): the non-negative unit costs that fit the sums best."""
+    return np.stack([_solved_one(sums, one) for one in range(len(RESOURCES))])
 
 
-def doubt(
-    sums: CostSums, resource: int, published: PublishedCosts | None, work: FloatArray
-) -> tuple[float, float]:
+def doubt(sums: CostSums, resource: int, work: FloatArray) -> tuple[float, float]:
     """Return the variance of the cost of ``work``, in the units of reports, before and after data.
 
-    Before any report it is known only for ``published`` costs; otherwise both are 0.
+    Both are 0 before any report.
     """
-    if float(sums.weight[resource]) > 0:
-        one = _Regression.of(sums, resource, published)
-        amounts = work / one.scale
-        after = amounts @ np.linalg.solve(one.matrix, amounts)
-        return float(((one.sd * amounts) ** 2).sum()), float(after)
-    if published is None or not published.known[resource]:
+    if sums.weight[resource] <= 0:
         return 0.0, 0.0
-    before = float(((published.sd[resource] * work) ** 2).sum())
-    return before, before
+    one = _Regression.of(sums, resource)
+    amounts = work / one.scale
+    after = amounts @ np.linalg.solve(one.matrix, amounts)
+    return float(((one.sd * amounts) ** 2).sum()), float(after)
 
 
-def _solved_one(sums: CostSums, resource: int, published: PublishedCosts | None) -> FloatArray:
+def _solved_one(sums: CostSums, resource: int) -> FloatArray:
     found = np.zeros(len(KINDS))
     if sums.weight[resource] <= 0:
-        if published is None or not published.known[resource]:
-            return found
-        return np.asarray(published.mean[resource])
-    one = _Regression.of(sums, resource, published)
+        return found
+    one = _Regression.of(sums, resource)
     vector = sums.moment[resource] / one.scale + one.mean / one.sd**2
     free = one.free
     while len(free):
@@ -142,16 +118,12 @@ class _Regression:
     free: Indices
 
     @classmethod
-    def of(cls, sums: CostSums, resource: int, published: PublishedCosts | None) -> "_Regression":
+    def of(cls, sums: CostSums, resource: int) -> "_Regression":
         """Return the equations for sums that contain data."""
         gram, weight = sums.gram[resource], float(sums.weight[resource])
         size = np.sqrt(np.diag(gram) / weight)  # The usual size of each kind.
         usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
-        if published is None or not published.known[resource]:
-            mean, sd = _prior(resource, size, usual)
-        else:
-            mean = published.mean[resource] * size
-            sd = published.sd[resource] * size + _LEAST_SD * usual
+        mean, sd = _prior(resource, size, usual)
         scale = np.where(size > 0, size, 1.0)
         matrix = gram / np.outer(scale, scale) + np.diag(1.0 / sd**2)
         return cls(matrix=matrix, mean=mean, sd=sd, scale=scale, free=np.flatnonzero(size > 0))

@@ -14,7 +14,7 @@ from loadmanager.core.joint.search import Search
 from loadmanager.core.joint.served import fractions, served_in
 from loadmanager.core.joint.standing import RATES_ALONE, Standing, predicted_rates, standing
 from loadmanager.core.joint.state import JointState
-from loadmanager.core.joint.unit_costs import PublishedCosts, doubt
+from loadmanager.core.joint.unit_costs import doubt
 from loadmanager.core.scores import RESOURCES, FloatArray, ResourceWeights
 
 _MOSTLY = 0.5
@@ -24,7 +24,6 @@ class CostSource(StrEnum):
     """Source of the cost of a bundle."""
 
     REPORTS = "reports"
-    PIPELINE = "pipeline"
     DEFAULT = "default"
     RATES = "rates"
 
@@ -143,7 +142,6 @@ class Weigher:
     weights: ResourceWeights
     limits: Limits
     price: float
-    published: PublishedCosts | None = None
 
     def weighing(self, broker: BrokerId | None, bundle: BundleId | None = None) -> Weighing | None:
         """Return how a broker or its bundle is weighed; None if no broker may shed or take any."""
@@ -206,15 +204,13 @@ class Weigher:
     def _cost(
         self, learned: Learned, name: str, number: int, usage: float, work: FloatArray
     ) -> BundleCost:
-        published = self.published is not None and bool(self.published.known[number])
-        before, after = doubt(learned.sums, number, self.published, work)
+        before, after = doubt(learned.sums, number, work)
         fraction = 1.0 - after / before if before > 0 else 0.0
-        begun_with = CostSource.PIPELINE if published else CostSource.DEFAULT
         return BundleCost(
             resource=name,
             usage=usage,
             sd=after**0.5,
-            source=CostSource.REPORTS if fraction >= _MOSTLY else begun_with,
+            source=CostSource.REPORTS if fraction >= _MOSTLY else CostSource.DEFAULT,
             learned_fraction=fraction,
         )
 

@@ -1,15 +1,14 @@
 """Contract of shedders: from a view and a memory to offers and the next memory."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument
-from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.plan import Offer, Refusal
+from loadmanager.core.traffic_share import CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,6 @@ class Deciding(Protocol):
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
         """Return the weigher of its moves, for `explain`."""
-
-    def beginning_with(self, document: CostDocument | None) -> Self:
-        """Return the strategy with published costs as initial costs, if any."""
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
         """Return the costs for projecting moves."""

@@ -8,18 +8,15 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument
-from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.filters import Limits
 from loadmanager.core.joint.costs import JointCosts
 from loadmanager.core.joint.deciding import decided, learned_from
-from loadmanager.core.joint.prior import published_costs
-from loadmanager.core.joint.unit_costs import PublishedCosts
 from loadmanager.core.joint.weighing import Weigher
 from loadmanager.core.memory import Memory
 from loadmanager.core.scores import ResourceWeights
 from loadmanager.core.settings import Settings, setting
 from loadmanager.core.shedding.contract import Shed
+from loadmanager.core.traffic_share import CostModel
 
 
 class MovePrice(StrEnum):
@@ -67,11 +64,6 @@ class JointShedder(Settings):
         default=True,
     )
     weights: ResourceWeights = field(default_factory=ResourceWeights)
-    published: PublishedCosts | None = None
-
-    def beginning_with(self, document: CostDocument | None) -> "JointShedder":
-        """Return the strategy with the published costs as initial costs, if any."""
-        return replace(self, published=None if document is None else published_costs(document))
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
         """Return the learned costs, or ``otherwise`` before any are learned."""
@@ -79,7 +71,7 @@ class JointShedder(Settings):
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory after learning from the reports of ``view``."""
-        return replace(memory, joint=learned_from(view, memory.joint, self.published))
+        return replace(memory, joint=learned_from(view, memory.joint))
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
         """Return the moves of one round without limits other than draining brokers."""
@@ -98,9 +90,8 @@ class JointShedder(Settings):
         """Return the weigher of moves after learning from the reports of ``view``."""
         return Weigher(
             view=view,
-            state=learned_from(view, memory.joint, self.published),
+            state=learned_from(view, memory.joint),
             weights=replace(self.weights, memory=1.0) if self.heap else self.weights,
             limits=replace(limits, movable=limits.movable & view.selectable),
             price=_PRICES[self.move_price],
-            published=self.published,
         )

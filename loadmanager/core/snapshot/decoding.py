@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 from loadmanager.core.averages import LONG_SAMPLES, SHORT_SAMPLES, Average, BundleAverages
 from loadmanager.core.bounds import DURATION_S, EPOCH, TIME_MS, TOTAL
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.cost.document import CostDocument, costs_of
 from loadmanager.core.errors import InvalidName, MalformedContent
 from loadmanager.core.fields import Fields, parse_snapshot
 from loadmanager.core.ids import (
@@ -55,6 +54,9 @@ _NAMES: Final = (
 )
 _REGISTERED: Final = "brokerVersion"
 """A field of registrations that load reports do not have."""
+
+_FORMER_SETTING: Final = "learned_costs"
+"""A setting of the planner in snapshots and history of 0.1, which has no meaning any more."""
 
 _SHOWN: Final = 80
 
@@ -104,6 +106,8 @@ class Reading:
                 with self._tolerated():
                     what = f"{name} is unknown"
                     raise MalformedContent(self._where, what, _one_of(_NAMES))
+        if self._has("costModel"):
+            self.left_out.append(f"{self._where}: costModel, which no decision uses any more")
         has_changed = "membershipChangedSecondsAgo" in self._found
         return Snapshot(
             reports=self._reports(),
@@ -134,7 +138,6 @@ class Reading:
                 else ()
             ),
             in_force=self.in_force(),
-            costs=self._costs(),
         )
 
     @contextmanager
@@ -211,12 +214,6 @@ class Reading:
             return RoundMemory.from_fields(self._fields.inner("memory"))
         return RoundMemory()
 
-    def _costs(self) -> CostDocument | None:
-        if self._has("costModel"):
-            with self._tolerated():
-                return costs_of(self._fields.inner("costModel"))
-        return None
-
     def _has(self, name: str) -> bool:
         return self._found.get(name) is not None
 
@@ -226,9 +223,12 @@ class Reading:
         return InForce(
             shedder=_choice(settings, "shedder", SHEDDERS),
             placement=_choice(settings, "placement", PLACEMENTS),
-            planner=settings.inner("planner").values(),
+            planner={
+                name: value
+                for name, value in settings.inner("planner").values().items()
+                if name != _FORMER_SETTING
+            },
             filters=settings.inner("filters").values(),
-            cost=settings.inner("cost").values(),
         )
 
 

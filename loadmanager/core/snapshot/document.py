@@ -11,7 +11,6 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.broker_table import BrokerLoad
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.ids import BrokerId, BundleId, Namespace
 from loadmanager.core.load import LoadReport
 from loadmanager.core.load_tracker import view_of
@@ -44,16 +43,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
-    """The leader's strategies and settings; None or empty if unknown.
-
-    ``cost`` has the ``model``: traffic_share, or learned with ``madeAtMs`` of its document.
-    """
+    """The leader's strategies and settings; None or empty if unknown."""
 
     shedder: Choice | None = None
     placement: Choice | None = None
     planner: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
     filters: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
-    cost: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +62,7 @@ class Snapshot:
     ``owners`` are the locks and ``in_flight`` the orders that are not carried out yet;
     ``unowned`` bundles wait for a broker. ``boundaries``, unless empty, contain every namespace
     of these bundles. ``membership_changed_ago_s`` is None if no broker joined or left recently.
-    ``costs`` is the cost model in force. ``left_out`` lists the entries left out by reading,
-    with reasons.
+    ``left_out`` lists the entries left out by reading, with reasons.
     """
 
     reports: Mapping[BrokerId, LoadReport]
@@ -87,7 +81,6 @@ class Snapshot:
     membership_changed_ago_s: float | None = None
     departed_ago_s: tuple[float, ...] = ()
     in_force: InForce = field(default_factory=InForce)
-    costs: CostDocument | None = None
     left_out: tuple[str, ...] = ()
 
     @property

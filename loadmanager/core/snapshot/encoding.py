@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadmanager.core.averages import Average, BundleAverages
-from loadmanager.core.cost.document import costs_to_json
-from loadmanager.core.cost.learned import LearnedCost
-from loadmanager.core.cost.traffic_share import CostModel
 from loadmanager.core.fields import to_json
 from loadmanager.core.placement import PLACEMENTS, Placement
 from loadmanager.core.planner import Planner
@@ -51,8 +48,6 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             broker: {"load": one.load, "bytesPerS": one.bytes_per_s}
             for broker, one in snapshot.running.items()
         }
-    if snapshot.costs is not None:
-        document["costModel"] = costs_to_json(snapshot.costs)
     if snapshot.membership_changed_ago_s is not None:
         document["membershipChangedSecondsAgo"] = snapshot.membership_changed_ago_s
     return to_json(document)
@@ -65,14 +60,7 @@ def in_force(planner: Planner) -> InForce:
         placement=_choice(PLACEMENTS, planner.placement),
         planner=values_of(planner.settings),
         filters=values_of(planner.filters),
-        cost=_cost(planner.cost),
     )
-
-
-def _cost(cost: CostModel) -> Mapping[str, Any]:
-    if isinstance(cost, LearnedCost):
-        return {"model": "learned", "madeAtMs": cost.document.made_at_ms}
-    return {"model": "traffic_share"}
 
 
 def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
@@ -121,11 +109,7 @@ def in_force_to_json(in_use: InForce) -> dict[str, Any]:
     for name, choice in (("shedder", in_use.shedder), ("placement", in_use.placement)):
         if choice is not None:
             document[name] = {"strategy": choice.strategy, "settings": dict(choice.settings)}
-    for name, values in (
-        ("planner", in_use.planner),
-        ("filters", in_use.filters),
-        ("cost", in_use.cost),
-    ):
+    for name, values in (("planner", in_use.planner), ("filters", in_use.filters)):
         if values:
             document[name] = dict(values)
     return document

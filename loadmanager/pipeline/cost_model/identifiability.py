@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import FloatArray
+from loadmanager.pipeline.cost_model.rows import RATES
 
 MOST_CONDITION: Final = 30.0
 """Condition numbers above this indicate collinearity (Belsley, Kuh and Welsch 1980)."""

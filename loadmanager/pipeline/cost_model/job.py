@@ -1,9 +1,8 @@
 """The job ``costs``: costs of messages, bytes, topics and connections by class of brokers.
 
-`docs/cost-models.md` describes what is estimated and how.
+`docs/costs.md` describes what is estimated and how.
 """
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -11,7 +10,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.cost.document import MOST_BROKERS, CostDocument, encode_costs
 from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.cost_model import results
@@ -22,16 +20,17 @@ from loadmanager.pipeline.cost_model.spark_source import InSpark
 from loadmanager.pipeline.cost_model.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
 from loadmanager.pipeline.failures import PipelineError
-from loadmanager.pipeline.jobs import COST_MODEL, Work
+from loadmanager.pipeline.jobs import Work
 
 _PARTITIONS_PER_CORE: Final = 2
+MOST_BROKERS: Final = 10_000
 
 
 def run(work: Work) -> list[str]:
-    """Estimate costs from ingested reports; write the tables and the model.
+    """Estimate costs from ingested reports; write the tables.
 
     Raises:
-        PipelineError: nothing was ingested, or there are too many brokers for a model.
+        PipelineError: nothing was ingested, or there are too many brokers.
     """
     load = between(work.store.table("broker_load"), work.since, work.until)
     # On disk, so that memory does not grow with the history.
@@ -89,9 +88,7 @@ def _learned(work: Work, frame: DataFrame, units: Units) -> Learned:
 
 
 def _written(work: Work, units: Units, learned: Learned, stretches: Stretches) -> Iterable[str]:
-    """Write tables and model, and yield the summary."""
-    cluster = units.largest_cluster
-    made = results.document(cluster, units, learned, made_at_ms=_now_ms())
+    """Write the tables, and yield the summary."""
     _replace(
         work,
         {
@@ -99,22 +96,15 @@ def _written(work: Work, units: Units, learned: Learned, stretches: Stretches) -
             COST_QUALITY: results.quality_rows(units, learned),
             BACKGROUNDS: results.background_rows(units, learned),
         },
-        {"cluster": cluster, "block_minutes": stretches.block_minutes},
+        {"cluster": units.largest_cluster, "block_minutes": stretches.block_minutes},
     )
-    where = _write_model(work, made)
     yield from results.summary(units, learned)
-    others = sorted({one for one, _ in units.classes} - {cluster})
-    if others:
-        yield f"{where} is of {cluster}; {', '.join(others)} are in the tables alone"
-    yield f"{len(made.classes)} classes with costs in {where}"
 
 
 def _nothing(work: Work) -> list[str]:
-    """Write empty tables and an empty model: a model of former history would be wrong."""
+    """Write empty tables: costs of former history would be wrong."""
     _replace(work, dict.fromkeys((COST_TERMS, COST_QUALITY, BACKGROUNDS), ()), {})
-    empty = CostDocument(cluster="", made_at_ms=_now_ms(), since_ms=0, until_ms=0, classes={})
-    where = _write_model(work, empty)
-    return [f"no report of a broker in the asked-for time: no costs in {where}"]
+    return ["no report of a broker in the asked-for time: no costs"]
 
 
 def _replace(
@@ -127,13 +117,3 @@ def _replace(
         for table, found in tables.items()
     }
     work.store.replace("costs", frames, facts)
-
-
-def _write_model(work: Work, made: CostDocument) -> str:
-    where = f"{work.store.out}/{COST_MODEL}"
-    work.store.files.write(where, encode_costs(made))
-    return where
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

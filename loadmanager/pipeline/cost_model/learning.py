@@ -5,7 +5,6 @@ from typing import Final
 
 import numpy as np
 
-from loadmanager.core.cost.document import RATES, Term
 from loadmanager.core.scores import RESOURCES, FloatArray
 from loadmanager.pipeline.confidence import student_95
 from loadmanager.pipeline.cost_model.combining import (
@@ -22,13 +21,22 @@ from loadmanager.pipeline.cost_model.intervals import interval
 from loadmanager.pipeline.cost_model.normal_equations import State
 from loadmanager.pipeline.cost_model.regression import fit
 from loadmanager.pipeline.cost_model.row_statistics import RowStatistics, row_statistics
-from loadmanager.pipeline.cost_model.rows import ALL, FIRST, LAST, Source
+from loadmanager.pipeline.cost_model.rows import ALL, FIRST, LAST, RATES, Source
 from loadmanager.pipeline.cost_model.uncertainty import Closing, Pulls, closing, pulls
 from loadmanager.pipeline.cost_model.validation import Trial, tried
 
 LEAST_MINUTES: Final = 240
 LEAST_BLOCKS: Final = 20
 LEAST_VARIATION: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An amount with its 90 % interval: 0 <= ``low`` <= ``value`` <= ``high``."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

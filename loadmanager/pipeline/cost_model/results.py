@@ -1,23 +1,15 @@
-"""Output of the estimation: the document that leaders load, rows of tables, and text."""
+"""Output of the estimation: rows of tables, and text."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from loadmanager.core.bounds import MINUTE_MS
-from loadmanager.core.cost.document import (
-    RATES,
-    ClassCosts,
-    CostDocument,
-    Quality,
-    Term,
-)
-from loadmanager.core.ids import BrokerId
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.cost_model.drift import Drift
 from loadmanager.pipeline.cost_model.identifiability import Verdict
-from loadmanager.pipeline.cost_model.learning import Finding, FoundTerm, Learned
+from loadmanager.pipeline.cost_model.learning import FoundTerm, Learned, Term
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.cost_model.units import Units
 
 UNITS: Final = {
@@ -38,83 +30,6 @@ _PER: Final = {
     "connections": (1e3, "1,000 connections"),
 }
 """The amount of each rate that texts refer to."""
-
-
-def document(cluster: str, units: Units, learned: Learned, *, made_at_ms: int) -> CostDocument:
-    """Return the document of one cluster; it lacks classes without terms."""
-    of_cluster = [one for one in units.every if one.cluster == cluster]
-    classes, quality = {}, {}
-    for number, (its_cluster, name) in enumerate(units.classes):
-        found = {
-            resource: learned.findings[number, row]
-            for row, resource in enumerate(RESOURCES)
-            if not learned.findings[number, row].refused
-        }
-        if its_cluster == cluster and found:
-            classes[name] = _class_costs(number, units, learned, found)
-            quality[name] = dict(_qualities(number, learned, found))
-    return CostDocument(
-        cluster=cluster,
-        made_at_ms=made_at_ms,
-        since_ms=min((one.first_minute for one in of_cluster), default=0) * MINUTE_MS,
-        until_ms=units.end_minute(cluster) * MINUTE_MS,
-        classes=classes,
-        backgrounds=_backgrounds(cluster, units, learned),
-        quality=quality,
-    )
-
-
-def _class_costs(
-    number: int, units: Units, learned: Learned, found: dict[str, Finding]
-) -> ClassCosts:
-    members = learned.statistics.units_of(number).tolist()
-    minutes = learned.statistics.minutes[members]
-    typical = minutes @ learned.statistics.rates[members] / max(int(minutes.sum()), 1)
-    return ClassCosts(
-        resources={
-            resource: {one.rate: one.term for one in finding.terms}
-            for resource, finding in found.items()
-        },
-        brokers=tuple(BrokerId(units.every[unit].broker) for unit in members),
-        minutes=int(minutes.sum()),
-        typical=dict(zip(RATES, typical.tolist(), strict=True)),
-    )
-
-
-def _qualities(
-    number: int, learned: Learned, found: dict[str, Finding]
-) -> Iterator[tuple[str, Quality]]:
-    trial = learned.trial
-    for resource, finding in found.items():
-        row = RESOURCES.index(resource)
-        if trial.minutes[number, row] > 0:
-            yield (
-                resource,
-                Quality(
-                    mape=float(trial.error[number, row]),
-                    coverage=float(trial.within[number, row]),
-                    held_out_minutes=int(trial.minutes[number, row]),
-                    baseline_mape=float(trial.rule_error[number, row]),
-                    moves=int(learned.statistics.changes[number]),
-                    move_mape=_number(trial.change_error[number, row]),
-                    typical_error=finding.typical_error,
-                ),
-            )
-
-
-def _backgrounds(cluster: str, units: Units, learned: Learned) -> dict[BrokerId, dict[str, Term]]:
-    """Return the usage without traffic; in two classes, that of the class with more minutes."""
-    found: dict[BrokerId, tuple[int, dict[str, Term]]] = {}
-    for unit, one in enumerate(units.every):
-        terms = {
-            resource: learned.backgrounds[unit, row]
-            for row, resource in enumerate(RESOURCES)
-            if (unit, row) in learned.backgrounds
-        }
-        broker = BrokerId(one.broker)
-        if one.cluster == cluster and terms and one.minutes > found.get(broker, (0, {}))[0]:
-            found[broker] = one.minutes, terms
-    return {broker: terms for broker, (_, terms) in found.items()}
 
 
 def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
@@ -191,7 +106,7 @@ def summary(units: Units, learned: Learned) -> Iterator[str]:
 def _of_resource(number: int, row: int, resource: str, learned: Learned) -> Iterator[str]:
     finding = learned.findings[number, row]
     if finding.refused:
-        yield f"  {resource}: no costs, {resource} {finding.refused}; traffic shares go on"
+        yield f"  {resource}: no costs, {resource} {finding.refused}"
         return
     trial, at = learned.trial, (number, row)
     yield (

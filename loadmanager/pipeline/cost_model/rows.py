@@ -8,17 +8,26 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES, FloatArray
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+RATES: Final = (
+    "msgs_in_per_s",
+    "msgs_out_per_s",
+    "bytes_in_per_s",
+    "bytes_out_per_s",
+    "topics",
+    "connections",
+)
+"""The rates that determine a bundle's cost, in the order of the columns of all arrays."""
+
 RATE_COUNT: Final = len(RATES)
 RESOURCE_COUNT: Final = len(RESOURCES)
 
 FITS: Final = ("all", "training", "first", "last")
-"""Fits to parts of the rows: for publication, for validation on held-out blocks, for drift."""
+"""Fits to parts of the rows: for the tables, for validation on held-out blocks, for drift."""
 
 ALL, TRAINING, FIRST, LAST = range(len(FITS))
 

@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import MINUTE_MS
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
 from loadmanager.pipeline.cost_model.censoring import THRESHOLD
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.cost_model.spark_rows import (
     LIMIT_COLUMNS,
     UNIT,

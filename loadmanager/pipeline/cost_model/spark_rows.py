@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.bounds import MINUTE_MS
-from loadmanager.core.cost.document import RATES
 from loadmanager.core.scores import RESOURCES
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.expressions import weighted_mean
 
 HOLD_OUT_EVERY: Final = 5

@@ -6,8 +6,6 @@ from typing import Final
 
 import numpy as np
 
-_DAY_MINUTES: Final = 1440
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Unit:
@@ -64,16 +62,6 @@ class Units:
             if so_far >= half:
                 return middle
         raise ValueError("no unit has a minute; expected one at least")
-
-    def end_minute(self, cluster: str) -> int:
-        """Return the minute after the last of a cluster; 0 if it has none.
-
-        A broker that is more than a day ahead of all others had a wrong clock and is ignored.
-        """
-        lasts = sorted(one.last_minute for one in self.every if one.cluster == cluster)
-        if len(lasts) > 1 and lasts[-1] - lasts[-2] > _DAY_MINUTES:
-            return lasts[-2] + 1
-        return lasts[-1] + 1 if lasts else 0
 
 
 BLOCKS_MINUTES: Final = (1440, 360, 60, 10)

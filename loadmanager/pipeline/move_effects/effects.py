@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.move_effects.control import changes, moments, touched, with_moments
 from loadmanager.pipeline.move_effects.hand_overs import (
@@ -53,14 +52,7 @@ Keep = Callable[[DataFrame], DataFrame]
 """Returns the same frame, computed once however often it is read."""
 
 
-def effects(
-    given: Recorded,
-    windows: Windows,
-    back_within_s: float,
-    costs: CostDocument | None = None,
-    *,
-    keep: Keep,
-) -> Effects:
+def effects(given: Recorded, windows: Windows, back_within_s: float, *, keep: Keep) -> Effects:
     """Return the effects of all moves.
 
     A bundle that returns within ``back_within_s`` counts as returned. Frames that are read more
@@ -76,9 +68,8 @@ def effects(
         orders.join(_around(orders, given.loads, windows), list(KEY), "left")
         .join(_clients(orders, given.bundle_load, windows), list(KEY), "left")
         .join(grown, ["cluster", "moment_ms"], "left")
-        .join(F.broadcast(_classes(given.loads)), ["cluster", "target"], "left")
     )
-    predicted = keep(with_predictions(measured, costs))
+    predicted = keep(with_predictions(measured))
     carried_out = predicted.where("acquired_at_ms IS NOT NULL")
     arrived = keep(target_changes(carried_out, spans, windows))
     of_target = arrived.withColumnRenamed("broker", "target")
@@ -141,12 +132,6 @@ def _clients(orders: DataFrame, bundle_load: DataFrame, windows: Windows) -> Dat
     latest = F.max_by(F.struct("topics", "connections"), "reported_at_ms")
     found = rows.join(asked, ["cluster", "bundle", "broker", "bucket"]).where(within)
     return found.groupBy(*KEY).agg(latest.alias("clients")).select(*KEY, "clients.*")
-
-
-def _classes(loads: DataFrame) -> DataFrame:
-    """Return the class of each broker in its last report."""
-    latest = F.max_by("broker_class", "until_ms").alias("target_class")
-    return loads.groupBy("cluster", F.col("broker").alias("target")).agg(latest)
 
 
 def _columns(judged: DataFrame) -> DataFrame:

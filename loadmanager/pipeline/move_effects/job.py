@@ -6,12 +6,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.cost.document import CostDocument, decode_costs
-from loadmanager.core.errors import MalformedContent
 from loadmanager.pipeline.asked_for import between
-from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import literal
-from loadmanager.pipeline.jobs import COST_MODEL, Work
+from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary
 from loadmanager.pipeline.move_effects.hand_overs import ping_pong
 from loadmanager.pipeline.move_effects.move_tables import (
@@ -41,14 +38,13 @@ def run(work: Work) -> list[str]:
     """Write the tables of moves.
 
     Raises:
-        PipelineError: nothing was ingested, or the cost model cannot be read.
+        PipelineError: nothing was ingested.
     """
-    costs = cost_model(work)
     given = _given(work)
     windows = Windows(_window_s(work.store.table("broker_load")))
     drafts = Drafts(work.store)
     try:
-        found = effects(given, windows, BACK_WITHIN_S, costs, keep=drafts.keep)
+        found = effects(given, windows, BACK_WITHIN_S, keep=drafts.keep)
         work.store.replace(
             "moves",
             {
@@ -86,21 +82,6 @@ class Drafts:
     def remove(self) -> None:
         """Delete all files."""
         self._store.files.delete(self._folder)
-
-
-def cost_model(work: Work) -> CostDocument | None:
-    """Return the cost model of the job ``costs``; None if it never ran.
-
-    Raises:
-        PipelineError: the file is malformed.
-    """
-    where = f"{work.store.out}/{COST_MODEL}"
-    if not work.store.files.exists(where):
-        return None
-    try:
-        return decode_costs(where, work.store.files.read(where).encode())
-    except MalformedContent as error:
-        raise PipelineError(str(error)) from error
 
 
 def _given(work: Work) -> Recorded:

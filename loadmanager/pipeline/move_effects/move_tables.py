@@ -73,7 +73,7 @@ MOVE_EFFECTS: Final = Table(
         deviation_after double Standard deviation of all brokers' scores after.
         verdict string helped, no difference, hurt or unknown.
         reason string Why it is unknown, else empty.
-        bundle_uses uses What each model says that the bundle uses.
+        bundle_uses uses What the bundle uses by its share of its source's traffic.
         counted bigint Moves in the change of the target, this one included.
         target_change change What those were to add to the target, and did.
         """,
@@ -86,12 +86,12 @@ MOVE_EFFECTS: Final = Table(
 MOVE_PREDICTIONS: Final = Table(
     name="move_predictions",
     job="moves",
-    meaning="How far off each model was about what moves add to their targets.",
+    meaning="How far off shares of traffic were about what moves add to their targets.",
     schema=columns(
         """
         cluster string Name of the cluster.
         resource string Resource: cpu in percent of one core, memory MiB, kbit/s.
-        model string traffic_share or cost_model.
+        model string traffic_share.
         changes bigint Changes of a target that could be compared.
         realised_mean double Mean of what was added, units of the resource.
         error_mean double Mean size of the error, units of the resource.

@@ -1,35 +1,32 @@
-"""Predicted load that moves add to their targets, by two models, and the measured load.
+"""Predicted load that moves add to their targets, by shares of traffic, and the measured load.
 
 All moves of one moment to or from a broker are one change of its usage: reports cannot separate
 them.
 """
 
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.cost.document import ClassCosts, CostDocument
 from loadmanager.pipeline.expressions import union
 from loadmanager.pipeline.move_effects.windows import USED, Windows, bucket_of, buckets
 
-SHARE, LEARNED = "traffic_share", "cost_model"
-MODELS: Final = (SHARE, LEARNED)
+SHARE: Final = "traffic_share"
+MODELS: Final = (SHARE,)
 
 
-def with_predictions(orders: DataFrame, costs: CostDocument | None) -> DataFrame:
-    """Return ``orders`` with the usage of the bundle by each model.
+def with_predictions(orders: DataFrame) -> DataFrame:
+    """Return ``orders`` with the usage of the bundle.
 
-    In: ``source_before`` and the bundle's rates, topics and connections, and the target's
-    ``target_class``. Out: ``traffic_share`` and ``cost_model``, structs by `USED` in the
-    units of reports; null where the rates, or the costs of the class, are not known.
+    In: ``source_before`` and the bundle's rates. Out: ``traffic_share``, a struct by `USED` in the
+    units of reports; null where the rates are not known.
     """
-    return orders.withColumns({SHARE: _by_share(), LEARNED: _by_costs(costs)})
+    return orders.withColumn(SHARE, _by_share())
 
 
 def _by_share() -> Column:
-    """Return the usage by the rule of `core.cost.TrafficShare`: a share of the source's."""
+    """Return the usage by the rule of `core.traffic_share`: a share of the source's."""
 
     def share(*rates: str) -> Column:
         part = sum((F.col(rate) for rate in rates), F.lit(0.0))
@@ -45,33 +42,8 @@ def _by_share() -> Column:
         "bandwidth_out": share("bytes_out_per_s"),
     }
     used = [(F.col(f"source_before.{name}_usage") * shares[name]).alias(name) for name in USED]
-    return F.when(_rates_known() & F.col("source_before").isNotNull(), F.struct(*used))
-
-
-def _by_costs(costs: CostDocument | None) -> Column:
-    form = ",".join(f"{name}:double" for name in USED)
-    nothing = F.lit(None).cast(f"struct<{form}>")
-    by_class = reduce(
-        lambda found, one: F.when(F.col("target_class") == one[0], _use(one[1])).otherwise(found),
-        (costs.classes if costs else {}).items(),
-        nothing,
-    )
-    return F.when(_rates_known() & F.col("topics").isNotNull(), by_class)
-
-
-def _use(learned: ClassCosts) -> Column:
-    """Return the usage of a bundle on a broker of a class; null for resources without costs."""
-    uses = []
-    for name in USED:
-        terms = learned.resources.get(name, {})
-        parts = [F.col(rate) * F.lit(term.value) for rate, term in terms.items()]
-        use = sum(parts, F.lit(0.0)) if parts else F.lit(None).cast("double")
-        uses.append(use.alias(name))
-    return F.struct(*uses)
-
-
-def _rates_known() -> Column:
-    return F.col("msgs_in_per_s").isNotNull()
+    known = F.col("msgs_in_per_s").isNotNull() & F.col("source_before").isNotNull()
+    return F.when(known, F.struct(*used))
 
 
 def target_changes(orders: DataFrame, moments: DataFrame, windows: Windows) -> DataFrame:
@@ -80,7 +52,7 @@ def target_changes(orders: DataFrame, moments: DataFrame, windows: Windows) -> D
     In: orders that were carried out, with predictions, ``target_before, target_after``
     and the growth of the control; and the times of the ``moments``. Out: ``cluster,
     moment_ms, broker, counted`` (moves that came or went), and for each of `USED` a struct
-    of ``traffic_share, cost_model`` (the predicted sum of all these moves) and ``realised``
+    of ``traffic_share`` (the predicted sum of all these moves) and ``realised``
     (the measured change, less the growth of the control).
 
     A move is weighted by how much more it overlaps the window after than the window before: a move

@@ -91,9 +91,7 @@ def advised(found: Found, replay: SegmentReplay) -> Advice:
         needs = f"{LEAST_STRETCHES} stretches of {span(STRETCH_S)} to compare in"
         text = f"No advice: it needs {needs}; has {compared[0].of}."
         return Advice(verdict=Verdict.NONE, text=text)
-    level, because = judged(
-        found.evidence, compared[0].scores.away, learned=replay.learned is not None
-    )
+    level, because = judged(found.evidence, compared[0].scores.away)
     if level is Level.NONE:
         return Advice(verdict=Verdict.NONE, text=f"No advice: {because}.")
     best = next((one for one in compared if _clear(one, found)), None)

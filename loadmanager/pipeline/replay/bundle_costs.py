@@ -1,12 +1,10 @@
-"""Costs of bundles for brokers in a replay: by a cost document, or as shares of traffic."""
+"""Costs of bundles in a replay: shares of the traffic of their brokers."""
 
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from loadmanager.core.columns import Indices, Mask
-from loadmanager.core.cost.document import CostDocument
-from loadmanager.core.cost.learned import LearnedCost
+from loadmanager.core.columns import Indices
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT
 from loadmanager.core.scores import (
     BANDWIDTH_IN,
@@ -23,26 +21,10 @@ _MSGS: Final = slice(0, 2)
 _BYTES: Final = slice(2, 4)
 
 
-class Costs(Protocol):
-    """Costs of bundles at one frame; amounts are (bundles, resources) in the units of usage."""
-
-    def leaving(self, rows: Indices) -> FloatArray:
-        """Return the usage of bundles on their recorded owners."""
-
-    def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:
-        """Return the usage of bundles on other brokers; ``brokers`` has a row for each bundle."""
-
-    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return the usage of the brokers of this frame with other rates and owners of bundles.
-
-        Their usage beyond that of bundles stays the same.
-        """
-
-
 class TrafficCosts:
     """The rule of `TrafficShare`: the usage of a broker at one frame is shared out by traffic.
 
-    A bundle costs the same on every broker.
+    A bundle costs the same on every broker. Amounts are (bundles, resources) in the units of usage.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -56,16 +38,15 @@ class TrafficCosts:
         prices = self._prices[owner]
         return np.asarray(np.einsum("nr,nru->nu", rates[:, :4], prices))
 
-    def leaving(self, rows: Indices) -> FloatArray:
-        """Return the shares of the bundles in the usage of their owners."""
+    def of(self, rows: Indices) -> FloatArray:
+        """Return the shares of the bundles in the usage of their recorded owners."""
         return self._amounts(self._frame.rates[rows], self._frame.owner[rows])
 
-    def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:  # noqa: ARG002 - the same
-        """Return the same as `leaving`: shares do not depend on the broker."""
-        return self.leaving(rows)
-
     def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return the usage at the same price of each message and byte."""
+        """Return the usage of the brokers of this frame with other rates and owners of bundles.
+
+        The price of each message and byte, and the usage beyond that of bundles, stay the same.
+        """
         frame, count = self._frame, len(self._frame.owner)
         former = np.full(len(rates), -1, dtype=np.intp)
         former[:count] = frame.owner
@@ -88,45 +69,3 @@ def _unit_prices(usage: FloatArray, totals: FloatArray) -> FloatArray:
 
 def _each(amount: FloatArray, units: FloatArray) -> FloatArray:
     return np.asarray(np.where(units > 0, amount / np.where(units > 0, units, 1.0), 0.0))
-
-
-class LearnedPrices:
-    """Costs by the terms of a document; resources without reliable terms are shared by traffic."""
-
-    def __init__(self, document: CostDocument) -> None:
-        self._model = LearnedCost(document)
-
-    def at(self, frame: Frame) -> "LearnedCosts":
-        """Return the costs at ``frame``."""
-        prices, trusted = self._model.prices(frame.brokers)
-        return LearnedCosts(frame, prices.transpose(0, 2, 1), trusted)
-
-
-class LearnedCosts:
-    """Costs of bundles at one frame, by the class of the broker."""
-
-    def __init__(self, frame: Frame, prices: FloatArray, known: Mask) -> None:
-        self._frame = frame
-        self._prices = prices
-        self._known = known
-        self._shares = TrafficCosts(frame)
-
-    def leaving(self, rows: Indices) -> FloatArray:
-        """Return the usage of bundles on their owners."""
-        return self.arriving(rows, self._frame.owner[rows])
-
-    def arriving(self, rows: Indices, brokers: Indices) -> FloatArray:
-        """Return the usage of bundles on brokers of other classes."""
-        amounts = np.einsum("nr,nru->nu", self._frame.rates[rows], self._prices[brokers])
-        known = self._known[brokers]
-        if known.all():
-            return np.asarray(amounts)
-        return np.where(known, amounts, self._shares.leaving(rows))
-
-    def predicted(self, rates: FloatArray, owner: Indices) -> FloatArray:
-        """Return the usage by terms, and by shares for resources without terms."""
-        frame, count = self._frame, len(self._frame.reports)
-        now = np.einsum("br,bru->bu", summed(frame.owner, frame.rates, count), self._prices)
-        then = np.einsum("br,bru->bu", summed(owner, rates, count), self._prices)
-        learned = np.maximum(frame.brokers.usage - now, 0.0) + then
-        return np.where(self._known, learned, self._shares.predicted(rates, owner))

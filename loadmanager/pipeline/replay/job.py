@@ -16,7 +16,6 @@ from loadmanager.config import ConfigError
 from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
-from loadmanager.pipeline.move_effects.job import cost_model
 from loadmanager.pipeline.replay.advice import advised, sentences
 from loadmanager.pipeline.replay.combinations import combinations, spread_anew
 from loadmanager.pipeline.replay.replay_run import Rules
@@ -46,19 +45,17 @@ def run(work: Work) -> list[str]:
     """Replay the ingested history.
 
     Raises:
-        PipelineError: nothing was ingested, the cost model cannot be read, or a strategy
-            or setting does not exist.
+        PipelineError: nothing was ingested, or a strategy or setting does not exist.
     """
     try:
         named = combinations(work.options.get("strategy", ()), work.options.get("setting", ()))
     except ConfigError as error:
         raise PipelineError(f"job replay: {error}") from None
     tried = spread_anew(named)
-    learned = cost_model(work)
     tables = _tables(work)
     segment_s = 3600.0 * float(work.options.get("segment_h") or SEGMENT_H)
     rules = Rules(hand_over_s=_hand_over_s(tables), settle_s=SETTLE_S)
-    replay = SegmentReplay(combinations=tried, learned=learned, rules=rules)
+    replay = SegmentReplay(combinations=tried, rules=rules)
     lines = index(tables, segment_s).persist(StorageLevel.MEMORY_AND_DISK)
     made: DataFrame | None = None
     try:
@@ -130,8 +127,6 @@ def _facts(found: Found, replay: SegmentReplay) -> Mapping[str, Any]:
         "replayed": evidence.rounds - sum(evidence.refused.values()),
         "refused": dict(evidence.refused),
         "combinations": len(replay.combinations),
-        "costs": "traffic shares" if replay.learned is None else "learned",
-        "costs_made_at_ms": None if replay.learned is None else replay.learned.made_at_ms,
         "hand_over_s": replay.rules.hand_over_s,
         "overload": replay.rules.overload,
         "advice": asdict(advised(found, replay)),

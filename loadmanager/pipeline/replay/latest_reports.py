@@ -26,7 +26,6 @@ class Report:
     """A report: the rows of its bundles in order of names, and their numbers (`LISTED`)."""
 
     at_ms: int
-    broker_class: str
     rows: Indices
     numbers: FloatArray
 
@@ -57,7 +56,7 @@ class LatestReports:
         numbers = event.numbers[order] if order else np.zeros((0, len(LISTED)))
         broker, at_ms = event.body["broker"], event.body["reported_at_ms"]
         offered = self._offered.setdefault(broker, {})
-        offered[at_ms] = Report(at_ms, event.body["broker_class"], rows, numbers)
+        offered[at_ms] = Report(at_ms, rows, numbers)
         if len(offered) > _KEPT:
             del offered[next(iter(offered))]
 

@@ -8,9 +8,6 @@ import numpy as np
 from loadmanager.config.offline import Wanted, planner_for
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost.document import CostDocument
-from loadmanager.core.cost.learned import LearnedCost
-from loadmanager.core.cost.traffic_share import CostModel, TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.memory import Memory
 from loadmanager.core.placement import Placement, Ranking, Watching
@@ -24,14 +21,9 @@ _WHERE: Final = "the history"
 
 @dataclass(slots=True)
 class Planners:
-    """Makes the planner of each round: the recorded one with the changes ``wanted``.
-
-    It has the cost model of the recorded planner: ``learned`` if this document was in force,
-    otherwise shares of traffic.
-    """
+    """Makes the planner of each round: the recorded one with the changes ``wanted``."""
 
     wanted: Wanted = field(default_factory=Wanted)
-    learned: CostDocument | None = None
     _made: dict[str, Planner] = field(default_factory=dict)
 
     def at(self, frame: Frame) -> Planner:
@@ -42,17 +34,9 @@ class Planners:
         """
         planner = self._made.get(frame.settings)
         if planner is None:
-            planner = replace(
-                planner_for(_WHERE, frame.in_force, self.wanted), cost=self._cost(frame)
-            )
+            planner = planner_for(_WHERE, frame.in_force, self.wanted)
             self._made[frame.settings] = planner
         return planner
-
-    def _cost(self, frame: Frame) -> CostModel:
-        made_at_ms = frame.in_force.cost.get("madeAtMs")
-        if self.learned is not None and made_at_ms == self.learned.made_at_ms:
-            return LearnedCost(self.learned)
-        return TrafficShare()
 
 
 def plain_weights(planner: Planner) -> ResourceWeights:

@@ -10,7 +10,7 @@ from loadmanager.core.columns import Indices
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.projection import loads
 from loadmanager.core.scores import RESOURCES, FloatArray
-from loadmanager.pipeline.replay.bundle_costs import Costs
+from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.frames import Frame, Refused
 from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
 from loadmanager.pipeline.replay.planners import Planners, following, plain_weights
@@ -31,10 +31,10 @@ class RecordedRounds:
     rules: Rules
     rng: np.random.Generator
     _ledger: Ledger = field(default_factory=Ledger)
-    _former: tuple[Frame, Costs] | None = None
+    _former: tuple[Frame, TrafficCosts] | None = None
     _began_s: float = 0.0
 
-    def step(self, frame: Frame, costs: Costs) -> Line:
+    def step(self, frame: Frame, costs: TrafficCosts) -> Line:
         """Return the measures of one round, and the errors of its prediction."""
         if frame.begins:
             self._began_s = frame.at_s
@@ -118,7 +118,7 @@ def _carried_out(frame: Frame) -> Iterator[Moved]:
             yield Moved(row, source, numbers.number(one.target), one.cause)
 
 
-def _errors(former: Frame, costs: Costs, frame: Frame) -> list[float] | None:
+def _errors(former: Frame, costs: TrafficCosts, frame: Frame) -> list[float] | None:
     """Return the errors of the usage of this round, predicted at the previous round.
 
     The prediction uses the traffic of this round, so that only the costs are judged. Four lists by

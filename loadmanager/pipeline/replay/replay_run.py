@@ -13,7 +13,7 @@ from loadmanager.core.plan import Cause, Move
 from loadmanager.core.projection import loads
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_with_memory
-from loadmanager.pipeline.replay.bundle_costs import Costs
+from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.frames import Frame
 from loadmanager.pipeline.replay.measures import Ledger, Line, Moved, measure
 from loadmanager.pipeline.replay.planners import Planners, plain_weights
@@ -70,7 +70,7 @@ class ReplayRun:
     _started: dict[BrokerId, int] = field(default_factory=dict)
     _began_s: float = 0.0
 
-    def step(self, frame: Frame, costs: Costs, start: Indices | None = None) -> Line:
+    def step(self, frame: Frame, costs: TrafficCosts, start: Indices | None = None) -> Line:
         """Replay one round; where the frame begins, ``start`` are the broker rows of owners."""
         if frame.begins:
             self._begin(frame, start)
@@ -165,7 +165,7 @@ class ReplayRun:
         return sorted(frame.bundles.names[row] for row in waiting if row not in self._orders)
 
     def _brokers(
-        self, frame: Frame, owner: Indices, costs: Costs, weights: ResourceWeights
+        self, frame: Frame, owner: Indices, costs: TrafficCosts, weights: ResourceWeights
     ) -> BrokerColumns:
         """Return the brokers with these owners of bundles."""
         count, bundles = len(frame.brokers.names), frame.bundles
@@ -188,15 +188,15 @@ class ReplayRun:
             connections=traffic[:, 5].astype(np.int64),
         )
 
-    def _usage(self, frame: Frame, owner: Indices, costs: Costs) -> FloatArray:
+    def _usage(self, frame: Frame, owner: Indices, costs: TrafficCosts) -> FloatArray:
         """Return the recorded usage, less bundles that left and plus bundles that came."""
         usage = frame.brokers.usage.copy()
         away = np.flatnonzero(owner != frame.owner)
         left = away[frame.owner[away] >= 0]
-        np.subtract.at(usage, frame.owner[left], costs.leaving(left))
+        np.subtract.at(usage, frame.owner[left], costs.of(left))
         usage = np.maximum(usage, 0.0)
         came = away[owner[away] >= 0]
-        np.add.at(usage, owner[came], costs.arriving(came, owner[came]))
+        np.add.at(usage, owner[came], costs.of(came))
         return usage
 
     def _sampled(

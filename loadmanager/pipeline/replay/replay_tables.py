@@ -128,10 +128,9 @@ def trust_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any
     }
     for number, name, one in ranked(found, replay.combinations):
         if number != RECORDED:
-            yield {"combination": number, "name": name, **_verdict(found, one, replay), **common}
+            yield {"combination": number, "name": name, **_verdict(found, one), **common}
 
 
-def _verdict(found: Found, scores: Scores, replay: SegmentReplay) -> Mapping[str, Any]:
-    learned = replay.learned is not None
-    level, because = judged(found.evidence, scores.away, learned=learned)
+def _verdict(found: Found, scores: Scores) -> Mapping[str, Any]:
+    level, because = judged(found.evidence, scores.away)
     return {"level": level.value, "because": because, "away": scores.away}

@@ -123,8 +123,6 @@ def summary(found: Found, replay: SegmentReplay) -> list[str]:
         lines.append(f"{share} base rounds were decided again exactly as recorded")
     if evidence.difference:
         lines.append(f"  the first that was not: {evidence.difference}")
-    if replay.learned is None:
-        lines.append("there is no cost model: bundles cost their share of their broker's traffic")
     return [*lines, *_table(found, replay)]
 
 
@@ -132,10 +130,9 @@ def _table(found: Found, replay: SegmentReplay) -> Iterator[str]:
     rows = ranked(found, replay.combinations)
     if not rows:
         return
-    learned = replay.learned is not None
     cells = [("", "combination", *(heading for _, heading, _ in _COLUMNS), "trust")]
     for rank, (number, name, scores) in enumerate(rows[:_SHOWN], start=1):
-        level, _ = judged(found.evidence, scores.away, learned=learned)
+        level, _ = judged(found.evidence, scores.away)
         trust = "" if number == RECORDED else level.value
         figures = (f"{getattr(scores, one):.{digits}f}" for one, _, digits in _COLUMNS)
         cells.append((str(rank), name, *figures, trust))

@@ -79,7 +79,6 @@ def broker_columns(
         non_persistent=np.array(columns["non_persistent_topics"], dtype=np.bool_),
         versions=tuple(columns["version"]),
         started_at_ms=tuple(columns["started_at_ms"]),
-        classes=tuple(one.broker_class for one in reports),
     )
 
 

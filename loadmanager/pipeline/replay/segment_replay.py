@@ -9,12 +9,11 @@ from typing import Final
 import numpy as np
 
 from loadmanager.core.columns import Indices
-from loadmanager.core.cost.document import CostDocument
 from loadmanager.core.placement import RoundRobin
 from loadmanager.core.planner import Planner
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shedding import ThresholdShedder
-from loadmanager.pipeline.replay.bundle_costs import LearnedPrices, TrafficCosts
+from loadmanager.pipeline.replay.bundle_costs import TrafficCosts
 from loadmanager.pipeline.replay.combinations import Combination
 from loadmanager.pipeline.replay.events import Event
 from loadmanager.pipeline.replay.frames import Frame, Frames, Refused
@@ -70,13 +69,11 @@ class SegmentReplay:
     """The combinations to replay, and the rules.
 
     With ``measure_recorded`` the recorded rounds are measured as well.
-    ``learned`` has the costs of bundles; without it they are shares of the traffic.
     """
 
     combinations: Sequence[Combination]
     measure_recorded: bool = True
     rules: Rules = field(default_factory=Rules)
-    learned: CostDocument | None = None
 
     def lines(self, segment: str, events: Iterable[Event]) -> Iterator[Line]:
         """Yield a line for each round and combination; the recorded round comes first.
@@ -84,26 +81,25 @@ class SegmentReplay:
         Random choices depend only on ``segment`` and the combination. The initial owners are the
         same for all combinations that are spread anew.
         """
-        recorded = Planners(learned=self.learned)
+        recorded = Planners()
         recorded_rounds = RecordedRounds(planners=recorded, rules=self.rules, rng=_rng(segment, 0))
         runs = [
             ReplayRun(
                 number=one.number,
-                planners=Planners(one.wanted, self.learned),
+                planners=Planners(one.wanted),
                 rules=self.rules,
                 measured=recorded,
                 rng=_rng(segment, one.number + 1),
             )
             for one in self.combinations
         ]
-        costs_at = TrafficCosts if self.learned is None else LearnedPrices(self.learned).at
         anew: Indices | None = None
         for frame in Frames().of(events):
             if isinstance(frame, Refused):
                 if self.measure_recorded:
                     yield recorded_rounds.refused(frame)
                 continue
-            costs = costs_at(frame)
+            costs = TrafficCosts(frame)
             if self.measure_recorded:
                 yield recorded_rounds.step(frame, costs)
             if frame.begins and any(one.spread_anew for one in self.combinations):

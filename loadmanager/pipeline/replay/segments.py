@@ -169,7 +169,7 @@ def _reports(tables: Tables, placed: DataFrame) -> DataFrame:
             F.col("first").alias("seq"),
             F.lit(0).alias("rank"),
             F.lit("report").alias("kind"),
-            _json(F.col("broker"), F.col("reported_at_ms"), F.col("broker_class")),
+            _json(F.col("broker"), F.col("reported_at_ms")),
             *_arrays(LISTED),
         )
     )

@@ -114,14 +114,14 @@ def _means(sums: Mapping[tuple[str, str, str], float], group: str) -> Mapping[st
     }
 
 
-def judged(evidence: Evidence, away: float, *, learned: bool) -> tuple[Level, str]:
+def judged(evidence: Evidence, away: float) -> tuple[Level, str]:
     """Return the level of trust and its reasons, with ``away`` of the traffic elsewhere.
 
     The level is that of the weakest reason.
     """
     levels: list[tuple[Level, str]] = [
         *_of_decisions(evidence),
-        *_of_loads(evidence, away, learned=learned),
+        *_of_loads(evidence, away),
     ]
     order = list(Level)
     worst = max((level for level, _ in levels), key=order.index)
@@ -147,15 +147,14 @@ def _of_decisions(evidence: Evidence) -> Sequence[tuple[Level, str]]:
     return found
 
 
-def _of_loads(evidence: Evidence, away: float, *, learned: bool) -> Sequence[tuple[Level, str]]:
-    model = "the cost model" if learned else "shares of traffic"
+def _of_loads(evidence: Evidence, away: float) -> Sequence[tuple[Level, str]]:
     error = evidence.error
     if away <= _CLOSE_AWAY:
         found = [(Level.HIGH, f"all but {away:.0%} of the traffic lay as recorded")]
     elif away <= _FAIR_AWAY:
-        found = [(Level.FAIR, f"{away:.0%} of the traffic lay elsewhere, by {model}")]
+        found = [(Level.FAIR, f"{away:.0%} of the traffic lay elsewhere, by shares of traffic")]
     else:
-        text = f"{away:.0%} of the traffic lay elsewhere: its loads are those of {model}"
+        text = f"{away:.0%} of the traffic lay elsewhere: its loads are those of shares of traffic"
         close = error is not None and error <= _CLOSE_ERROR
         found = [(Level.FAIR if close else Level.LOW, text)]
     if error is None:

@@ -81,9 +81,7 @@ def _finding(found: CostQuality) -> Finding:
         f"{'' if rule is None else f' (the rule of traffic shares: {percent(rule, 1)})'}"
     )
     if worst["mape"] <= _CLOSE:
-        return Finding(
-            Weight.FINE, f"{text}: good enough to publish (loadmanager cost-model publish)."
-        )
+        return Finding(Weight.FINE, f"{text}.")
     weight = Weight.FINE if worst["mape"] <= _FAIR else Weight.LOOK
     return Finding(weight, f"{text}; more history, or more varied traffic, would make it better.")
 

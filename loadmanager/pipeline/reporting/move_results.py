@@ -7,8 +7,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.charts import Chart, shown, tag
-from loadmanager.pipeline.move_effects.predictions import LEARNED
+from loadmanager.charts import Chart, shown
+from loadmanager.pipeline.move_effects.predictions import SHARE
 from loadmanager.pipeline.reporting.formats import (
     many,
     percent,
@@ -49,7 +49,6 @@ class MoveResults:
     pauses: Sequence[Row] = ()
     predictions: Sequence[Row] = ()
     changes: Sequence[Row] = ()
-    priced: bool = True
 
 
 def read(tables: Tables) -> MoveResults | None:
@@ -90,19 +89,10 @@ def read(tables: Tables) -> MoveResults | None:
         pauses=_pauses(effects),
         predictions=predictions,
         changes=rows(changes),
-        priced=not tables.made("costs") or _priced(predictions),
     )
 
 
-_AFTER_COSTS: Final = (
-    "The cost model was learned after the job moves ran; run moves once more to see what it "
-    "would have predicted."
-)
-_CHANGE: Final = ("traffic_share", "cost_model", "realised")
-
-
-def _priced(predictions: Sequence[Row]) -> bool:
-    return any(row["model"] == LEARNED for row in predictions)
+_CHANGE: Final = (SHARE, "realised")
 
 
 def _pauses(effects: DataFrame) -> list[Row]:
@@ -123,8 +113,6 @@ def show(found: MoveResults) -> Part:
         body.append(_pause_chart(found.pauses).html())
     if found.changes:
         body.append(_predicted(found.changes).html())
-        if not found.priced:
-            body.append(tag("p", _AFTER_COSTS))
         body.append(figures("How far off the predictions were", errors_table(found.predictions)))
     if found.returned:
         text = f"Bundles that went back, the first of {many(found.bouncing, 'bundle')}"
@@ -251,29 +239,22 @@ def _pause_chart(pauses: Sequence[Row]) -> Chart:
 
 
 def _predicted(changes: Sequence[Row]) -> Chart:
-    names = {
-        "traffic_share": ("throughput share rule", COLOURS[1]),
-        "cost_model": ("cost model", COLOURS[0]),
-    }
-    data = []
-    for model, (name, colour) in names.items():
-        mine = [row for row in changes if row[model] is not None]
-        if mine:
-            data.append(
-                points(
-                    [row["realised"] for row in mine],
-                    [row[model] for row in mine],
-                    name,
-                    colour,
-                    hovertemplate="used %{x:.3g}, predicted %{y:.3g}<extra></extra>",
-                )
-            )
+    mine = [row for row in changes if row[SHARE] is not None]
     every = [row[name] for row in changes for name in _CHANGE if row[name] is not None]
     return Chart(
         title="CPU that moves added to their targets",
-        summary="Percent of one core: what it was to be by each model against what was measured, "
-        "growth of untouched brokers taken off. On the dotted line a prediction is right.",
-        data=data,
+        summary="Percent of one core: what it was to be by shares of traffic against what was "
+        "measured, without the growth of untouched brokers. On the dotted line a prediction is "
+        "right.",
+        data=[
+            points(
+                [row["realised"] for row in mine],
+                [row[SHARE] for row in mine],
+                "shares of traffic",
+                COLOURS[1],
+                hovertemplate="used %{x:.3g}, predicted %{y:.3g}<extra></extra>",
+            )
+        ],
         layout=layout(
             xaxis={"title": {"text": "measured, % of one core"}},
             yaxis={"title": {"text": "predicted, % of one core"}},

@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.core.cost.document import RATES
+from loadmanager.pipeline.cost_model.rows import RATES
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
 
 _FULL: Final = 0.9

@@ -3,8 +3,8 @@ from collections.abc import Callable
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.cost.traffic_share import TrafficShare
 from loadmanager.core.ids import BrokerId, BundleId
+from loadmanager.core.traffic_share import TrafficShare
 
 MakeView = Callable[..., ClusterView]
 NameBundle = Callable[..., BundleId]

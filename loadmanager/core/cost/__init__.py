@@ -1,1 +1,0 @@
-"""Models of the cost of serving a bundle."""
