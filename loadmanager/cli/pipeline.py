@@ -146,7 +146,7 @@ def pipeline_command(
     conf: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Turn history into tables, cost models, replays and a report, on Spark.
+    """Turn history into tables, costs, replays and a report, on Spark.
 
     JOBs run in the order given, in one Spark session. docs/pipeline.md describes them,
     docs/pipeline-tables.md the tables they write. Needs its extra, which brings Spark
