@@ -171,8 +171,7 @@ class NamespaceRequests:
         )
         if topics and not force:
             raise Conflict(f"cannot delete non empty namespace {namespace}: it has topics")
-        quotas = await self._below(f"{znodes.QUOTAS}/{namespace}", levels=1)
-        for path in (*partitioned, *quotas):
+        for path in partitioned:
             nodes[path] = await self._documents.node(path)
         return [Delete(path, node.stat.version) for path, node in nodes.items() if node]
 

@@ -189,7 +189,7 @@ class LoadTracker:
             entry.load_ema, entry.bytes_ema = load_ema, bytes_ema
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Set the averages of bundles, from a former leader or a resource quota."""
+        """Set the averages of bundles, from a former leader."""
         self._table.seed(averages)
 
     def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> int:

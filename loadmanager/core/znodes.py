@@ -34,7 +34,6 @@ ATTACH_MOVES: Final = "/loadbalance/attach/moves"
 ATTACH_COURSE: Final = "/loadbalance/attach/course"
 """The balance over the last hour, for the live page of the next controller."""
 ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
-QUOTAS: Final = "/loadbalance/resource-quota"
 
 
 def registration(broker: BrokerId) -> str:
@@ -102,11 +101,6 @@ def local_policies(namespace: Namespace) -> str:
 def policies(namespace: Namespace) -> str:
     """Return the node of the policies of ``namespace``, which Pulsar shares among clusters."""
     return f"{POLICIES}/{namespace}"
-
-
-def quota(bundle: BundleId | None) -> str:
-    """Return the node of the resource quota of ``bundle``; None for the default quota."""
-    return f"{QUOTAS}/{bundle or 'default'}"
 
 
 def isolation_policies(cluster: str) -> str:

@@ -15,7 +15,7 @@ from loadmanager.core.planner import Plan
 from loadmanager.leader.cluster_view import ViewBuilder
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import Deposed, Term, TermGivenUp
-from loadmanager.leader.harmful_reports import HarmfulReports, Trial
+from loadmanager.leader.harmful_reports import HarmfulReports
 from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.leader_state import LeaderState
 from loadmanager.leader.optimality import OptimalityWatch
@@ -88,7 +88,7 @@ class Rounds:
             except Deposed:
                 raise
             except Exception as error:  # noqa: BLE001 - no error of one tick ends the sidecar
-                await self._search("tick", error)
+                self.context.unexpected.caught("tick", error)
 
     async def _tick(self) -> None:
         self.tracker.weigh(self.settings.now.planner.weights)
@@ -112,7 +112,7 @@ class Rounds:
             started_s = self.context.clock.monotonic_s()
             unexpected = False
             try:
-                outcome = await self._round_without_harmful()
+                outcome = await self._round_or_repeated()
             except CoordinationError as error:
                 outcome = "failed"
                 log.warning("round.orders.failed", error=str(error))
@@ -138,34 +138,28 @@ class Rounds:
     async def _pause(self, interval_s: Callable[[], float]) -> None:
         await wait_out(self.context.clock, interval_s, self.context.clock.sleep)
 
-    async def _round_without_harmful(self) -> str:
-        """Run one round; if reports make it fail, run it once more without them."""
+    async def _round_or_repeated(self) -> str:
+        """Run one round; if it fails, run it once more without the brokers with new reports."""
         try:
             return await self._round()
         except (CoordinationError, Deposed):
             raise
         except Exception as error:
-            if not await self._search("round", error):
+            if not self.harmful.leave_out_new(error):
                 raise
+            self.context.unexpected.caught("round", error)
         return await self._round()
 
-    async def _search(self, place: str, error: Exception) -> bool:
-        """Count an unexpected error; return whether reports that cause it were found."""
-        trial = Trial(
-            planner=self.decider.planner,
-            memory=self.decider.memory,
-            assigned=dict(self.tasks.assigned),
-            policies=self.view_builder.policies,
-        )
-        found = await self.harmful.search(trial)
-        if found or place != "round":
-            self.context.unexpected.caught(place, error)
-        return found
-
     async def _round(self) -> str:
+        outcome = await self._decided_and_ordered()
+        self.harmful.round_succeeded()
+        return outcome
+
+    async def _decided_and_ordered(self) -> str:
         doubtful = self.context.coordination.session.connection is not Connection.CONNECTED
         if not doubtful:
             await self.tasks.confirm()
+        self.harmful.round_begins()
         decided = await self.decider.round(session_doubtful=doubtful)
         plan = decided.plan
         self.optimality_watch.decided(decided.view, plan)

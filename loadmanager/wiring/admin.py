@@ -70,7 +70,7 @@ def _resources_of_namespaces(
         topics,
         Isolation(context, leading, unload, cluster),
         FailureDomains(context, cluster),
-        Quotas(context),
+        Quotas(),
     ]
 
 

@@ -6,7 +6,7 @@ from loadmanager.core import znodes
 from loadmanager.core.balancing import Balancing, BalancingMode, steered
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId, Namespace
+from loadmanager.core.ids import Namespace
 from loadmanager.core.planner import Planner
 from loadmanager.core.planner_settings import PlannerSettings
 from loadmanager.core.wire.policies import (
@@ -76,6 +76,3 @@ def test_a_group_is_put_beside_what_stands() -> None:
 def test_nodes_that_people_change_have_pulsars_paths() -> None:
     assert znodes.policies(NS) == "/admin/policies/acme/prod"
     assert znodes.partitioned_topics(NS) == "/admin/partitioned-topics/acme/prod"
-    assert znodes.quota(None) == "/loadbalance/resource-quota/default"
-    bundle = BundleId("acme/prod/0x00000000_0x80000000")
-    assert znodes.quota(bundle) == f"/loadbalance/resource-quota/{bundle}"

@@ -18,7 +18,6 @@ from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.failure_domains import FailureDomain, FailureDomains
 from loadmanager.admin.isolation import BrokerPolicy, Isolation, IsolationPolicy
 from loadmanager.admin.namespaces import NamespaceRequests
-from loadmanager.admin.quotas import DEFAULT_QUOTA, Quota, Quotas
 from loadmanager.admin.topics import PartitionRequests, Topics
 from loadmanager.common.documents import Documents
 from loadmanager.core import znodes
@@ -30,7 +29,7 @@ from loadmanager.core.wire.policies import (
     decode_failure_domain,
     decode_isolation,
 )
-from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, Conflict, Missing, Unfit
+from loadmanager.ports.administration import BrokerUnknown, Conflict, Missing, Unfit
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, Unavailable
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
@@ -62,11 +61,6 @@ def without_scope() -> dict[str, Any]:
 def domain(*brokers: BrokerId) -> FailureDomain:
     """Return a failure domain."""
     return FailureDomain(brokers=list(brokers))
-
-
-def quota(memory: float) -> Quota:
-    """Return the default quota with another memory."""
-    return Quota.model_validate({**DEFAULT_QUOTA, "memory": memory})
 
 
 @pytest.fixture
@@ -364,24 +358,7 @@ async def test_of_two_domains_that_want_one_broker_at_once_one_gets_it(
     assert len(await domains.domains("east")) == 1
 
 
-# --- quotas and partitions ---------------------------------------------------------
-
-
-async def test_a_bundle_has_its_own_quota_or_the_default(
-    sidecar: LeaderAtWork, namespaces: NamespaceRequests
-) -> None:
-    quotas = Quotas(sidecar.context)
-    await namespaces.create(FOUR, {})
-    assert await quotas.of_bundle(NS, FIRST) == await quotas.default() == DEFAULT_QUOTA
-    await quotas.put_default(quota(7.0))
-    await quotas.put(NS, FIRST, quota(9.0))
-    path = f"/loadbalance/resource-quota/acme/prod/{FIRST}"
-    assert (await stored(sidecar, path))["memory"] == 9.0
-    await quotas.reset(NS, FIRST)
-    await quotas.reset(NS, FIRST)
-    assert (await quotas.of_bundle(NS, FIRST))["memory"] == 7.0
-    with pytest.raises(BundleUnknown):
-        await quotas.put(NS, "0x00000000_0x12345678", quota(1.0))
+# --- partitions --------------------------------------------------------------------
 
 
 async def test_partitions_are_made_once_and_forgotten_once(
@@ -432,5 +409,3 @@ async def test_without_a_connection_nothing_is_promised(
     await sidecar.context.coordination.close()
     with pytest.raises(Unavailable):
         await namespaces.create(FOUR, {})
-    with pytest.raises(Unavailable):
-        await Quotas(sidecar.context).default()

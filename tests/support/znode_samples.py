@@ -108,8 +108,6 @@ PLAIN: Final[Mapping[str, str]] = {
     znodes.ATTACH_PAUSED: "text",
     f"{znodes.ATTACH_CANDIDATES}/{BROKER}": "empty",
     znodes.CONFIGURATION: "Pulsar's form",
-    znodes.quota(None): "Pulsar's form",
-    znodes.quota(BUNDLE): "Pulsar's form",
     znodes.isolation_policies("{cluster}"): "Pulsar's form",
     f"{znodes.failure_domains('{cluster}')}/{{domain}}": "Pulsar's form",
 }

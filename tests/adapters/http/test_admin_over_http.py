@@ -59,14 +59,6 @@ POLICY = {
     },
     "unload_scope": "none",
 }
-FULL_QUOTA = {
-    "msgRateIn": 1.0,
-    "msgRateOut": 2.0,
-    "bandwidthIn": 3.0,
-    "bandwidthOut": 4.0,
-    "memory": 5.0,
-    "dynamic": False,
-}
 
 
 @dataclass
@@ -121,7 +113,7 @@ async def api(start_server: StartServer) -> AsyncIterator[Api]:
             topics,
             Isolation(parts, sidecar.leading, RecordedUnloads().unload, "east"),
             FailureDomains(parts, "east"),
-            Quotas(parts),
+            Quotas(),
             BalancingModes(BalancingModeRequests(parts)),
             Plans(partial(preview_round, sidecar.leading)),
         )
@@ -212,17 +204,10 @@ def with_parameters(**parameters: Any) -> dict[str, Any]:
         ("POST", RACK, {"brokers": ["b1:99999"]}, 412, "host:port"),
         ("POST", RACK, {}, 400, "brokers = {}"),
         ("POST", RACK.replace("rack-1", "..%2F..%2Fx"), {"brokers": []}, 412, "failure_domain"),
-        ("POST", f"{V2}/resource-quotas", without(FULL_QUOTA, "memory"), 400, "memory"),
-        ("POST", QUOTA, {**FULL_QUOTA, "memory": "5"}, 400, "memory = '5'"),
-        ("POST", QUOTA, {**FULL_QUOTA, "msgRateIn": -1}, 400, "msgRateIn = -1"),
-        ("POST", QUOTA, {**FULL_QUOTA, "msgRateIn": 4e307}, 400, "msgRateIn = 4e+307"),
-        ("POST", QUOTA, {**FULL_QUOTA, "memory": 10**400}, 400, "memory = 1000"),
         ("POST", GOLD, with_parameters(min_limit="9" * 400, usage_threshold="8"), 400, "min_limit"),
         ("POST", GOLD, with_parameters(min_limit="1", usage_threshold="4e307"), 400, "_threshold"),
         ("GET", f"{V2}/loadmanager/plan?seed={10**400}", None, 400, "seed = "),
         ("GET", f"{V2}/loadmanager/plan?limit={2**62}", None, 400, "limit = "),
-        ("POST", QUOTA.replace("prod", "none"), FULL_QUOTA, 404, "acme/none does not exist"),
-        ("POST", QUOTA.replace(FIRST, "0x0_0x1"), FULL_QUOTA, 404, "is not valid"),
         ("POST", GROUP, 7, 400, "as a whole = 7"),
         ("POST", GROUP, "", 400, "as a whole = ''"),
         ("POST", GROUP.replace("prod", "none"), "fragile", 404, "does not exist"),
@@ -249,8 +234,6 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(
     for node in (
         znodes.isolation_policies("east"),
         znodes.CONFIGURATION,
-        znodes.quota(None),
-        znodes.quota(FOUR.bundles[0]),
         f"{znodes.failure_domains('east')}/rack-1",
     ):
         assert await loaded.sidecar.hand.get(node) is None
@@ -298,12 +281,15 @@ async def test_failure_domains_are_set_told_and_removed(loaded: Api) -> None:
     assert [(await loaded.send("DELETE", RACK)).status for _ in range(2)] == [204, 404]
 
 
-async def test_quotas_and_groups_are_set_told_and_reset(loaded: Api) -> None:
-    assert (await loaded.send("POST", QUOTA, FULL_QUOTA)).status == 204
-    assert await loaded.get(QUOTA) == FULL_QUOTA
-    assert (await loaded.send("DELETE", QUOTA)).status == 204
-    assert (await loaded.send("POST", f"{V2}/resource-quotas", FULL_QUOTA)).status == 204
-    assert await loaded.get(QUOTA) == await loaded.get(f"{V2}/resource-quotas") == FULL_QUOTA
+async def test_pulsars_tools_are_told_that_there_are_no_quotas(loaded: Api) -> None:
+    for path in (f"{V2}/resource-quotas", QUOTA):
+        for method, body in (("GET", None), ("POST", {"memory": 5})):
+            got = await loaded.send(method, path, body)
+            assert (got.status, "no resource quotas" in got.json()["reason"]) == (410, True)
+    assert (await loaded.send("DELETE", QUOTA)).status == 410
+
+
+async def test_groups_are_set_told_and_reset(loaded: Api) -> None:
     assert (await loaded.send("GET", GROUP)).status == 204
     assert (await loaded.send("POST", GROUP, "fragile")).status == 204
     assert (await loaded.send("GET", GROUP)).text == "fragile"
