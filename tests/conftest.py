@@ -1,7 +1,9 @@
-"""What all tests share: their order, that CI skips none, and one ZooKeeper."""
+"""What all tests share: their order and suites, that CI skips none, and one ZooKeeper."""
 
 import os
-from collections.abc import Generator, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Container, Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,18 +34,55 @@ SUITES_BY_COST = (
 _NOTHING_MAY_BE_SKIPPED = os.environ.get("LOADMANAGER_REQUIRE_ALL") == "1"
 
 
+OF_ONE_WORKER = ("spark", "docker", "pulsar", "helm")
+"""Suites that share a server for a whole run; of the others, each file is one worker's."""
+
+TOOLS = frozenset(
+    ("duckdb", "pandas", "playwright", "plotly", "pyarrow", "schemathesis", "scipy", "sphinx")
+)
+"""Packages that only `make test-tools` installs."""
+
+
+def _suite(keywords: Container[str]) -> str:
+    """Return the dearest suite among a test's keywords, "quick" if it has none."""
+    found = (suite for suite in reversed(SUITES_BY_COST) if suite in keywords)
+    return next(found, "quick")
+
+
 def _cost(item: pytest.Item) -> int:
-    """Return the place of the item's dearest suite, 0 for a quick test."""
-    places = (
-        place for place, suite in enumerate(SUITES_BY_COST, 1) if item.get_closest_marker(suite)
-    )
-    return max(places, default=0)
+    suite = _suite(item.keywords)
+    return 0 if suite == "quick" else SUITES_BY_COST.index(suite) + 1
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the cheap tests first: a simple mistake shows within seconds."""
-    items.sort(key=_cost)
+    """Run the cheap tests first: a simple mistake shows within seconds.
+
+    Several workers begin with the dear ones, most of which wait, and fill up with the cheap ones.
+    """
+    items.sort(key=_cost, reverse="PYTEST_XDIST_WORKER" in os.environ)
+    for item in items:
+        suite = _suite(item.keywords)
+        group = suite if suite in OF_ONE_WORKER else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each suite took, added up over all workers."""
+    took_s: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took_s[_suite(report.keywords)] += report.duration
+    if len(took_s) > 1:
+        terminalreporter.section("seconds of each suite")
+        for suite, seconds in sorted(took_s.items(), key=lambda item: -item[1]):
+            terminalreporter.write_line(f"{seconds:7.0f}  {suite}")
+
+
+def _missing_tool(error: str) -> str | None:
+    found = re.search(r"ModuleNotFoundError: No module named '(\w+)", error)
+    return found[1] if found and found[1] in TOOLS else None
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -55,16 +94,24 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Refuse a test's or a fixture's skip."""
+    """Skip a test that needs a package of the tools, and refuse a test's or a fixture's skip."""
     report = yield
+    if report.failed and (missing := _missing_tool(str(report.longrepr))):
+        report.outcome = "skipped"
+        report.longrepr = (str(report.fspath), 0, f"Skipped: needs {missing}: make test-tools")
     _refuse_skip(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Refuse the skip of a whole module."""
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a module that needs a package of the tools, and refuse the skip of a whole module."""
     report = yield
+    if report.failed and (missing := _missing_tool(str(report.longrepr))):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, f"Skipped: needs {missing}: make test-tools")
     _refuse_skip(report)
     return report
 

@@ -44,10 +44,11 @@ def suite(project: Path, tmp_path: Path) -> Path:
 
 
 def outcome(folder: Path, *, require_all: str) -> tuple[int, str]:
+    environment = {key: text for key, text in os.environ.items() if "XDIST" not in key}
     finished = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", "-ra", "-m", "not bench", folder],
         cwd=folder,
-        env={**os.environ, "LOADMANAGER_REQUIRE_ALL": require_all},
+        env={**environment, "LOADMANAGER_REQUIRE_ALL": require_all},
         capture_output=True,
         text=True,
         check=False,

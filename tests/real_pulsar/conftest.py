@@ -8,10 +8,10 @@ from pulsar_processes import NoPulsar
 from real_pulsar import CLUSTER, MANAGERS, RealPulsar, real_pulsar
 
 VERSION = os.environ.get("LOADMANAGER_PULSAR_VERSION", "4.0.7")
-CHOSEN = os.environ.get("LOADMANAGER_PULSAR_MANAGER", "")
+CHOSEN = os.environ.get("LOADMANAGER_PULSAR_MANAGER") or "modular"
 
 
-@pytest.fixture(scope="session", params=[CHOSEN] if CHOSEN else sorted(MANAGERS))
+@pytest.fixture(scope="session", params=sorted(MANAGERS) if CHOSEN == "both" else [CHOSEN])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealPulsar]:
