@@ -8,6 +8,9 @@ TEST := $(VENV)/.installed-test
 TOOLS := $(VENV)/.installed-tools
 BUILD := $(VENV)/.installed-build
 
+# Tests and demo start hundreds of processes: each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-tools test-all test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs compatibility release-check image lock clean
 
