@@ -14,7 +14,7 @@ RULES: Final = Path(__file__).parents[1] / "release" / "licences.toml"
 _WORDS: Final = re.compile(r"\s+(?:AND|OR)\s+|[()]")
 
 
-def needed(package: str, without: frozenset[str] = frozenset({"test"})) -> frozenset[str]:
+def needed(package: str, without: frozenset[str] = frozenset({"test", "tools"})) -> frozenset[str]:
     """Return what a package needs with all its extras but some, and what that needs in turn."""
     told = metadata.metadata(package).get_all("Provides-Extra") or []
     wanted: dict[str, set[str]] = {canonicalize_name(package): set(told) - without}
