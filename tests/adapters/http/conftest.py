@@ -474,10 +474,10 @@ def get(topic: str, head: bytes = HEAD) -> bytes:
     )
 
 
-async def learn(server: RunningServer, *topics: str) -> None:
+async def learn(server: RunningServer, *topics: str, head: bytes = HEAD) -> None:
     """Ask until the server knows the answers and the block of headers."""
     wire = wired(server)
     for topic in topics:
         for _ in range(3):
-            assert (await exchange(wire, get(topic))).status == 200
+            assert (await exchange(wire, get(topic, head))).status == 200
     wire.close()

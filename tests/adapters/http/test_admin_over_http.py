@@ -252,15 +252,6 @@ async def test_a_body_of_another_type_is_refused(loaded: Api) -> None:
         assert got.status == 204
 
 
-async def test_a_body_in_chunks_is_read_like_any_other(loaded: Api) -> None:
-    body = json.dumps(POLICY).encode()
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:9], body[9:]))
-    head = f"POST {GOLD} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    raw = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
-    assert [one.status for one in await loaded.server.send(raw)] == [204]
-    assert await loaded.get(GOLD) == POLICY
-
-
 async def test_other_methods_are_told_which_there_are(loaded: Api) -> None:
     got = await loaded.send("PATCH", GOLD)
     assert (got.status, got.headers["Allow"]) == (405, "GET, POST, DELETE")

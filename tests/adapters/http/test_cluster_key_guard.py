@@ -76,67 +76,7 @@ def bearer(right: str, key: bytes = KEY, valid_s: int = 60) -> dict[str, str]:
     return {"Authorization": f"Bearer {sign(key, name='n', right=Role(right), valid_s=valid_s)}"}
 
 
-ALL, LOOKUPS, NOTHING = [200, 200, 204], [200, 401, 401], [403, 403, 403]
-
-
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.:7750", "127.0.0.1:7750", "[::1]:7750"])
-async def test_this_host_may_do_everything(keyed: Keyed, peer: str, host: str) -> None:
-    assert await keyed.statuses(peer, host=host) == ALL
-
-
-@pytest.mark.parametrize("peer", [ELSEWHERE, "fe80::1%eth0", "::ffff:10.0.0.1", "128.0.0.1"])
-@pytest.mark.parametrize("host", ["localhost:7750", "broker-1.example.org:7750", "lookup", None])
-async def test_others_look_up_and_do_nothing_else(keyed: Keyed, peer: str, host: str) -> None:
-    assert await keyed.statuses(peer, host=host) == LOOKUPS
-
-
-async def test_others_get_what_a_client_needs_and_whether_the_sidecar_lives(keyed: Keyed) -> None:
-    for path in (PARTITIONS, "/healthz", "/readyz"):
-        assert (await keyed.ask(ELSEWHERE, path)).status == 200
-    reply = await keyed.ask(ELSEWHERE, "/metrics")
-    assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
-    assert "loadmanager token --right" in reply.json()["reason"]
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Real-IP", "Via", "X-Envoy-Peer"],
-)
-async def test_what_a_proxy_passes_on_is_from_elsewhere(keyed: Keyed, header: str) -> None:
-    assert await keyed.statuses(LOCAL, headers={header: "x"}) == LOOKUPS
-
-
-async def test_a_name_that_leads_here_gets_nothing(keyed: Keyed) -> None:
-    for host in ("evil.example", "evil.example:7750", "localhost.evil.example", "[x]"):
-        assert await keyed.statuses(LOCAL, host=host) == NOTHING
-        assert await keyed.statuses(LOCAL, host=host, headers={"Forwarded": "x"}) == NOTHING
-        assert await keyed.statuses(LOCAL, host=host, headers=bearer("read", b"x" * 32)) == NOTHING
-    reply = await keyed.ask(LOCAL, LOOKUP, host="evil.example")
-    assert "[sidecar] local_names" in reply.json()["reason"]
-
-
-async def test_an_absolute_target_is_no_way_around_the_host(keyed: Keyed) -> None:
-    assert (await keyed.ask(LOCAL, f"http://evil.example{BUNDLES}")).status == 403
-    assert (await keyed.ask(LOCAL, f"http://localhost{BUNDLES}")).status == 200
-    reply = await keyed.ask(LOCAL, f"http://localhost{BUNDLES}", host="evil.example")
-    assert reply.status == 403
-
-
-async def test_names_of_its_own_are_told_apart_from_those_of_this_host_alone(
-    keyed: Keyed,
-) -> None:
-    assert await keyed.statuses(LOCAL, host="Dev.Internal:7750") == ALL
-    for host in ("broker-1.example.org:7750", "10.0.0.7:7750", None):
-        assert await keyed.statuses(LOCAL, host=host) == LOOKUPS
-
-
-@pytest.mark.parametrize("peer", [LOCAL, ELSEWHERE])
-async def test_a_token_gives_the_right_in_it(keyed: Keyed, peer: str) -> None:
-    host = "lookup.example.org"
-    assert await keyed.statuses(peer, host=host, headers=bearer("lookup")) == [200, 403, 403]
-    assert await keyed.statuses(peer, host=host, headers=bearer("read")) == [200, 200, 403]
-    assert await keyed.statuses(peer, host=host, headers=bearer("admin")) == ALL
+ALL, READS, LOOKUPS, NOTHING = [200, 200, 204], [200, 200, 403], [200, 401, 401], [403] * 3
 
 
 def forged(**claims: object) -> dict[str, str]:
@@ -146,33 +86,63 @@ def forged(**claims: object) -> dict[str, str]:
     return {"Authorization": f"Bearer {jwt.encode(kept, KEY, 'HS256')}"}
 
 
+LOCALS = ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")
+OTHERS = (ELSEWHERE, "fe80::1%eth0", "::ffff:10.0.0.1", "128.0.0.1")
+LOCAL_NAMES = ("localhost", "LOCALHOST.:7750", "127.0.0.1:7750", "[::1]:7750", "Dev.Internal:7750")
+OWN_NAMES = ("broker-1.example.org:7750", "10.0.0.7:7750", None)
+FOREIGN_NAMES = ("evil.example", "evil.example:7750", "localhost.evil.example", "[x]")
+PROXYS = ("Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Real-IP", "Via", "X-Envoy-Peer")
+WORTHLESS = (
+    *(bearer("admin", key=b"x" * 32), bearer("admin", valid_s=-60)),
+    *(forged(right="owner"), forged(right=["admin"]), forged(right="none"), forged(right=None)),
+    *(forged(sub=None), forged(exp=None), {"Authorization": "Basic x"}, {"Authorization": ""}),
+)
+NOT_TRUSTED: tuple[dict[str, str], ...] = ({}, {"Forwarded": "x"}, bearer("read", b"x" * 32))
+AHEAD = forged(right="read", iat=SystemClock().wall_ms() // 1000 + 3600)
+
+
 @pytest.mark.parametrize(
-    "headers",
+    ("peer", "host", "headers", "statuses"),
     [
-        bearer("admin", key=b"x" * 32),
-        bearer("admin", valid_s=-60),
-        forged(right="owner"),
-        forged(right=["admin"]),
-        forged(right="none"),
-        forged(right=None),
-        forged(sub=None),
-        forged(exp=None),
-        {"Authorization": "Basic x"},
-        {"Authorization": ""},
+        *((peer, host, {}, ALL) for peer in LOCALS for host in LOCAL_NAMES),
+        *((peer, host, {}, LOOKUPS) for peer in OTHERS for host in ("localhost:7750", "lookup")),
+        *((peer, host, {}, LOOKUPS) for peer in (LOCAL, *OTHERS) for host in OWN_NAMES),
+        *((LOCAL, "localhost:7750", {header: "x"}, LOOKUPS) for header in PROXYS),
+        # A name that leads here gets nothing.
+        *((LOCAL, host, more, NOTHING) for host in FOREIGN_NAMES for more in NOT_TRUSTED),
+        *(
+            (peer, "lookup.example.org", bearer(right), statuses)
+            for peer in (LOCAL, ELSEWHERE)
+            for right, statuses in {"lookup": [200, 403, 403], "read": READS, "admin": ALL}.items()
+        ),
+        (ELSEWHERE, "lookup", AHEAD, READS),  # Clocks differ.
+        *(
+            (peer, "localhost:7750", more, LOOKUPS)
+            for peer in (LOCAL, ELSEWHERE)
+            for more in WORTHLESS
+        ),
     ],
 )
-@pytest.mark.parametrize("peer", [LOCAL, ELSEWHERE])
-async def test_a_token_that_proves_nothing_leaves_what_others_may(
-    keyed: Keyed, headers: dict[str, str], peer: str
+async def test_who_may_do_what(
+    keyed: Keyed, *, peer: str, host: str | None, headers: dict[str, str], statuses: list[int]
 ) -> None:
-    assert await keyed.statuses(peer, headers=headers) == LOOKUPS
-    reply = await keyed.ask(peer, BUNDLES, headers=headers)
-    assert "loadmanager token --right" in reply.json()["reason"]
+    assert await keyed.statuses(peer, host=host, headers=headers) == statuses
+    if statuses == LOOKUPS and peer == ELSEWHERE:
+        for path in (PARTITIONS, "/healthz", "/readyz"):
+            assert (await keyed.ask(peer, path, host=host, headers=headers)).status == 200
+        reply = await keyed.ask(peer, "/metrics", host=host, headers=headers)
+        assert (reply.status, reply.headers["WWW-Authenticate"][:6]) == (401, "Bearer")
+        assert "loadmanager token --right" in reply.json()["reason"]
+    elif statuses == NOTHING and not headers:
+        reply = await keyed.ask(peer, LOOKUP, host=host)
+        assert "[sidecar] local_names" in reply.json()["reason"]
 
 
-async def test_a_clock_that_is_ahead_does_not_spoil_tokens(keyed: Keyed) -> None:
-    ahead = forged(iat=SystemClock().wall_ms() // 1000 + 3600)
-    assert (await keyed.ask(ELSEWHERE, BUNDLES, headers=ahead)).status == 200
+async def test_an_absolute_target_is_no_way_around_the_host(keyed: Keyed) -> None:
+    assert (await keyed.ask(LOCAL, f"http://evil.example{BUNDLES}")).status == 403
+    assert (await keyed.ask(LOCAL, f"http://localhost{BUNDLES}")).status == 200
+    reply = await keyed.ask(LOCAL, f"http://localhost{BUNDLES}", host="evil.example")
+    assert reply.status == 403
 
 
 async def test_before_the_key_is_known_tokens_are_told_to_come_back(keyed: Keyed) -> None:
@@ -191,33 +161,30 @@ async def test_a_replaced_key_counts_at_once(keyed: Keyed) -> None:
     assert (await keyed.ask(ELSEWHERE, BUNDLES, headers=bearer("read", keyed.key))).status == 200
 
 
-async def test_remembered_headers_never_carry_a_right_to_another_peer(keyed: Keyed) -> None:
-    foreign = b"Host: evil.example\r\n\r\n"
+EVIL, LOCALHOST = b"Host: evil.example\r\n", b"Host: localhost\r\n"
+SHOWN = f"Authorization: {bearer('lookup')['Authorization']}\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("peer", "head", "other", "status"),
+    [
+        (LOCAL, LOCALHOST, ELSEWHERE, 200),
+        (ELSEWHERE, LOCALHOST, LOCAL, 200),
+        (ELSEWHERE, EVIL, LOCAL, 403),  # What is remembered of one is no right of another.
+        (LOCAL, EVIL + SHOWN, LOCAL, 403),  # The token's right is not remembered.
+    ],
+)
+async def test_what_is_remembered_is_quick_and_lends_no_right(
+    keyed: Keyed, peer: str, head: bytes, other: str, status: int
+) -> None:
+    lookup = get("x", head + b"\r\n")
     for _ in range(3):
-        assert (await exchange(wired(keyed.server, ELSEWHERE), get("x", foreign))).status == 200
+        assert (await exchange(wired(keyed.server, peer), lookup)).status == 200
     seen = seen_by_aiohttp(keyed.server)
-    assert (await exchange(wired(keyed.server, ELSEWHERE), get("x", foreign))).status == 200
-    assert seen_by_aiohttp(keyed.server) == seen  # it is remembered
-    assert (await exchange(wired(keyed.server, LOCAL), get("x", foreign))).status == 403
-
-
-async def test_headers_whose_right_is_a_tokens_are_not_remembered(keyed: Keyed) -> None:
-    token = bearer("lookup")["Authorization"]
-    head = f"Host: evil.example\r\nAuthorization: {token}\r\n\r\n".encode()
-    for _ in range(3):
-        assert (await exchange(wired(keyed.server), get("x", head))).status == 200
+    assert (await exchange(wired(keyed.server, peer), lookup)).status == 200
+    assert (seen_by_aiohttp(keyed.server) == seen) is (SHOWN not in head)
     keyed.key = b"another key of the cluster......"
-    assert (await exchange(wired(keyed.server), get("x", head))).status == 403
-
-
-async def test_lookups_of_this_host_and_of_others_stay_quick(keyed: Keyed) -> None:
-    for peer in (LOCAL, ELSEWHERE):
-        head = b"Host: localhost\r\n\r\n"
-        for _ in range(3):
-            assert (await exchange(wired(keyed.server, peer), get("x", head))).status == 200
-        seen = seen_by_aiohttp(keyed.server)
-        assert (await exchange(wired(keyed.server, peer), get("x", head))).status == 200
-        assert seen_by_aiohttp(keyed.server) == seen
+    assert (await exchange(wired(keyed.server, other), lookup)).status == status
 
 
 async def test_over_a_real_socket_this_host_may_do_everything(start_server: StartServer) -> None:

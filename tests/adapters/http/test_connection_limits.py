@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from tls_files import Files
 
 from loadmanager.adapters.http.admission import Admission
@@ -29,9 +28,6 @@ from tests.adapters.http.conftest import (
 )
 
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-CHUNKED = (
-    b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-)
 
 
 @asynccontextmanager
@@ -54,29 +50,6 @@ def protocols(server: RunningServer) -> list[HttpProtocol]:
     assert runner is not None
     assert runner.server is not None
     return [one for one in runner.server.connections if isinstance(one, HttpProtocol)]
-
-
-@pytest.mark.parametrize("complete", [True, False])
-async def test_all_headers_together_have_a_limit(server: RunningServer, complete: bool) -> None:
-    headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(120))
-    head = b"GET / HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" * complete
-    async with connected(server) as (reader, writer):
-        writer.write(head[:70_000])
-        reply = await read_reply(reader)
-        assert reply.status == 431
-        assert reply.json() == {"reason": "the head of the request is longer than 65536 bytes"}
-        assert await reader.read() == b""
-
-
-async def test_a_head_up_to_the_limit_is_taken(server: RunningServer) -> None:
-    headers = b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(4))
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
-    async with connected(server) as (reader, writer):
-        for start in range(0, len(head), 5_000):
-            writer.write(head[start : start + 5_000])
-            await writer.drain()
-            await asyncio.sleep(0)
-        assert (await read_reply(reader)).status == 200
 
 
 async def test_an_unfinished_head_is_kept_once_and_by_nobody_else(server: RunningServer) -> None:
@@ -113,12 +86,12 @@ async def test_a_connection_that_never_says_anything_is_closed(start_server: Sta
 async def test_a_connection_at_rest_between_requests_is_left_open(
     start_server: StartServer,
 ) -> None:
-    server = await start_server(settings=with_limits(head_s=0.2))
+    server = await start_server(settings=with_limits(head_s=0.1))
     async with connected(server) as (reader, writer), asyncio.timeout(20):
         for _ in range(2):
             writer.write(ALIVE)
             assert (await read_reply(reader)).status == 200
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(0.3)
 
 
 async def test_a_client_that_reads_nothing_is_cut_off(start_server: StartServer) -> None:
@@ -207,13 +180,6 @@ def admission_of(server: RunningServer) -> Admission:
     return runner.server._admission
 
 
-async def test_a_thousand_requests_sent_at_once_are_answered_in_turn(server: RunningServer) -> None:
-    async with connected(server) as (reader, writer), asyncio.timeout(60):
-        writer.write(ALIVE * 1_000)
-        for _ in range(1_000):
-            assert (await read_reply(reader)).text == "ok"
-
-
 async def test_what_is_sent_ahead_of_a_request_under_way_is_bounded(
     start_server: StartServer,
 ) -> None:
@@ -222,71 +188,14 @@ async def test_what_is_sent_ahead_of_a_request_under_way_is_bounded(
     async with connected(server) as (reader, writer), asyncio.timeout(60):
         writer.write(get("x"))
         await until(lambda: server.lookup.waiting == 1)
-        writer.write(ALIVE * 100_000)
+        writer.write(ALIVE.replace(b"x\r\n", b"x\r\nA: " + b"a" * 1_000 + b"\r\n") * 1_000)
         await until(lambda: protocols(server)[0]._buffer_paused)
         await asyncio.sleep(0.2)
         # One read is at most 256 KiB, and after the one that goes beyond the limit none follows.
         assert len(protocols(server)[0]._heads) <= 65_536 + 262_144
         gate.set()
-        for _ in range(20_000):
+        for _ in range(1_001):
             assert (await read_reply(reader)).status == 200
-
-
-async def test_trailers_have_a_limit(server: RunningServer) -> None:
-    async with connected(server) as (reader, writer), asyncio.timeout(20):
-        writer.write(CHUNKED + b"2\r\n{}\r\n0\r\n")
-        writer.write(b"".join(b"A%d: %s\r\n" % (n, b"a" * 16_000) for n in range(10)))
-        reply = await read_reply(reader)
-        assert reply.status == 400
-        assert reply.json() == {"reason": "the body cannot be read: its framing is too long"}
-        assert await reader.read() == b""
-
-
-async def test_a_chunked_body_in_many_pieces_is_taken(server: RunningServer) -> None:
-    text = b'{"bundles": {"numBundles": 4}}' + b" " * 5_000
-    async with connected(server) as (reader, writer), asyncio.timeout(20):
-        writer.write(CHUNKED)
-        for byte in text:
-            writer.write(b"1\r\n%c\r\n" % byte)
-        writer.write(b"0\r\n\r\n")
-        assert (await read_reply(reader)).status == 204
-
-
-@pytest.mark.parametrize("answer_first", [True, False])
-async def test_a_body_and_the_next_request_in_one_piece(
-    server: RunningServer, answer_first: bool
-) -> None:
-    body = b'{"bundles": {"numBundles": 4}}'
-    head = b"PUT /admin/v2/namespaces/acme/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-    whole = head % len(body) + body + ALIVE
-    cut = len(whole) - len(ALIVE) - (10 if answer_first else -10)
-    async with connected(server) as (reader, writer), asyncio.timeout(20):
-        writer.write(whole[:cut])
-        await writer.drain()
-        await asyncio.sleep(0.05)
-        writer.write(whole[cut:])
-        assert [(await read_reply(reader)).status for _ in range(2)] == [204, 200]
-
-
-@pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"get / ", b"GET / HTTP/1.1\n"])
-async def test_what_is_no_head_is_refused_before_it_ends(
-    server: RunningServer, data: bytes
-) -> None:
-    with capture_logs():
-        async with connected(server) as (reader, writer), asyncio.timeout(20):
-            writer.write(data)
-            assert (await read_reply(reader)).status == 400
-
-
-async def test_a_request_for_another_protocol_is_answered_in_this_one(
-    server: RunningServer,
-) -> None:
-    for protocol in (b"h2c", b"websocket"):
-        asks = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n"
-        async with connected(server) as (reader, writer), asyncio.timeout(20):
-            for sent in (asks % protocol, ALIVE):
-                writer.write(sent)
-                assert (await read_reply(reader)).status == 200
 
 
 @settings(max_examples=200, deadline=None)

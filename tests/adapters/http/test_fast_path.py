@@ -21,6 +21,8 @@ from tests.adapters.http.conftest import (
     wired,
 )
 
+ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
 
 def unowned_topics(server: RunningServer, count: int) -> list[str]:
     """Return topics in bundles of their own that nobody owns."""
@@ -33,20 +35,24 @@ def unowned_topics(server: RunningServer, count: int) -> list[str]:
     return list(by_bundle.values())[:count]
 
 
-async def test_known_requests_are_answered_without_aiohttp(server: RunningServer) -> None:
+@pytest.fixture
+async def known(server: RunningServer) -> RunningServer:
+    """Return a server that knows the answers for "x" and "y"."""
     await learn(server, "x", "y")
-    seen = seen_by_aiohttp(server)
-    wire = wired(server)
+    return server
+
+
+async def test_known_requests_are_answered_as_aiohttp_does_and_without_it(
+    known: RunningServer,
+) -> None:
+    keep_alive = get("x", b"Host: x\r\nConnection: keep-alive\r\n\r\n")
+    slow = await exchange(wired(known), keep_alive)
+    seen = seen_by_aiohttp(known)
+    wire = wired(known)
     for topic in ("x", "y", "x"):
         wire.send(get(topic))
-    assert wire.responses == 3
-    assert seen_by_aiohttp(server) == seen
-
-
-async def test_the_express_answer_says_what_aiohttps_says(server: RunningServer) -> None:
-    slow = await exchange(wired(server), get("x", b"Host: x\r\nConnection: keep-alive\r\n\r\n"))
-    await learn(server, "x")
-    quick = await exchange(wired(server), get("x"))
+    assert (wire.responses, seen_by_aiohttp(known)) == (3, seen)
+    quick = (await wire.replies())[0]
     assert (quick.status, quick.text) == (slow.status, slow.text)
     assert quick.headers.keys() == slow.headers.keys()
     undated = {name: value for name, value in quick.headers.items() if name != "Date"}
@@ -54,53 +60,63 @@ async def test_the_express_answer_says_what_aiohttps_says(server: RunningServer)
     assert quick.headers["Date"].endswith(" GMT")
 
 
-async def held_up(start_server: StartServer) -> tuple[RunningServer, asyncio.Event]:
-    """Return a server that knows the answer for "x", and what others wait for."""
-    gate = asyncio.Event()
-    gate.set()
-    server = await start_server(FakeLookup(gate=gate))
-    await learn(server, "x")
-    gate.clear()
-    return server, gate
-
-
-async def test_a_request_is_understood_wherever_it_is_cut(server: RunningServer) -> None:
-    await learn(server, "x")
+async def test_a_request_is_understood_wherever_it_is_cut(known: RunningServer) -> None:
     whole = get("x")
     for cut in range(1, len(whole)):
-        wire = wired(server)
-        got = await exchange(wire, whole[:cut], whole[cut:])
-        assert got.status == 200
+        wire = wired(known)
+        assert (await exchange(wire, whole[:cut], whole[cut:])).status == 200
         assert (await exchange(wire, whole)).status == 200
         assert wire.responses == 2
         wire.close()
 
 
-async def test_answers_keep_the_order_of_the_questions(start_server: StartServer) -> None:
-    server, gate = await held_up(start_server)
-    wire = wired(server)
-    [unowned] = unowned_topics(server, 1)
-    wire.send(get(unowned))
-    await until(lambda: server.lookup.waiting == 1)
-    wire.send(get("x"))
-    await asyncio.sleep(0)
-    assert wire.responses == 0
+@pytest.mark.parametrize(
+    ("chunks", "begun"),
+    [(["0", "x"], 0), (["/0", "x1", "x"], 1), (["0", "1", "x"], 0)],
+    ids=["a known one after an unknown", "in one chunk", "one by one"],
+)
+async def test_answers_keep_the_order_of_the_questions(
+    start_server: StartServer, chunks: list[str], begun: int
+) -> None:
+    """Each chunk is one lookup a letter: of x, of topics that nobody owns; / is no lookup."""
+    gate = asyncio.Event()
     gate.set()
-    await wire.until_responses(2)
-    bundles = [reply.headers["X-Loadmanager-Bundle"] for reply in await wire.replies()]
-    topics = [TopicName("persistent", PUBLIC, name) for name in (unowned, "x")]
-    assert bundles == [server.lookup.bundle_in_picture(topic) for topic in topics]
-
-
-async def test_a_body_that_looks_like_a_request_is_a_body(server: RunningServer) -> None:
+    server = await start_server(FakeLookup(gate=gate))
     await learn(server, "x")
+    gate.clear()
+    topics = dict(zip("01", unowned_topics(server, 2), strict=True)) | {"x": "x"}
     wire = wired(server)
+    for number, chunk in enumerate(chunks):
+        wire.send(b"".join(get(topics[one]) if one in topics else ALIVE for one in chunk))
+        if not number:
+            await until(lambda: server.lookup.waiting == 1)
+        await asyncio.sleep(0)
+    assert wire.responses == begun
+    asked = "".join(chunks)
+    for waiting in range(1, asked.count("0") + asked.count("1") + 1):
+        await until(lambda: server.lookup.waiting == 1)
+        gate.set()
+        gate.clear()
+        held = asked.index("01"[waiting], begun) if str(waiting) in asked else len(asked)
+        await wire.until_responses(held)
+        assert wire.responses == held
+    got = [one.headers.get("X-Loadmanager-Bundle") for one in await wire.replies()]
+    assert got == [
+        server.lookup.bundle_in_picture(TopicName("persistent", PUBLIC, topics[one]))
+        if one in topics
+        else None
+        for one in asked
+    ]
+
+
+async def test_a_body_that_looks_like_a_request_is_a_body(known: RunningServer) -> None:
+    wire = wired(known)
     body = get("x")
     head = b"POST /redirect/persistent/public/default/x HTTP/1.1\r\nHost: x\r\n"
     wire.send(head + b"Content-Length: %d\r\n\r\n" % len(body))
     await wire.until_responses(1)
     wire.send(body)
-    assert (await exchange(wire, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).text == "ok"
+    assert (await exchange(wire, ALIVE)).text == "ok"
     assert [reply.status for reply in await wire.replies()] == [307, 200]
 
 
@@ -112,71 +128,19 @@ async def test_a_body_that_looks_like_a_request_is_a_body(server: RunningServer)
         b"Host: x\r\nContent-Length: 2\r\n\r\n",
         b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"Host: x\r\nA: " + b"a" * 5000 + b"\r\n\r\n",
+        b"Host: x\n\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",  # a line feed alone hides one
     ],
 )
-async def test_headers_that_matter_are_never_learnt(server: RunningServer, head: bytes) -> None:
-    await learn(server, "x")
+async def test_headers_that_matter_are_never_learnt(known: RunningServer, head: bytes) -> None:
     for _ in range(3):
-        wire = wired(server)
-        seen = seen_by_aiohttp(server)
+        wire = wired(known)
+        seen = seen_by_aiohttp(known)
         wire.send(get("x", head))
+        assert wire.responses == 0
         await wire.until_responses(1)
-        assert seen_by_aiohttp(server) == seen + 1
-        wire.close()
-
-
-async def test_what_follows_in_the_same_chunk_keeps_its_turn(start_server: StartServer) -> None:
-    server, gate = await held_up(start_server)
-    first, second = unowned_topics(server, 2)
-    wire = wired(server)
-    wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + get(first))
-    await until(lambda: server.lookup.waiting == 1)
-    wire.send(get("x") + get(second))
-    gate.set()
-    gate.clear()
-    await wire.until_responses(3)
-    await until(lambda: server.lookup.waiting == 1)
-    wire.send(get("x"))
-    assert wire.responses == 3
-    gate.set()
-    await wire.until_responses(5)
-
-
-async def test_a_request_that_comes_while_another_waits_keeps_its_turn(
-    start_server: StartServer,
-) -> None:
-    server, gate = await held_up(start_server)
-    first, second = unowned_topics(server, 2)
-    wire = wired(server)
-    wire.send(get(first))
-    await until(lambda: server.lookup.waiting == 1)
-    wire.send(get(second))
-    gate.set()
-    gate.clear()
-    await wire.until_responses(1)
-    await until(lambda: server.lookup.waiting == 1)
-    wire.send(get("x"))
-    assert wire.responses == 1
-    gate.set()
-    await wire.until_responses(3)
-
-
-async def test_a_line_feed_alone_never_hides_a_second_request(server: RunningServer) -> None:
-    await learn(server, "x")
-    hidden = b"Host: x\n\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    for _ in range(3):
-        wire = wired(server)
-        wire.send(get("x", hidden))
-        await wire.until_responses(1)
+        assert seen_by_aiohttp(known) == seen + 1
         assert (await wire.replies())[0].status in {200, 400}
-        seen = seen_by_aiohttp(server)
-        wire.send(get("x"))
-        assert seen_by_aiohttp(server) >= seen
         wire.close()
-        quick = wired(server)
-        quick.send(get("x", hidden))
-        assert quick.responses == 0
-        quick.close()
 
 
 @pytest.mark.parametrize(
@@ -191,43 +155,33 @@ async def test_a_line_feed_alone_never_hides_a_second_request(server: RunningSer
     ],
 )
 def test_only_bytes_that_every_parser_reads_as_one_head_count_as_one(
-    data: bytes,
-    whole: bool,
+    data: bytes, whole: bool
 ) -> None:
     assert is_whole_request(data) is whole
 
 
-async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(
-    server: RunningServer,
-) -> None:
-    await learn(server, "x")
-    wire = wired(server)
-    server.lookup.breaks = True
-    server.lookup.cluster_state_version += 1
+async def test_an_error_in_the_lane_is_an_answer_like_any_other_error(known: RunningServer) -> None:
+    known.lookup.breaks = True
+    known.lookup.cluster_state_version += 1
     with capture_logs() as logs:
-        got = await exchange(wire, get("x"))
+        got = await exchange(wired(known), get("x"))
     assert got.status == 500
     assert [entry["event"] for entry in logs] == ["http.request.failed"]
 
 
-async def test_a_closing_server_serves_nobody(server: RunningServer) -> None:
-    await learn(server, "x")
-    wire = wired(server)
-    assert wire.protocol is not None
-    wire.protocol.close()
-    wire.send(get("x"))
-    assert wire.responses == 0
-
-
-async def test_a_reader_that_lags_is_not_written_to(server: RunningServer) -> None:
-    await learn(server, "x")
-    wire = wired(server)
+async def test_who_lags_or_is_closed_is_not_written_to(known: RunningServer) -> None:
+    wire = wired(known)
     assert wire.protocol is not None
     wire.protocol.pause_writing()
     wire.send(get("x"))
     assert wire.responses == 0
     wire.protocol.resume_writing()
     await wire.until_responses(1)
+    closing = wired(known)
+    assert closing.protocol is not None
+    closing.protocol.close()
+    closing.send(get("x"))
+    assert closing.responses == 0
 
 
 async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
@@ -238,10 +192,7 @@ async def test_aiohttp_sees_a_request_before_it_takes_the_connection_for_idle(
     wire = wired(server)
     assert wire.protocol is not None
     seen = seen_by_aiohttp(server)
-    await exchange(wire, get("x"))
-    assert seen_by_aiohttp(server) == seen
-    wire.protocol._handed_at_s -= 31.0
-    await exchange(wire, get("x"))
-    assert seen_by_aiohttp(server) == seen + 1
-    await exchange(wire, get("x"))
-    assert seen_by_aiohttp(server) == seen + 1
+    for idle_s, handed_over in ((0.0, 0), (31.0, 1), (0.0, 1)):
+        wire.protocol._handed_at_s -= idle_s
+        await exchange(wire, get("x"))
+        assert seen_by_aiohttp(server) == seen + handed_over

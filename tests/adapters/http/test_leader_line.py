@@ -1,6 +1,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -52,67 +53,56 @@ async def leader(server: RunningServer) -> RunningServer:
 async def test_the_leaders_decision_comes_back_over_the_line(
     leader: RunningServer, line: LeaderLine
 ) -> None:
-    assert await line.assign(leader_at(leader.url + "/"), BUNDLE) == "b1:8080"
-
-
-async def test_the_leader_tells_broker_and_epoch(leader: RunningServer) -> None:
     got = await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})
     assert (got.status, got.json()) == (200, {"broker": "b1:8080", "epoch": 4})
+    for _ in range(2):
+        assert await line.assign(leader_at(leader.url + "/"), BUNDLE) == "b1:8080"
+        await line.close()  # it can be used again
 
 
-async def test_who_does_not_lead_says_so(leader: RunningServer, line: LeaderLine) -> None:
-    leader.lookup.leads = False
-    assert (await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})).status == 409
-    with pytest.raises(NotLeader, match="this sidecar does not lead"):
-        await line.assign(leader_at(leader.url), BUNDLE)
+NONE = BundleId("public/default/0x00000000_0x00000007")
 
 
-async def test_a_leader_of_an_older_epoch_is_not_believed(
-    leader: RunningServer, line: LeaderLine
+@pytest.mark.parametrize(
+    ("state", "epoch", "bundle", "error", "said"),
+    [
+        ({"leads": False}, 4, BUNDLE, NotLeader, "this sidecar does not lead"),
+        ({}, 5, BUNDLE, NotLeader, "answered for epoch 4; the leader's is 5"),
+        ({}, 4, NONE, NamespaceUnknown, "is in no namespace"),
+        ({"taker": None}, 4, BUNDLE, Unavailable, "no broker is registered"),
+    ],
+)
+async def test_what_the_leader_refuses_is_told(
+    leader: RunningServer,
+    line: LeaderLine,
+    *,
+    state: dict[str, Any],
+    epoch: int,
+    bundle: BundleId,
+    error: type[Exception],
+    said: str,
 ) -> None:
-    with pytest.raises(NotLeader, match="answered for epoch 4; the leader's is 5"):
-        await line.assign(leader_at(leader.url, epoch=5), BUNDLE)
+    vars(leader.lookup).update(state)
+    with pytest.raises(error, match=said) as raised:
+        await line.assign(leader_at(leader.url, epoch), bundle)
+    if isinstance(raised.value, Unavailable):
+        assert raised.value.retry_after_s == 3.0
+    if not leader.lookup.leads:
+        assert (await leader.ask(ASSIGN, "POST", json={"bundle": BUNDLE})).status == 409
 
 
-async def test_a_bundle_in_no_namespace_is_told(leader: RunningServer, line: LeaderLine) -> None:
-    with pytest.raises(NamespaceUnknown, match="is in no namespace"):
-        await line.assign(leader_at(leader.url), BundleId("public/default/0x00000000_0x00000007"))
-
-
-async def test_no_broker_is_told_with_the_time_to_return(
-    leader: RunningServer, line: LeaderLine
-) -> None:
-    leader.lookup.taker = None
-    with pytest.raises(Unavailable, match="no broker is registered") as raised:
-        await line.assign(leader_at(leader.url), BUNDLE)
-    assert raised.value.retry_after_s == 3.0
-
-
-async def test_a_leader_that_is_gone_is_unavailable(
-    leader: RunningServer, line: LeaderLine
-) -> None:
-    await leader.server.stop()
-    with pytest.raises(Unavailable, match=f"{leader.url} does not answer"):
-        await line.assign(leader_at(leader.url), BUNDLE)
-
-
-async def test_a_leader_that_hangs_is_unavailable_after_the_timeout(
-    start_server: StartServer,
-) -> None:
+async def test_who_does_not_answer_is_unavailable(start_server: StartServer) -> None:
     lookup = FakeLookup(gate=asyncio.Event())
-    hung = await start_server(lookup)
-    line = HttpAssignClient(timeout_s=0.05)
-    with pytest.raises(Unavailable, match="does not answer"):
-        await line.assign(leader_at(hung.url), BUNDLE)
+    hung, gone = await start_server(lookup), await start_server()
+    await gone.server.stop()
+    line = HttpAssignClient(timeout_s=0.2)
+    for url in (hung.url, gone.url, "no address"):
+        with pytest.raises(Unavailable, match=f"{url} does not answer"):
+            await line.assign(leader_at(url), BUNDLE)
     await line.close()
     assert lookup.gate is not None
     lookup.gate.set()
     await until(lambda: lookup.waiting == 0)
-
-
-async def test_an_address_that_is_none_is_unavailable(line: LeaderLine) -> None:
-    with pytest.raises(Unavailable, match="does not answer"):
-        await line.assign(leader_at("no address"), BUNDLE)
 
 
 Serve = Callable[[bytes], Awaitable[str]]
@@ -140,33 +130,33 @@ async def serve() -> AsyncIterator[Serve]:
         await server.wait_closed()
 
 
+OK, BROKER = b"200 OK", "expected broker and epoch"
+NUMBER = "expected a whole number from 0 to"
+PACKED = gzip.compress(b" " * 10_000_000)
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("head", "body", "said"),
     [
-        b"",
-        b"{",
-        b"[]",
-        b'{"broker":"b1:8080"}',
-        b'{"broker":3,"epoch":9}',
-        b'{"broker":"b","epoch":9}',
+        *((OK, body, BROKER) for body in (b"", b"{", b"[]", b'{"broker":"b1:8080"}')),
+        *((OK, b'{"broker":%b,"epoch":9}' % broker, BROKER) for broker in (b"3", b'"b"')),
+        *(
+            (OK, b'{"broker":"b1:8080","epoch":%s}' % epoch, NUMBER)
+            for epoch in (b"1e999", b"-1", b"9" * 400, b"1.5", b"null", b"true", b"NaN")
+        ),
+        (b"404 Not Found", b"no", "answered 404"),
+        (b"500 Oops", b"no", "answered 500"),
+        (b"302 Found\r\nLocation: http://127.0.0.1:1/", b"no", "answered 302"),
+        (OK + b"\r\nContent-Encoding: gzip", PACKED, BROKER),  # counted as it arrives
+        (b"", b"garbage", "does not answer"),
     ],
 )
 async def test_an_answer_that_is_none_is_unavailable(
-    serve: Serve, line: LeaderLine, body: bytes
+    serve: Serve, line: LeaderLine, head: bytes, body: bytes, said: str
 ) -> None:
-    url = await serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-    with pytest.raises(Unavailable, match="expected broker and epoch"):
-        await line.assign(leader_at(url), BUNDLE)
-
-
-@pytest.mark.parametrize("epoch", [b"1e999", b"-1", b"9" * 400, b"1.5", b"null", b"true", b"NaN"])
-async def test_an_epoch_beyond_its_bound_is_unavailable(
-    serve: Serve, line: LeaderLine, epoch: bytes
-) -> None:
-    body = b'{"broker":"b1:8080","epoch":%s}' % epoch
-    url = await serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-    with pytest.raises(Unavailable, match="expected a whole number from 0 to"):
-        await line.assign(leader_at(url), BUNDLE)
+    whole = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
+    with pytest.raises(Unavailable, match=said):
+        await line.assign(leader_at(await serve(whole if head else body + b"\r\n\r\n")), BUNDLE)
 
 
 @pytest.mark.parametrize("header", [b"9" * 400, "²".encode("latin-1"), b"-1", b"soon"])
@@ -177,20 +167,6 @@ async def test_a_time_to_come_back_that_is_none_is_a_second(
     with pytest.raises(Unavailable) as raised:
         await line.assign(leader_at(await serve(head)), BUNDLE)
     assert raised.value.retry_after_s == 1.0
-
-
-@pytest.mark.parametrize("status", [b"404 Not Found", b"500 Oops", b"302 Found"])
-async def test_a_server_that_is_no_sidecar_is_unavailable(
-    serve: Serve, line: LeaderLine, status: bytes
-) -> None:
-    raw = b"HTTP/1.1 %s\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 2\r\n\r\nno" % status
-    with pytest.raises(Unavailable, match=f"answered {status[:3].decode()}"):
-        await line.assign(leader_at(await serve(raw)), BUNDLE)
-
-
-async def test_a_server_that_hangs_up_is_unavailable(serve: Serve, line: LeaderLine) -> None:
-    with pytest.raises(Unavailable, match="does not answer"):
-        await line.assign(leader_at(await serve(b"garbage\r\n\r\n")), BUNDLE)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +186,6 @@ async def test_a_malformed_question_is_refused(
     assert said in got.json()["reason"]
 
 
-async def test_a_line_can_be_used_again_after_it_was_closed(leader: RunningServer) -> None:
-    line = HttpAssignClient()
-    for _ in range(2):
-        assert await line.assign(leader_at(leader.url), BUNDLE) == "b1:8080"
-        await line.close()
-
-
 async def test_an_answer_without_an_end_is_cut_off(line: LeaderLine) -> None:
     async def pour(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -232,10 +201,3 @@ async def test_an_answer_without_an_end_is_cut_off(line: LeaderLine) -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match="its answer has more than 65536 bytes"):
             await line.assign(leader_at(url), BUNDLE)
-
-
-async def test_what_is_packed_is_counted_as_it_arrives(serve: Serve, line: LeaderLine) -> None:
-    body = gzip.compress(b" " * 10_000_000)
-    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
-    with pytest.raises(Unavailable, match="expected broker and epoch"):
-        await line.assign(leader_at(await serve(head % len(body) + body)), BUNDLE)

@@ -7,7 +7,7 @@ import pytest
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.hashing import position
-from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.core.load import BrokerUrls
 from tests.adapters.http.conftest import PUBLIC, FakeLookup, RunningServer, StartServer, until
 
@@ -27,27 +27,21 @@ def own(lookup: FakeLookup, topic: TopicName, broker: str, token: int = 1) -> st
     return bundle
 
 
-async def test_a_lookup_names_the_owner_in_all_fields_clients_read(server: RunningServer) -> None:
-    own(server.lookup, TOPIC, "b1:8080")
-    got = await server.ask(PATH)
-    assert (got.status, got.text) == (200, LOOKUP_DATA)
-    assert got.headers["Content-Type"] == "application/json"
-
-
-async def test_bundle_token_and_epoch_ride_in_headers(server: RunningServer) -> None:
+async def test_a_lookup_names_the_owner_in_all_fields_and_headers_clients_read(
+    server: RunningServer,
+) -> None:
+    placed = await server.ask(PATH)
     bundle = own(server.lookup, TOPIC, "b1:8080", token=77)
-    got = await server.ask(PATH)
-    ours = {name: value for name, value in got.headers.items() if "Loadmanager" in name}
-    assert ours == {
-        "X-Loadmanager-Bundle": bundle,
-        "X-Loadmanager-Fencing-Token": "77",
-        "X-Loadmanager-Epoch": "1",
-    }
-
-
-async def test_an_unowned_bundle_is_placed_and_then_answered(server: RunningServer) -> None:
-    got = await server.ask(PATH)
-    assert (got.status, got.text) == (200, LOOKUP_DATA)
+    known = await server.ask(PATH)
+    for got, token in ((placed, "1"), (known, "77")):
+        assert (got.status, got.text) == (200, LOOKUP_DATA)
+        assert got.headers["Content-Type"] == "application/json"
+        ours = {name: value for name, value in got.headers.items() if "Loadmanager" in name}
+        assert ours == {
+            "X-Loadmanager-Bundle": bundle,
+            "X-Loadmanager-Fencing-Token": token,
+            "X-Loadmanager-Epoch": "1",
+        }
 
 
 async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(
@@ -59,74 +53,45 @@ async def test_an_encoded_slash_is_part_of_the_topic_and_decoded_once(
         got = await server.ask(f"/lookup/v2/topic/persistent/public/default/{raw}")
         want = many.at(position(TopicName("persistent", PUBLIC, local), "murmur3"))
         assert got.headers["X-Loadmanager-Bundle"] == want
-    unencoded = await server.ask("/lookup/v2/topic/persistent/public/default/a/b")
-    assert unencoded.status == 404
+
+
+INNER = {"brokerUrl": "pulsar://b1.inner:6650", "brokerUrlTls": "", "brokerUrlSsl": ""} | {
+    "httpUrl": "http://b1:8080",
+    "httpUrlTls": "https://b1:8443",
+    "nativeUrl": "pulsar://b1.inner:6650",
+}
+HEADER = "X-Pulsar-ListenerName"
 
 
 @pytest.mark.parametrize(
     ("query", "headers"),
     [
         ("?listenerName=inner", {}),
-        ("", {"X-Pulsar-ListenerName": "inner"}),
-        ("?listenerName=inner", {"X-Pulsar-ListenerName": "outer"}),
-        ("?listenerName=", {"X-Pulsar-ListenerName": "inner"}),
+        ("", {HEADER: "inner"}),
+        ("?listenerName=inner", {HEADER: "outer"}),
+        ("?listenerName=", {HEADER: "inner"}),
     ],
 )
-async def test_a_listener_replaces_the_binary_urls(
+async def test_a_listener_replaces_the_urls_that_it_has(
     server: RunningServer, query: str, headers: Mapping[str, str]
 ) -> None:
     for _ in range(3):
-        got = await server.ask(PATH + query, headers=headers)
-        assert got.json() == {
-            "brokerUrl": "pulsar://b1.inner:6650",
-            "brokerUrlTls": "",
-            "httpUrl": "http://b1:8080",
-            "httpUrlTls": "https://b1:8443",
-            "nativeUrl": "pulsar://b1.inner:6650",
-            "brokerUrlSsl": "",
-        }
-
-
-async def test_a_listener_with_http_urls_of_its_own_replaces_those_too(
-    server: RunningServer,
-) -> None:
-    bundle = own(server.lookup, TOPIC, "b1:8080")
+        assert (await server.ask(PATH)).text == LOOKUP_DATA  # never remembered for the other
+        assert (await server.ask(PATH + query, headers=headers)).json() == INNER
+    if not query:
+        return
     outer = BrokerUrls(http_url="http://outer:80", broker_url="pulsar://outer:6650")
-    owner = server.lookup.owners[BundleId(bundle)]
-    server.lookup.owners[BundleId(bundle)] = replace(owner, listeners={"outer": outer})
-    got = (await server.ask(PATH + "?listenerName=outer")).json()
-    assert (got["brokerUrl"], got["httpUrl"], got["httpUrlTls"]) == (
-        "pulsar://outer:6650",
-        "http://outer:80",
-        "",
-    )
-
-
-async def test_a_listener_that_is_gone_is_no_longer_answered(server: RunningServer) -> None:
-    own(server.lookup, TOPIC, "b1:8080")
-    path = PATH + "?listenerName=inner"
-    assert [(await server.ask(path)).status for _ in range(3)] == [200, 200, 200]
-    for bundle, owner in server.lookup.owners.items():
-        server.lookup.owners[bundle] = replace(owner, listeners={})
-    server.lookup.cluster_state_version += 1
-    got = await server.ask(path)
-    assert got.status == 412
-    assert "its listeners: none" in got.json()["reason"]
-
-
-async def test_an_unknown_listener_is_refused_with_the_known_ones(server: RunningServer) -> None:
-    got = await server.ask(PATH + "?listenerName=moon")
-    reason = "broker b1:8080 has no listener 'moon'; its listeners: inner"
-    assert (got.status, got.json()) == (412, {"reason": reason})
-
-
-async def test_a_listener_header_is_never_answered_from_the_plain_answer(
-    server: RunningServer,
-) -> None:
-    for _ in range(3):
-        await server.ask(PATH)
-    got = await server.ask(PATH, headers={"X-Pulsar-ListenerName": "inner"})
-    assert got.json()["brokerUrl"] == "pulsar://b1.inner:6650"
+    for listeners, reason in (({"outer": outer}, "outer"), ({}, "none")):
+        for bundle, owner in server.lookup.owners.items():
+            server.lookup.owners[bundle] = replace(owner, listeners=listeners)
+        server.lookup.cluster_state_version += 1
+        got = await server.ask(PATH + "?listenerName=inner")
+        told = f"broker b1:8080 has no listener 'inner'; its listeners: {reason}"
+        assert (got.status, got.json()) == (412, {"reason": told})
+        if listeners:
+            told = (await server.ask(PATH + "?listenerName=outer")).json()
+            names = ("brokerUrl", "httpUrl", "httpUrlTls")
+            assert [told[name] for name in names] == [outer.broker_url, outer.http_url, ""]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +103,7 @@ async def test_a_listener_header_is_never_answered_from_the_plain_answer(
         ("persistent/public/default/%ff", 412, "'%ff' is not percent-encoded UTF-8"),
         ("persistent/public/unknown/orders", 404, "namespace public/unknown not found"),
         ("persistent/public/default/", 404, "there is nothing at this path"),
+        ("persistent/public/default/a/b", 404, "there is nothing at this path"),
         ("persistent/public/default", 404, "there is nothing at this path"),
     ],
 )
@@ -182,19 +148,13 @@ async def test_too_many_waiting_lookups_are_refused_and_known_owners_still_answe
 
 
 async def test_the_bundle_of_a_topic_is_a_bare_range(server: RunningServer) -> None:
+    refused = await server.ask("/lookup/v2/destination/persistent/t/c/ns/x")
+    assert (refused.status, "/lookup/v2/topic/" in refused.json()["reason"]) == (404, True)
     got = await server.ask(PATH + "/bundle")
     bundle = server.lookup.bundle_in_picture(TOPIC)
     assert bundle is not None
     assert got.text == bundle.removeprefix("public/default/")
     assert got.headers["Content-Type"] == "text/plain; charset=utf-8"
-
-
-async def test_names_with_a_cluster_are_refused_with_the_present_form(
-    server: RunningServer,
-) -> None:
-    got = await server.ask("/lookup/v2/destination/persistent/t/c/ns/x")
-    assert got.status == 404
-    assert "/lookup/v2/topic/" in got.json()["reason"]
 
 
 async def test_every_outcome_is_counted(server: RunningServer) -> None:

@@ -1,6 +1,9 @@
 import asyncio
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,45 +21,65 @@ from tests.adapters.http.conftest import (
     wired,
 )
 
+LOOKUP = b"/lookup/v2/topic/persistent/public/default/x HTTP/1.1\r\n" + HEAD
 KINDS = [
-    get("x"),
-    get("y"),
-    get("x?listenerName=inner"),
+    *(get("x"), get("y"), get("x?listenerName=inner"), get("unknown/extra")),
     get("x", b"Host: x\r\nX-Pulsar-ListenerName: inner\r\n\r\n"),
-    get("unknown/extra"),
-    b"GET /healthz HTTP/1.1\r\n" + HEAD,
-    b"OPTIONS /lookup/v2/topic/persistent/public/default/x HTTP/1.1\r\n" + HEAD,
-    b"POST /lookup/v2/topic/persistent/public/default/x HTTP/1.1\r\n" + HEAD,
+    *(b"GET /healthz HTTP/1.1\r\n" + HEAD, b"OPTIONS " + LOOKUP, b"POST " + LOOKUP),
     b"PUT /admin/v2/namespaces/bad%20/x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
 ]
 
 
+class Two(NamedTuple):
+    """Two servers for all examples, one of which answers everything by aiohttp."""
+
+    runner: asyncio.Runner
+    quick: RunningServer
+    slow: RunningServer
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Two]:
+    servers = running_servers()
+
+    async def start() -> list[RunningServer]:
+        start_server = await servers.__aenter__()
+        return [await start_server(FakeLookup(taker="taker:8080")) for _ in range(2)]
+
+    async def stop() -> None:
+        await servers.__aexit__(None, None, None)
+
+    with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
+        quick, slow = runner.run(start())
+        patch.setattr(slow.server._fast_path, "response_to", lambda *_, **__: None)
+        yield Two(runner, quick, slow)
+        runner.run(stop())
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    picks=st.lists(st.sampled_from(range(len(KINDS))), min_size=1, max_size=12),
+    picks=st.lists(st.sampled_from(KINDS), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 2000), max_size=6),
 )
 def test_any_stream_cut_anywhere_gets_the_answers_it_gets_one_by_one(
-    picks: list[int], cuts: list[int]
+    two: Two, picks: list[bytes], cuts: list[int]
 ) -> None:
-    stream = b"".join(KINDS[pick] for pick in picks)
+    stream = b"".join(picks)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
 
     async def compare() -> None:
-        async with running_servers() as start_server:
-            server = await start_server()
-            want = [await exchange(wired(server), KINDS[pick]) for pick in picks]
-            await learn(server, "x", "y")
-            wire = wired(server)
-            for start, end in pairwise(edges):
-                wire.send(stream[start:end])
-                await asyncio.sleep(0)
-            await wire.until_responses(len(picks))
-            got = await wire.replies()
-            assert [reply.status for reply in got] == [reply.status for reply in want]
-            assert [reply.text for reply in got] == [reply.text for reply in want]
+        want = [await exchange(wired(two.slow), pick) for pick in picks]
+        await learn(two.quick, "x", "y")
+        wire = wired(two.quick)
+        for start, end in pairwise(edges):
+            wire.send(stream[start:end])
+            await asyncio.sleep(0)
+        await wire.until_responses(len(picks))
+        got = await wire.replies()
+        assert [(one.status, one.text) for one in got] == [(one.status, one.text) for one in want]
+        wire.close()
 
-    asyncio.run(compare())
+    two.runner.run(compare())
 
 
 Step = tuple[str, int, int]
@@ -70,15 +93,15 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_no_lookup_is_answered_with_an_owner_of_the_past(steps: list[Step]) -> None:
+def test_no_lookup_is_answered_with_an_owner_of_the_past(two: Two, steps: list[Step]) -> None:
     async def play() -> None:
-        async with running_servers() as start_server:
-            server = await start_server(FakeLookup(taker="taker:8080"))
-            wire = wired(server)
-            for number, step in enumerate(steps):
-                await _play(server, wire, step, number)
+        two.quick.lookup.recut(PUBLIC, 4)
+        wire = wired(two.quick)
+        for number, step in enumerate(steps):
+            await _play(two.quick, wire, step, number)
+        wire.close()
 
-    asyncio.run(play())
+    two.runner.run(play())
 
 
 async def _play(server: RunningServer, wire: Wire, step: Step, token: int) -> None:
@@ -101,41 +124,34 @@ async def _play(server: RunningServer, wire: Wire, step: Step, token: int) -> No
             assert got.headers["X-Loadmanager-Fencing-Token"] == str(owner.fencing_token)
 
 
+PREFIXES = [
+    *("/", "/lookup/v2/topic/", "/lookup/v2/topic/persistent/public/default/", "/redirect/"),
+    *("/redirect/persistent/public/default/", "/admin/v2/", "/admin/v2/persistent/public/default/"),
+    *("/admin/v2/namespaces/acme/", "http://x/lookup/v2/topic/persistent/public/default/", ""),
+]
+ODD = ["%2F", "%", "%25", "%ff", "%00", "/", "..", "?", "#", "&", "a", "ä"]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     method=st.sampled_from(["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH"]),
-    prefix=st.sampled_from(
-        [
-            "/",
-            "/lookup/v2/topic/",
-            "/lookup/v2/topic/persistent/public/default/",
-            "/redirect/",
-            "/redirect/persistent/public/default/",
-            "/admin/v2/",
-            "/admin/v2/persistent/public/default/",
-            "/admin/v2/namespaces/acme/",
-            "http://x/lookup/v2/topic/persistent/public/default/",
-            "",
-        ]
-    ),
+    prefix=st.sampled_from(PREFIXES),
     rest=st.one_of(
         st.binary(max_size=40),
         st.text(max_size=30).map(lambda text: text.encode(errors="surrogatepass")),
-        st.lists(
-            st.sampled_from(["%2F", "%", "%25", "%ff", "%00", "/", "..", "?", "#", "&", "a", "ä"])
-        )
-        .map("".join)
-        .map(str.encode),
+        st.lists(st.sampled_from(ODD)).map("".join).map(str.encode),
     ),
 )
-def test_no_path_whatever_makes_the_server_fail(method: str, prefix: str, rest: bytes) -> None:
+def test_no_path_whatever_makes_the_server_fail(
+    two: Two, method: str, prefix: str, rest: bytes
+) -> None:
     async def ask() -> None:
-        async with running_servers() as start_server:
-            wire = wired(await start_server())
-            wire.send(method.encode() + b" " + prefix.encode() + rest + b" HTTP/1.1\r\n" + HEAD)
-            wire.send(b"\r\n\r\n")
-            await wire.until_responses(1)
-            status = int(wire.written.split(b" ", 2)[1])
-            assert status < 500, wire.written
+        wire = wired(two.quick)
+        wire.send(method.encode() + b" " + prefix.encode() + rest + b" HTTP/1.1\r\n" + HEAD)
+        wire.send(b"\r\n\r\n")
+        await wire.until_responses(1)
+        status = int(wire.written.split(b" ", 2)[1])
+        assert status < 500, wire.written
+        wire.close()
 
-    asyncio.run(ask())
+    two.runner.run(ask())

@@ -3,7 +3,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import time
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +61,6 @@ def test_a_proof_ends_when_the_token_expires(secret_file: Path) -> None:
         tokens.proven(token)
 
 
-@pytest.mark.parametrize(
-    ("claims", "why"),
-    [
-        ({"sub": "operator", "exp": 1_000_000_000}, "it has expired"),
-        ({"sub": "operator", "nbf": 32_000_000_000}, "not valid yet"),
-        ({"role": "operator"}, "no 'sub'"),
-        ({"sub": ""}, "no 'sub'"),
-        ({"sub": 7}, "no 'sub'"),
-        ({"sub": "operator", "exp": "soon"}, "malformed"),
-    ],
-)
-def test_a_token_that_proves_nothing_is_refused(
-    claims: dict[str, object], why: str, secret_file: Path
-) -> None:
-    with pytest.raises(TokenRefused, match=why):
-        Tokens.of_secret_file(secret_file).proven(signed(claims))
-
-
 def hand_signed(payload: str, header: str = '{"alg":"HS256","typ":"JWT"}') -> str:
     """Return a token with exactly this JSON in it, as no library would make it."""
     parts = [base64.urlsafe_b64encode(part.encode()).decode() for part in (header, payload)]
@@ -88,77 +69,63 @@ def hand_signed(payload: str, header: str = '{"alg":"HS256","typ":"JWT"}') -> st
     return f"{signed_part}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
 
 
-HUGE = (str(10**30), str(10**400), "1" * 5000, "4000000000000")
-ABSURD = ("1e400", "-1e400", "NaN", "-1", "-1e300", '"4000000000"', "true", "[1]", "{}", "null")
-
-
-@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
-@pytest.mark.parametrize("value", [*HUGE, *ABSURD], ids=lambda text: text[:14])
-def test_a_signed_token_with_an_absurd_date_is_refused(
-    claim: str, value: str, secret_file: Path
-) -> None:
-    dates = {"exp": "4000000000", "nbf": "1", "iat": "1", claim: value}
-    payload = ",".join(f'"{name}":{date}' for name, date in dates.items())
-    with pytest.raises(TokenRefused, match="the token is refused"):
-        Tokens.of_secret_file(secret_file).proven(hand_signed(f'{{"sub":"operator",{payload}}}'))
-
-
-@pytest.mark.parametrize("exp", ["4000000000", "4000000000.5", "4e9", "253402300799"])
-def test_a_date_within_reason_is_taken(exp: str, secret_file: Path) -> None:
-    token = hand_signed(f'{{"sub":"operator","exp":{exp},"nbf":0}}')
-    assert Tokens.of_secret_file(secret_file).proven(token).until_s == float(exp) + 5.0
-
-
-@pytest.mark.parametrize("part", ["header", "payload"])
-def test_a_token_of_nothing_but_brackets_is_refused(part: str, secret_file: Path) -> None:
-    token = hand_signed(**{"payload": "{}", part: "[" * 3_000})
-    with pytest.raises(TokenRefused, match="malformed"):
-        Tokens.of_secret_file(secret_file).proven(token)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        '{"alg":["HS256"]}',
-        '{"alg":{}}',
-        '{"alg":1e400}',
-        '{"alg":"HS256","kid":[1]}',
-        '{"alg":"HS256","crit":7}',
-        '{"alg":"HS256","b64":false,"crit":["b64"]}',
-        "[]",
-        "null",
-    ],
-)
-def test_a_header_of_another_form_is_refused(header: str, secret_file: Path) -> None:
-    with pytest.raises(TokenRefused):
-        Tokens.of_secret_file(secret_file).proven(hand_signed('{"sub":"operator"}', header))
-
-
 def unsigned(claims: dict[str, object]) -> str:
     parts = [{"alg": "none", "typ": "JWT"}, claims]
     coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
     return ".".join(part.rstrip("=") for part in coded) + "."
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        "",
-        "nonsense",
-        "a.b.c",
-        "ä.ö.ü",
-        "x" * 10_000,
-        unsigned({"sub": "operator"}),
-        signed({"sub": "operator"}, secrets.token_bytes(32)),
-        signed({"sub": "operator"})[:-2],
-    ],
+OPERATOR: dict[str, object] = {"sub": "operator"}
+HUGE = (str(10**30), str(10**400), "1" * 5000, "4000000000000")
+ABSURD = ("1e400", "-1e400", "NaN", "-1", "-1e300", '"4000000000"', "true", "[1]", "{}", "null")
+HEADERS = (
+    *('{"alg":["HS256"]}', '{"alg":{}}', '{"alg":1e400}', '{"alg":"HS256","kid":[1]}', "[]"),
+    *('{"alg":"HS256","crit":7}', '{"alg":"HS256","b64":false,"crit":["b64"]}', "null"),
 )
-def test_a_forged_or_broken_token_is_refused_without_being_quoted(
-    token: str, secret_file: Path
+
+
+def dated(claim: str, value: str) -> str:
+    dates = {"exp": "4000000000", "nbf": "1", "iat": "1", claim: value}
+    payload = ",".join(f'"{name}":{date}' for name, date in dates.items())
+    return hand_signed(f'{{"sub":"operator",{payload}}}')
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        (signed({**OPERATOR, "exp": 1_000_000_000}), "it has expired"),
+        (signed({**OPERATOR, "nbf": 32_000_000_000}), "not valid yet"),
+        (signed({"role": "operator"}), "no 'sub'"),
+        (signed({"sub": ""}), "no 'sub'"),
+        (signed({"sub": 7}), "no 'sub'"),
+        (signed({**OPERATOR, "exp": "soon"}), "malformed"),
+        (hand_signed("{}", "[" * 3_000), "malformed"),
+        (hand_signed("[" * 3_000), "malformed"),
+        *((hand_signed('{"sub":"operator"}', header), "") for header in HEADERS),
+        *(
+            (dated(claim, value), "the token is refused")
+            for claim in ("exp", "nbf", "iat")
+            for value in (*HUGE, *ABSURD)
+        ),
+        *((token, "") for token in ("", "nonsense", "a.b.c", "ä.ö.ü", "x" * 10_000)),
+        (unsigned(OPERATOR), ""),
+        (signed(OPERATOR, secrets.token_bytes(32)), "not signed with the key"),
+        (signed(OPERATOR)[:-2], ""),
+    ],
+    ids=lambda text: text if " " in text else "",  # tokens differ from worker to worker
+)
+def test_a_token_that_proves_nothing_is_refused_without_being_quoted(
+    token: str, why: str, secret_file: Path
 ) -> None:
-    with pytest.raises(TokenRefused) as refused:
+    with pytest.raises(TokenRefused, match=why or None) as refused:
         Tokens.of_secret_file(secret_file).proven(token)
     assert not token or token not in str(refused.value)
+
+
+@pytest.mark.parametrize("exp", ["4000000000", "4000000000.5", "4e9", "253402300799"])
+def test_a_date_within_reason_is_taken(exp: str, secret_file: Path) -> None:
+    token = hand_signed(f'{{"sub":"operator","exp":{exp},"nbf":0}}')
+    assert Tokens.of_secret_file(secret_file).proven(token).until_s == float(exp) + 5.0
 
 
 def test_a_public_key_is_never_taken_for_a_shared_secret(tmp_path: Path) -> None:
@@ -248,8 +215,8 @@ def test_a_token_of_another_key_is_verified_once_and_displaces_no_good_one(
 
 def test_a_token_that_is_not_valid_yet_is_verified_again(secret_file: Path) -> None:
     tokens = Tokens.of_secret_file(secret_file, leeway_s=0.0)
-    token = signed({"sub": "operator", "nbf": SystemClock().wall_ms() / 1000 + 1})
+    token = signed({"sub": "operator", "nbf": SystemClock().wall_ms() / 1000 + 60})
     with pytest.raises(TokenRefused, match="not valid yet"):
         tokens.proven(token)
-    time.sleep(1.1)
+    tokens._leeway_s = 120.0  # as if that time had passed
     assert tokens.proven(token).subject == "operator"
