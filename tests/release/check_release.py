@@ -69,12 +69,10 @@ class Release:
         self.install(work / "tools", *TOOLS)
 
     def install(self, environment: Path, *what: str | Path) -> None:
-        """Install packages into an environment."""
         python = environment / "bin" / "python"
         run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *what)
 
     def build(self, source: Path, *targets: str) -> list[Path]:
-        """Return what a source folder gives."""
         into = source.with_name(f"{source.name}-dist")
         for target in targets:
             run(self.tools / "hatchling", "build", "-t", target, "-d", into, cwd=source,
@@ -157,7 +155,6 @@ class Release:
         return file
 
     def check(self) -> None:
-        """Build and check all of it."""
         require(run("git", "status", "--porcelain").splitlines(), "nothing is uncommitted")
         require(refused(), "licences of all dependencies are known and listed")
         sdist, wheel = self.builds()

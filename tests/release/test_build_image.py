@@ -37,11 +37,9 @@ class Clone:
         self.git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "first")
 
     def git(self, *arguments: str) -> None:
-        """Run git in it."""
         subprocess.run(["git", "-C", str(self.folder), *arguments], check=True)
 
     def build(self, says: str = "loadmanager 0.2.0", **given: str) -> tuple[int, str]:
-        """Return the exit code and what was printed."""
         environment = {
             "PATH": f"{self.tools}:{os.environ['PATH']}",
             "PYTHON": str(self.tools / "hatchling"),
@@ -59,7 +57,6 @@ class Clone:
         return done.returncode, done.stdout + done.stderr
 
     def names(self) -> list[str]:
-        """Return the names that images were given."""
         calls = self.calls.read_text("utf-8").splitlines() if self.calls.exists() else []
         return [one.split()[2] for one in calls if one.startswith("tag ")]
 

@@ -33,7 +33,6 @@ class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
-        """Return that it is one."""
         return True
 
 
@@ -43,7 +42,6 @@ class Disk(io.StringIO):
     full = False
 
     def write(self, text: str) -> int:
-        """Write, if there is room."""
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().write(text)

@@ -20,7 +20,6 @@ class HandClock:
     now_s: float = 100.0
 
     def __call__(self) -> float:
-        """Return the time it was moved to."""
         return self.now_s
 
 

@@ -32,7 +32,6 @@ class Child:
     control: HttpBrokerControl
 
     async def give_bundle(self, lease_s: float = 60.0) -> None:
-        """Load the bundle under a lease of ``lease_s``."""
         state = await self.control.renew_lease(agent_epoch=1, until_s=None, incarnation=None)
         await self.control.renew_lease(
             agent_epoch=1, until_s=state.clock_s + lease_s, incarnation=state.incarnation
@@ -40,7 +39,6 @@ class Child:
         await self.control.load(BUNDLE, agent_epoch=1, fencing_token=7)
 
     async def publish(self) -> int:
-        """Publish one message and return the status."""
         url = f"{self.url}/publish/persistent/t/n/orders"
         async with aiohttp.ClientSession() as http, http.post(url, data=b"hello") as answer:
             return answer.status

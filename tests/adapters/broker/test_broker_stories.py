@@ -23,10 +23,10 @@ from loadmanager.core.rates import Rates
 from loadmanager.demo.overlaps import overlaps
 from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerUnreachable, StaleAgent
 from loadmanager.reference_broker import changes as c
-from tests.testbed.in_process import Fault, InProcessBroker
 from loadmanager.reference_broker.memory_broker import MemoryBroker
 from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
 from loadmanager.reference_broker.serving_set import Ticket
+from tests.testbed.in_process import Fault, InProcessBroker
 
 BASE = 2**60
 NS = "a-b=c.d:e/n_1"
@@ -75,7 +75,6 @@ class Player:
     background: list[asyncio.Task[str]] = field(default_factory=list)
 
     async def play(self, story: str) -> None:
-        """Do each step, and check what is said of it."""
         for step in " ".join(story.split()).split("; "):
             try:
                 await self._play(step)
@@ -100,7 +99,6 @@ class Player:
             assert not compared or told == expected.strip()
 
     async def do(self, step: str) -> str:
-        """Do one step and return what it gives."""
         if step[0] == "@":
             self.clock.now_s = float(step[1:])
             return ""
@@ -109,15 +107,17 @@ class Player:
         if name.endswith("&"):
             self.background.append(asyncio.create_task(command))
             async with asyncio.timeout(30):
-                while not self._received(name, words):  # noqa: ASYNC110 - commands set no event
+                while not self._received(name):  # noqa: ASYNC110 - commands set no event
                     await asyncio.sleep(0.001)
             return ""
         return str(await command if asyncio.iscoroutine(command) else command)
 
-    def _received(self, name: str, words: list[str]) -> bool:
+    def _received(self, name: str) -> bool:
         if name == "unload&":
-            grant = self.process().grant(TOPIC)
-            return grant is None or grant.bundle != BUNDLES[words[0]]
+            ticket = self.process().begin_publish(TOPIC)
+            if isinstance(ticket, Ticket):
+                self.process().abandon(ticket)
+            return not isinstance(ticket, Ticket)
         assert isinstance(self.control, InProcessBroker)
         return self.control.commands[-1:] == [name[:-1]]
 

@@ -45,7 +45,6 @@ class Trial:
     ended: dict[BundleId, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the broker."""
         self.broker = TimedBroker(self.changes.append, now_s=0.0, incarnation="i")
 
     def do(self, step: tuple[Any, ...]) -> None:
@@ -80,7 +79,6 @@ class Trial:
             broker.abandon(self.tickets.pop())
 
     def check(self) -> None:
-        """Hold what the broker and its record say to what was noted."""
         serving = self.broker.at(self.now_s).state().serving
         intervals = intervals_of(self.changes, died_at_s=None)
         open_now = {

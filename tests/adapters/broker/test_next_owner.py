@@ -68,7 +68,6 @@ class Noting(InProcessBroker):
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """Remember, and unload."""
         self.next_urls = (*self.next_urls, next_owner_url)
         await super().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
 

@@ -18,12 +18,10 @@ class Told:
         self._now_s = 0.0
 
     def clock_s(self) -> float:
-        """Return a second more each time."""
         self._now_s += 1.0
         return self._now_s
 
     def observe(self, kind: str, result: str, seconds: float) -> None:
-        """Remember one request."""
         self.requests.append((kind, result, seconds))
 
 

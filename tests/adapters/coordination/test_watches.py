@@ -103,7 +103,6 @@ class Patience:
         self.postponed = 0
 
     def __call__(self) -> bool:
-        """Say whether to postpone a read."""
         self.postponed += self.patient
         return self.patient
 

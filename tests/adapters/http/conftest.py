@@ -95,16 +95,13 @@ class FakeLookup:
     breaks: bool = False
 
     def __post_init__(self) -> None:
-        """Start with ``public/default`` in four bundles."""
         self.namespaces.setdefault(PUBLIC, Boundaries.even(PUBLIC, 4))
 
     def bundle_in_picture(self, topic: TopicName) -> BundleId | None:
-        """Return the bundle of a topic, None if its namespace is unknown."""
         boundaries = self.namespaces.get(topic.namespace)
         return boundaries.at(position(topic, "murmur3")) if boundaries else None
 
     def give(self, bundle: BundleId, broker: str, token: int = 1) -> None:
-        """Make a broker the owner of a bundle."""
         self.owners[bundle] = owner_named(bundle, broker, token)
         self.cluster_state_version += 1
 
@@ -115,23 +112,19 @@ class FakeLookup:
         self.cluster_state_version += 1
 
     def take_away(self, bundle: BundleId) -> None:
-        """Leave a bundle without an owner."""
         if self.owners.pop(bundle, None):
             self.cluster_state_version += 1
 
     def readiness(self) -> Readiness:
-        """Be ready unless there are reasons not to be."""
         return Readiness(not self.reasons, self.reasons, self.troubles)
 
     def owner_if_known(self, topic: TopicName) -> Owner | None:
-        """Return the owner in the table."""
         if self.breaks:
             raise ZeroDivisionError("the secret of the broken picture")
         bundle = self.bundle_in_picture(topic)
         return self.owners.get(bundle) if bundle else None
 
     async def find_owner(self, topic: TopicName) -> Owner:
-        """Return the owner in the table, or the taker as the new one."""
         bundle = await self.bundle_of(topic)
         await self._pass_gate()
         if bundle not in self.owners:
@@ -151,31 +144,26 @@ class FakeLookup:
         return await self.find_owner(topic)
 
     async def bundle_of(self, topic: TopicName) -> BundleId:
-        """Return the bundle of a topic."""
         bundle = self.bundle_in_picture(topic)
         if bundle is None:
             raise NamespaceUnknown(f"namespace {topic.namespace} not found")
         return bundle
 
     async def partitions(self, topic: TopicName) -> int:
-        """Return what the table of partitioned topics says."""
         return self.partitioned.get(topic, 0)
 
     async def boundaries(self, namespace: Namespace) -> Boundaries:
-        """Return the boundaries in the table."""
         if namespace not in self.namespaces:
             raise NamespaceUnknown(f"namespace {namespace} not found")
         return self.namespaces[namespace]
 
     async def create_namespace(self, boundaries: Boundaries) -> None:
-        """Add boundaries to the table."""
         if boundaries.namespace in self.namespaces:
             raise NamespaceTaken(f"namespace {boundaries.namespace} exists")
         self.namespaces[boundaries.namespace] = boundaries
         self.cluster_state_version += 1
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Name the taker, if this is the leader."""
         if not self.leads:
             raise NotLeader("this sidecar does not lead")
         await self._pass_gate()
@@ -204,25 +192,21 @@ class FakeNamespaces(NamespaceRequests):
     deleted: list[tuple[Namespace, bool]] = field(default_factory=list)
 
     async def of_tenant(self, tenant: str) -> list[Namespace]:
-        """Return the namespaces of a tenant that are in the table."""
         found = sorted(one for one in self.lookup.namespaces if one.startswith(f"{tenant}/"))
         if not found:
             raise Missing(f"tenant {tenant} does not exist")
         return found
 
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
-        """Return the policies a namespace was created with."""
         if namespace not in self.policies_of:
             raise NamespaceUnknown(f"namespace {namespace} does not exist")
         return self.policies_of[namespace]
 
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
-        """Add boundaries to the table."""
         await self.lookup.create_namespace(boundaries)
         self.policies_of[boundaries.namespace] = policies
 
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
-        """Remember what was deleted."""
         self.deleted.append((namespace, force))
 
 
@@ -233,13 +217,11 @@ class FakePartitions(PartitionRequests):
     created: dict[TopicName, int] = field(default_factory=dict)
 
     async def create(self, topic: TopicName, partitions: int) -> None:
-        """Remember the topic."""
         if topic in self.created:
             raise Conflict(f"topic {topic} is partitioned already")
         self.created[topic] = partitions
 
     async def delete(self, topic: TopicName) -> None:
-        """Forget the topic."""
         if self.created.pop(topic, None) is None:
             raise Missing(f"topic {topic} is not partitioned")
 
@@ -253,7 +235,6 @@ class Reply:
     text: str
 
     def json(self) -> Any:
-        """Return the body as the JSON it should be."""
         return json.loads(self.text)
 
 
@@ -270,11 +251,9 @@ class RunningServer:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def ask(self, path: str, method: str = "GET", **options: Any) -> Reply:
-        """Send one request and read its response whole."""
         options.setdefault("allow_redirects", False)
         url = URL(self.url + path, encoded=True)  # as the test wrote it, byte for byte
         async with self.client.request(method, url, **options) as response:
@@ -291,7 +270,6 @@ class RunningServer:
             await writer.wait_closed()
 
     def sample(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        """Return the value of one metric now."""
         return self.registry.get_sample_value(name, labels or {})
 
 
@@ -388,11 +366,9 @@ class Wire(asyncio.Transport):
     peer: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        """Be a transport without a socket."""
         super().__init__({"peername": (self.peer, 40000)})
 
     def write(self, data: Any) -> None:
-        """Keep what would go out."""
         self.written += data
 
     def close(self) -> None:
@@ -402,7 +378,6 @@ class Wire(asyncio.Transport):
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
     def is_closing(self) -> bool:
-        """Return whether `close` was called."""
         return self.closed
 
     def get_write_buffer_size(self) -> int:
@@ -416,21 +391,17 @@ class Wire(asyncio.Transport):
         """The same."""
 
     def send(self, chunk: bytes) -> None:
-        """Let the server receive one chunk."""
         if not self.closed and self.protocol is not None:
             self.protocol.data_received(chunk)
 
     @property
     def responses(self) -> int:
-        """How many responses were begun."""
         return len(re.findall(rb"HTTP/1\.[01] \d{3} ", self.written))
 
     async def until_responses(self, count: int) -> None:
-        """Wait until so many responses were begun."""
         await until(lambda: self.responses >= count)
 
     async def replies(self) -> list[Reply]:
-        """Parse all that was written."""
         reader = asyncio.StreamReader()
         reader.feed_data(bytes(self.written))
         reader.feed_eof()

@@ -70,7 +70,6 @@ class FakeTopics(HttpTopicsClient):
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> dict[BundleId, dict[TopicName, Rates]]:
-        """Return what is open there."""
         assert namespace == NS
         if sidecar_url not in self.open:
             raise Unavailable(f"the sidecar at {sidecar_url} does not answer")
@@ -87,13 +86,11 @@ class Api:
     dynamic: DynamicSettings
 
     async def send(self, method: str, path: str, value: Any = None) -> Reply:
-        """Send a request with a JSON body, or with none."""
         if value is None:
             return await self.server.ask(path, method)
         return await self.server.ask(path, method, data=json.dumps(value), headers=JSON)
 
     async def get(self, path: str) -> Any:
-        """Return the JSON that a path gives."""
         got = await self.server.ask(path)
         assert got.status == 200, got.text
         return got.json()

@@ -49,7 +49,6 @@ class Keyed:
         host: str | None = "localhost:7750",
         wire: Wire | None = None,
     ) -> Reply:
-        """Send one request from ``peer``."""
         told = {**({} if host is None else {"Host": host}), **(headers or {})}
         lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
         version = "1.1" if host is not None else "1.0"
@@ -57,7 +56,6 @@ class Keyed:
         return await exchange(wire or wired(self.server, peer), raw)
 
     async def statuses(self, peer: str, **options: object) -> list[int]:
-        """Return what lookups, reads and changes come to."""
         asked = [(LOOKUP, "GET"), (BUNDLES, "GET"), (f"{NAMESPACE}?x", "DELETE")]
         return [
             (await self.ask(peer, path, method, **options)).status  # type: ignore[arg-type]

@@ -209,7 +209,6 @@ class Mutual:
     async def ask(
         self, path: str, name: str = "", times: int = 1, issuer: Files | None = None
     ) -> list[int]:
-        """Ask on one connection, as ``name`` or as nobody."""
         shown = (issuer or self._files).client(name) if name else (None, None)
         context = ClientTls(self._files.authorities, *shown).context
         connector = aiohttp.TCPConnector(ssl=context, limit=1)

@@ -46,7 +46,6 @@ class Told:
         self.stalls = 0
 
     def stalled(self) -> None:
-        """Count one stall."""
         self.stalls += 1
 
 

@@ -53,7 +53,6 @@ class NoTopics(HttpTopicsClient):
     async def topics(
         self, sidecar_url: str, namespace: Namespace
     ) -> dict[BundleId, dict[TopicName, Rates]]:
-        """Refuse what no test here asks."""
         raise Unavailable(f"{sidecar_url} does not answer about {namespace}")
 
 

@@ -49,7 +49,6 @@ class FakeOverviews:
     asked: int = 0
 
     def overview(self) -> Overview:
-        """Return the canned overview."""
         self.asked += 1
         if self.elsewhere:
             raise LeaderElsewhere(self.elsewhere)
@@ -66,7 +65,6 @@ class Viewer:
     kinds: list[str] = field(default_factory=list)
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        """Return the next event: its kind and what it says."""
         async with asyncio.timeout(60):
             kind = (await self.response.content.readline()).decode()
             data = (await self.response.content.readline()).decode()

@@ -50,7 +50,6 @@ class FakeLeader(DrainRequests):
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the paths to all of it."""
         return (
             *Unloads(self.unload).routes(),
             *Splits(self.split, lambda: self.algorithm).routes(),
@@ -66,30 +65,24 @@ class FakeLeader(DrainRequests):
     async def unload(
         self, namespace: Namespace, range_text: str | None, destination: BrokerId | None
     ) -> Sequence[UnloadedBundle]:
-        """Remember what was asked."""
         self._ask(namespace, range_text, destination)
         bundle = BundleId(f"{namespace}/{range_text}")
         return [UnloadedBundle(bundle=bundle, source=B1, target=destination or B2, took_s=0.01234)]
 
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
-        """Remember what was asked."""
         self._ask(namespace, chosen, order)
 
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
-        """Remember what was asked."""
         self._ask(namespace, range_text, other)
         return WHOLE
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Remember what was asked."""
         self._ask("mark", broker, by, reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """Remember what was asked."""
         self._ask("unmark", broker)
 
     async def status(self, broker: BrokerId) -> DrainState:
-        """Tell of the seven bundles."""
         self._ask("status", broker)
         return DrainState(
             broker=broker,

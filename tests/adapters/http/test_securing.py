@@ -118,7 +118,6 @@ class OnlySidecars(ClusterKeyGuard):
         self.asked: list[tuple[str, Role]] = []
 
     def caller(self, request: web.BaseRequest) -> Caller:
-        """Note who it is."""
         found = super().caller(request)
         self.asked.append((found.name, found.role))
         return found

@@ -31,7 +31,6 @@ class Clock:
         self.now_s = NOW_S
 
     def __call__(self) -> float:
-        """Return seconds since 1970."""
         return self.now_s
 
 

@@ -31,14 +31,12 @@ class Ends:
     ended: list[ConnectionDropped] = field(default_factory=list)
 
     def carry(self) -> LoopSocket:
-        """Let the running loop read and write this end."""
         loop, lock = asyncio.get_running_loop(), threading.RLock()
         carried = LoopSocket(self.here, loop, lock, self.frames.append, self.end)
         self.carried = carried
         return carried
 
     def end(self, reason: ConnectionDropped) -> None:
-        """Leave the socket alone, as its owner does."""
         self.ended.append(reason)
         self.carried.close()
 
