@@ -23,9 +23,8 @@ from loadmanager.core.rates import Rates
 from loadmanager.demo.overlaps import overlaps
 from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerUnreachable, StaleAgent
 from loadmanager.reference_broker import changes as c
-from loadmanager.reference_broker.memory_broker import MemoryBroker
-from loadmanager.reference_broker.outcomes import Accepted, PublishRefused
-from loadmanager.reference_broker.serving_set import Ticket
+from loadmanager.reference_broker.changes import Accepted, PublishRefused
+from loadmanager.reference_broker.memory_broker import MemoryBroker, Ticket
 from tests.testbed.in_process import Fault, InProcessBroker
 
 BASE = 2**60

@@ -2,8 +2,7 @@ import pytest
 
 from loadmanager.core.hashing import HashName, position
 from loadmanager.core.ids import parse_bundle, parse_topic
-from loadmanager.reference_broker.serving_set import Served, ServingSet
-from loadmanager.reference_broker.traffic import BundleTraffic
+from loadmanager.reference_broker.memory_broker import BundleTraffic, Served, ServingSet
 
 LOWER, UPPER, WHOLE = (
     parse_bundle(f"t/n/{bounds}")
