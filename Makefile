@@ -12,7 +12,7 @@ BUILD := $(VENV)/.installed-build
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-all test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs compatibility release-check image lock clean
+.PHONY: help demo test test-tools test-all test-pulsar measure-pulsar test-admin-client test-helm bench faults simulated-faults ratings lint coverage docs reference compatibility release-check image lock clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,9 @@ coverage: $(TOOLS) ## Check that the quick tests take every branch of the decisi
 docs: $(TOOLS) ## Make the documentation's site in build/site; a broken link is an error
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto -c docs/site -d build/doctrees docs build/site
 	@echo "open build/site/index.html"
+
+reference: $(TEST) ## Write the pages of docs/ that are made from declarations: commands, keys, REST API, history
+	@$(BIN)/python tests/support/reference.py
 
 compatibility: $(TEST) ## Write tests/compatibility anew: what users build on; BREAKING=yes if it is meant to break
 	@BREAKING=$(BREAKING) $(BIN)/python tests/support/public_surfaces.py

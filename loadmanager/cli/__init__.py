@@ -20,6 +20,7 @@ from loadmanager.cli.cluster import (
     lookup_command,
     snapshot_command,
 )
+from loadmanager.cli.completion import completion_command
 from loadmanager.cli.config import config_commands
 from loadmanager.cli.decide import decide
 from loadmanager.cli.decisions import decisions_command, plan_command, shadows_command
@@ -34,7 +35,6 @@ from loadmanager.cli.namespaces import (
     split_command,
 )
 from loadmanager.cli.pipeline import pipeline_command
-from loadmanager.cli.reference import completion_command, show_commands_command
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
 from loadmanager.cli.spark import spark_group
@@ -47,6 +47,7 @@ from loadmanager.cli.zookeeper import zookeeper_command
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
     "rate-strategies": "`make ratings` in a checkout of the source",
+    "show-commands": "docs/command-line.md, which `make reference` writes in a checkout",
     "cost-model": "`loadmanager pipeline costs`, a report: decisions use no published costs",
 }
 """What to use instead of commands of former versions."""
@@ -100,7 +101,6 @@ main.add_section(
     token_command,
     config_commands,
     completion_command,
-    show_commands_command,
 )
 main.add_section(
     "Try",

@@ -18,7 +18,14 @@ from loadmanager.cli.sidecar_client import SidecarClient, client_options, whole_
 _DYNAMIC_PATH = "/admin/v2/brokers/configuration"
 
 
-@click.group("config", cls=SectionedGroup)
+@click.group(
+    "config",
+    cls=SectionedGroup,
+    removed={
+        "show-reference": "docs/configuration.md, which `make reference` writes in a checkout",
+        "show-strategies": "docs/strategies.md, which `make ratings` writes in a checkout",
+    },
+)
 def config_commands() -> None:
     """Check configuration files, and read or change the settings of a running cluster.
 
@@ -61,28 +68,6 @@ def show_defaults() -> None:
     from loadmanager.config import annotated_toml
 
     click.echo(annotated_toml(), nl=False)
-
-
-@config_commands.command("show-reference")
-def show_reference() -> None:
-    """Print the reference of all keys, and the key that each of Pulsar's becomes.
-
-    Example: loadmanager config show-reference > docs/configuration.md
-    """
-    from loadmanager.config.reference import configuration_reference
-
-    click.echo(configuration_reference(), nl=False)
-
-
-@config_commands.command("show-strategies")
-def show_strategies() -> None:
-    """Print every shedder and placement with its settings.
-
-    Example: loadmanager config show-strategies
-    """
-    from loadmanager.config.strategy_guide import strategy_guide
-
-    click.echo(strategy_guide(), nl=False)
 
 
 @config_commands.command("show-scenario-format")

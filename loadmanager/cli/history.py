@@ -9,23 +9,16 @@ from loadmanager.cli.sections import SectionedGroup
 _DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
-@click.group("history", cls=SectionedGroup)
+@click.group(
+    "history",
+    cls=SectionedGroup,
+    removed={"format": "docs/history-format.md, which `make reference` writes in a checkout"},
+)
 def history_group() -> None:
     """Check and finish the files that [history] and --history write.
 
     Example: loadmanager history check /var/lib/loadmanager/history
     """
-
-
-@history_group.command("format")
-def format_command() -> None:
-    """Print docs/history-format.md: every kind of line with its fields.
-
-    Example: loadmanager history format > history-format.md
-    """
-    from loadmanager.core.history.describing import described
-
-    click.echo(described(), nl=False)
 
 
 @history_group.command("finish")

@@ -7,7 +7,6 @@ from click.testing import CliRunner, Result
 
 from loadmanager.adapters.history import recorded
 from loadmanager.cli import main
-from loadmanager.core.history.describing import described
 from loadmanager.core.history.records import Origin, lost_record, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
@@ -33,10 +32,6 @@ def directory_fixture(tmp_path: Path) -> Path:
 def only_file(directory: Path) -> Path:
     (path,) = directory.glob("date=*/hour=*/*.gz")
     return path
-
-
-def test_the_format_is_printed_as_the_document_has_it() -> None:
-    assert run("format").output == described()
 
 
 def test_a_good_directory_is_counted(directory: Path) -> None:

@@ -1,12 +1,8 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from loadmanager.cli import main
-from loadmanager.cli.reference import command_reference
-
-COMMITTED = Path(__file__).parents[2] / "docs" / "command-line.md"
 
 
 def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -15,12 +11,6 @@ def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Comma
             yield from leaves(inner, f"{path} {name}")
     else:
         yield path, command
-
-
-def test_the_committed_reference_is_the_generated_one() -> None:
-    # Renew it with: loadmanager show-commands > docs/command-line.md
-    # How lines are broken is the library's business, and changes with its versions.
-    assert COMMITTED.read_text().split() == command_reference(main).split()
 
 
 def test_every_command_says_what_it_does_and_gives_an_example() -> None:

@@ -1,8 +1,8 @@
 import re
 
 import pytest
+from strategy_guide import strategy_guide
 
-from loadmanager.config.strategy_guide import strategy_guide
 from loadmanager.core.filters import Filters
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.plan import Cause, Reason

@@ -1,7 +1,6 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.cluster import ClusterView
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.history.describing import described
 from loadmanager.core.history.kinds import HAND_OVER, KINDS
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.records import (
@@ -41,7 +39,6 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.shadow import Shadowed
 from loadmanager.core.snapshot.document import Choice
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "history-format.md"
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "5f2a90c1d07be344")
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 A, B = BundleId("t/n/0x00000010_0x00000020"), BundleId("t/n/0x00000020_0x00000030")
@@ -384,11 +381,6 @@ def test_no_field_may_be_missing(name: str) -> None:
 def test_half_a_line_is_no_line(line: bytes) -> None:
     with pytest.raises(MalformedContent):
         read_line("x", line)
-
-
-def test_the_document_says_what_the_writer_writes() -> None:
-    # Renew it with: loadmanager history format > docs/history-format.md
-    assert COMMITTED.read_text("utf-8") == described()
 
 
 def test_a_report_comes_back_but_for_its_addresses() -> None:

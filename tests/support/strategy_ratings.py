@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 from all_placements import runs_of_placements
 from numpy.typing import NDArray
+from strategy_guide import strategy_guide
 
 from loadmanager.config.pairs import SHEDDER_NAMES, placements_of
-from loadmanager.config.strategy_guide import strategy_guide
 from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.run import Run
 from loadmanager.simulator.scenario_files import load_scenario

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from openapi_spec_validator import validate
@@ -11,7 +10,6 @@ from loadmanager.adapters.http.openapi import openapi_document
 from loadmanager.adapters.http.operations import Operation, all_replies
 from loadmanager.adapters.http.parameters import PATH_PARAMETERS
 from loadmanager.adapters.http.routes import Role
-from loadmanager.admin.reference import reference
 from loadmanager.admin.surface import surface
 from tests.adapters.http.conftest import RunningServer
 
@@ -45,13 +43,6 @@ def test_each_operation_says_enough(one: Operation) -> None:
 @pytest.mark.parametrize("one", OPERATIONS, ids=names)
 def test_what_changes_something_is_for_administrators(one: Operation) -> None:
     assert one.method == "GET" or one.role is Role.ADMIN
-
-
-def test_the_committed_reference_is_current() -> None:
-    file = Path(__file__).parents[3] / "docs" / "rest-api.md"
-    assert file.read_text(encoding="utf-8") == reference(OPERATIONS), (
-        "run: python -m loadmanager.admin.reference > docs/rest-api.md"
-    )
 
 
 async def test_the_page_names_every_operation_and_loads_nothing(server: RunningServer) -> None:

@@ -9,7 +9,7 @@ from loadmanager.config.pulsar_keys import DEPLOYMENT, MISSPELT, TRANSLATED, UNU
 _HEAD: Final = """\
 # Configuration
 
-Made by `loadmanager config show-reference` from the keys' own declarations; do not edit it.
+Made from the keys' own declarations; do not edit it.
 
 Settings come from a TOML file, over it from environment variables `LOADMANAGER_<SECTION>__<KEY>`,
 over those from `--set SECTION.KEY=VALUE`. `loadmanager config check --config FILE` reports every

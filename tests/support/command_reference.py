@@ -1,4 +1,4 @@
-"""``loadmanager show-commands`` and ``completion``: commands described, for people and shells."""
+"""docs/command-line.md, from the declarations of the commands."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,7 +11,7 @@ _HELP: Final = ["-h", "--help"]
 _HEAD = """\
 # Command line
 
-Made by `loadmanager show-commands` from the commands' own declarations; do not edit it.
+Made from the commands' own declarations; do not edit it.
 
 Commands that ask a sidecar find it by `--url`, else `LOADMANAGER_URL`, else a profile (`--profile`,
 `LOADMANAGER_PROFILE`, else `default`) in `profiles.toml` of `~/.config/loadmanager`, else on
@@ -30,17 +30,6 @@ command has `-h`, and `loadmanager --version` prints the version.
 `loadmanager completion bash` (`zsh`, `fish`) prints a script that lets a shell complete commands
 and options.
 """
-
-
-@click.command("show-commands")
-def show_commands_command() -> None:
-    """Print docs/command-line.md, the reference of all commands.
-
-    Example: loadmanager show-commands > docs/command-line.md
-    """
-    from loadmanager.cli import main
-
-    click.echo(command_reference(main), nl=False)
 
 
 def command_reference(root: SectionedGroup) -> str:
@@ -87,20 +76,3 @@ def _below(context: click.Context, command: click.Command, name: str) -> click.C
         terminal_width=context.terminal_width,
         max_content_width=context.max_content_width,
     )
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion_command(context: click.Context, shell: str) -> None:
-    """Print a script that lets a shell complete commands and options.
-
-    Example: loadmanager completion bash > ~/.local/share/bash-completion/completions/loadmanager
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"{shell}: this version of click cannot complete for it")
-    root = context.find_root()
-    click.echo(kind(root.command, {}, "loadmanager", "_LOADMANAGER_COMPLETE").source())

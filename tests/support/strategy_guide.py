@@ -185,7 +185,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"  # noqa: PLR2004 - larger ones are easier to read as powers
+        return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:g}"
     if isinstance(value, frozenset):
         return str(sorted(value))
     return str(value)
