@@ -37,7 +37,6 @@ from loadmanager.cli.namespaces import (
 from loadmanager.cli.pipeline import pipeline_command
 from loadmanager.cli.sections import SectionedGroup
 from loadmanager.cli.simulate import simulate_command
-from loadmanager.cli.spark import spark_group
 from loadmanager.cli.tasks import tasks_command
 from loadmanager.cli.token import token_command
 from loadmanager.cli.top import top_command
@@ -47,6 +46,7 @@ from loadmanager.cli.zookeeper import zookeeper_command
 REMOVED: Final[Mapping[str, str]] = {
     "faults": "`make simulated-faults SEEDS=100` in a checkout of the source",
     "rate-strategies": "`make ratings` in a checkout of the source",
+    "spark": "PySpark's own bin/spark-class, as docs/pipeline.md shows",
     "show-commands": "docs/command-line.md, which `make reference` writes in a checkout",
     "cost-model": "`loadmanager pipeline costs`, a report: decisions use no published costs",
 }
@@ -113,5 +113,4 @@ main.add_section(
     "Data",
     history_group,
     pipeline_command,
-    spark_group,
 )

@@ -56,7 +56,7 @@ def test_every_command_has_the_options_it_is_shown_with(command: str) -> None:
 
 def test_commands_of_every_kind_were_looked_at() -> None:
     names = [shlex.split(command)[0] for command in commands()]
-    assert {"demo", "pipeline", "spark"} <= set(names)
+    assert {"demo", "pipeline"} <= set(names)
     assert names.count("pipeline") >= 12
 
 
