@@ -3,10 +3,9 @@
 from typing import Final
 
 from loadmanager.adapters.http.describing import Describing
-from loadmanager.adapters.http.health import Health
+from loadmanager.adapters.http.health import Health, Watching
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation, Resource, operations_of
-from loadmanager.adapters.http.watching import Watching
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers

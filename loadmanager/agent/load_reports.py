@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from loadmanager.agent.drain_intent import DrainIntent
+from loadmanager.agent.broker_health import DrainIntent
 from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings, wait_out

@@ -12,7 +12,7 @@ from loadmanager.adapters.pulsar_admin import (
     RequestFailed,
     RightMissing,
 )
-from loadmanager.adapters.pulsar_admin.policies import read_isolation
+from loadmanager.adapters.pulsar_admin.lookups import read_isolation
 from loadmanager.core.errors import InvalidName
 from loadmanager.core.ids import BrokerId, parse_broker
 from loadmanager.core.policies import NO_POLICIES, Policies

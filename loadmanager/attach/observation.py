@@ -1,4 +1,4 @@
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -7,7 +7,6 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.splitting import proposed_splits
 from loadmanager.attach.strategy import (
     ChosenMoves,
     GreedyRate,
@@ -16,12 +15,64 @@ from loadmanager.attach.strategy import (
 )
 from loadmanager.attach.tasks import Proposal
 from loadmanager.core.bundle_task import TaskKind
-from loadmanager.core.bundle_traffic import BundleTraffic
+from loadmanager.core.bundle_traffic import BundleTraffic, topics_in
 from loadmanager.core.even_rates import CLOSE_ENOUGH, GREEDY_RATE, RatePlan
-from loadmanager.core.ids import BrokerId, BundleId, Namespace, belongs_to_a_broker, namespace_of
+from loadmanager.core.ids import (
+    BrokerId,
+    BundleId,
+    Namespace,
+    belongs_to_a_broker,
+    namespace_of,
+    range_of,
+)
 from loadmanager.core.plan import Cause, Refusal
+from loadmanager.core.rate_splits import evenest_cut, worth_cutting
+from loadmanager.core.rates import total
 from loadmanager.core.reason_texts import REASONS
 from loadmanager.core.wire.policies import isolation_to_json
+
+
+def proposed_splits(
+    samples: Mapping[BrokerId, BrokerSample], stays: Collection[BundleId], plan: RatePlan
+) -> tuple[Proposal, ...]:
+    whole = total([sample.total for sample in samples.values()])
+    msgs, size = (rate / max(len(samples), 1) for rate in (whole.msgs_per_s, whole.bytes_per_s))
+    found: list[tuple[float, Proposal]] = []
+    for broker, sample in samples.items():
+        for bundle, one in sample.bundles.items():
+            share = max(_share(one.msgs_per_s, msgs), _share(one.bytes_per_s, size))
+            if bundle in stays or not worth_cutting(share, plan.planned_max_over_mean):
+                continue
+            cut = evenest_cut(range_of(bundle)[1], topic_loads(sample, bundle, msgs, size))
+            if cut is None:
+                continue
+            reason = f"it has {share:.2f} times the mean of a broker, and moves alone do not "
+            proposal = Proposal(
+                kind=TaskKind.SPLIT,
+                bundle=bundle,
+                source=broker,
+                target=broker,
+                cause=Cause.OVERSIZED,
+                reason=f"{reason}even out the load",
+                cut=cut,
+            )
+            found.append((share, proposal))
+    found.sort(key=lambda one: (-one[0], one[1].bundle))
+    return tuple(proposal for _, proposal in found)
+
+
+def topic_loads(
+    sample: BrokerSample, bundle: BundleId, msgs: float, size: float
+) -> Iterator[tuple[int, float]]:
+    """Yield hash position and load of each topic in a bundle, relative to ``msgs`` and ``size``."""
+    for name, _, at in topics_in(bundle, sample.topics):
+        rates = sample.topics[name]
+        yield at, _share(rates.msgs_per_s, msgs) + _share(rates.bytes_per_s, size)
+
+
+def _share(value: float, mean: float) -> float:
+    return value / mean if mean > 0 else 0.0
+
 
 GREEDY: Final = GreedyRate()
 _RATES: Final = ("msgs_in_per_s", "msgs_out_per_s", "bytes_in_per_s", "bytes_out_per_s")

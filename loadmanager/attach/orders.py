@@ -13,9 +13,8 @@ from typing import Final, Protocol
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin, RightMissing
 from loadmanager.adapters.pulsar_admin.move_order import Move, Outcome, OutcomeState
-from loadmanager.adapters.pulsar_admin.moves import BundleMover
+from loadmanager.adapters.pulsar_admin.moves import BundleMover, split_bundle
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
-from loadmanager.adapters.pulsar_admin.splits import split_bundle
 from loadmanager.attach.mandate import Mandate
 from loadmanager.common.cluster_state import OwnerView
 from loadmanager.core.bundle_task import TaskEvent

@@ -12,8 +12,11 @@ from time import monotonic
 from typing import Final
 
 from loadmanager.adapters.pulsar_admin import PulsarAdmin
-from loadmanager.adapters.pulsar_admin.lookups import read_boundaries, read_namespaces
-from loadmanager.adapters.pulsar_admin.policies import read_anti_affinity_group
+from loadmanager.adapters.pulsar_admin.lookups import (
+    read_anti_affinity_group,
+    read_boundaries,
+    read_namespaces,
+)
 from loadmanager.attach.discovery import PulsarCluster
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.sampling import BrokerSample

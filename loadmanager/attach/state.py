@@ -6,20 +6,33 @@ anything is changed, and removed when everything is restored.
 """
 
 import fcntl
+import json
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StrictInt
 
+from loadmanager.attach.observation import Observation
 from loadmanager.core import znodes
-from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.balance_course import (
+    BalancePoint,
+    course_from_fields,
+    course_to_json,
+    last_hour,
+)
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
+from loadmanager.core.fields import Fields, unpacked_object
+from loadmanager.core.ids import BundleId, Namespace, parse_namespace
+from loadmanager.core.move_limits import Begun, MoveBudget
 from loadmanager.ports.coordination import Coordination, CoordinationError, NodeExists, NodeMissing
 
 
@@ -220,3 +233,126 @@ def _usable(path: str, what: str) -> Iterator[None]:
     except CoordinationError as error:
         why = str(error) or type(error).__name__
         raise StateUnusable(f"{path}: {why}; expected a node that can be {what}") from None
+
+
+_HOUR_MS: Final = 3_600_000
+
+
+class _Stored(BaseModel):
+    """The moves begun in the last hour: time, namespace or "", and number."""
+
+    format: Literal[1]
+    begun: list[tuple[StrictInt, str, Annotated[int, Field(strict=True, gt=0, le=1_000_000)]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBudget:
+    """The budget of moves, stored so that the next controller continues it.
+
+    Before the moves of a round it is stored as if all of them had begun, and after them as it is.
+    So a controller that takes over after a crash may count moves that did not begin, but misses
+    none.
+    """
+
+    budget: MoveBudget
+    state: State
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    monotonic_s: Callable[[], float] = time.monotonic
+
+    async def resume(self) -> None:
+        """Count the stored moves; those of a clock that is ahead of this one began now."""
+        text = await self.state.text(Part.MOVES)
+        if text is None:
+            return
+        now_ms = self.wall_ms()
+        try:
+            begun = [
+                Begun(
+                    min(max(now_ms - at_ms, 0), _HOUR_MS) / 1000,
+                    parse_namespace(name) if name else Namespace(""),
+                    count,
+                )
+                for at_ms, name, count in _Stored.model_validate_json(text).begun
+            ]
+        except (ValueError, InvalidName):
+            raise StateUnusable(
+                f"{self.state.where(Part.MOVES)}: expected the moves of the last hour as attach "
+                "--balance stored them; remove it, and budgets start over"
+            ) from None
+        self.budget.resume(begun, self.monotonic_s())
+
+    async def store(self, planned: Collection[BundleId] = ()) -> None:
+        """Store the moves of the last hour, and ``planned`` ones as if they began now."""
+        now_ms = self.wall_ms()
+        begun = [
+            (now_ms - round(one.age_s * 1000), one.namespace, one.count)
+            for one in self.budget.begun(self.monotonic_s(), planned)
+        ]
+        await self.state.keep(Part.MOVES, _Stored(format=1, begun=begun).model_dump_json())
+
+
+_FORMAT: Final = 1
+_MOST_KEPT: Final = 720
+_MOST_POINTS: Final = 120
+_STORE_MS: Final = 30_000
+_LARGEST_BYTES: Final = 1_048_576
+
+
+@dataclass(slots=True)
+class Course:
+    """The balance of each round within the last hour, thinned out, for the next controller.
+
+    Only the live page shows it, so an error in storing or reading it does not stop moves.
+    """
+
+    _points: deque[BalancePoint] = field(default_factory=lambda: deque(maxlen=_MOST_KEPT))
+    _stored_ms: int = 0
+
+    def note(self, seen: Observation, at_ms: int) -> None:
+        plan = seen.plan
+        if plan is not None and plan.least_max_over_mean > 0:
+            largest, bound = plan.max_over_mean, plan.least_max_over_mean
+            gap = max(largest / bound - 1.0, 0.0)
+            self.add(BalancePoint(at_ms=at_ms, gap=gap, largest=largest, bound=bound))
+
+    def add(self, point: BalancePoint) -> None:
+        """Add a point, which must be later than all others."""
+        self._points.append(point)
+
+    def points(self, now_ms: int) -> tuple[BalancePoint, ...]:
+        return last_hour(self._points, now_ms, _MOST_POINTS)
+
+    async def resume(self, state: State, now_ms: int) -> str:
+        """Continue the stored course; return why it cannot be read, "" if it can."""
+        try:
+            text = await state.text(Part.COURSE)
+            stored = () if text is None else _parsed(text, state.where(Part.COURSE))
+        except StateUnusable as error:
+            return f"the course of the balance starts over: {error}"
+        # This controller may have led before, and then has points already.
+        known = {one.at_ms: one for one in (*self._points, *last_hour(stored, now_ms, _MOST_KEPT))}
+        self._points.clear()
+        self._points.extend(known[at_ms] for at_ms in sorted(known))
+        return ""
+
+    async def store(self, state: State, now_ms: int) -> str:
+        """Store the course, at most every 30 s; return why it cannot be stored, "" if it can."""
+        if 0 <= now_ms - self._stored_ms < _STORE_MS:
+            return ""
+        self._stored_ms = now_ms
+        document = {"format": _FORMAT, **course_to_json(self.points(now_ms))}
+        try:
+            await state.keep(Part.COURSE, json.dumps(document, separators=(",", ":")))
+        except StateUnusable as error:
+            return f"the course of the balance is not stored: {error}"
+        return ""
+
+
+def _parsed(text: str, where: str) -> tuple[BalancePoint, ...]:
+    try:
+        fields = Fields(where, unpacked_object(where, text.encode(), _LARGEST_BYTES))
+        if fields.count("format") != _FORMAT:
+            fields.refuse("format", str(_FORMAT))
+        return course_from_fields(fields)
+    except MalformedContent as error:
+        raise StateUnusable(str(error)) from None

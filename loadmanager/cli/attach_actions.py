@@ -1,21 +1,28 @@
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
-from loadmanager.attach.balancing import Balancer
+from loadmanager.attach.balancing import Balancer, Groups
 from loadmanager.attach.discovery import addresses, discover
-from loadmanager.attach.groups import Groups
+from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
+from loadmanager.attach.planner_strategy import PlannerStrategy
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
+from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.sampling import Sampler
 from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
+from loadmanager.attach.strategy import GreedyRate, Strategy
 from loadmanager.cli.attach_log import (
     BalancerLog,
     PrintedLog,
@@ -23,10 +30,14 @@ from loadmanager.cli.attach_log import (
     print_window,
     recording,
 )
-from loadmanager.cli.attach_metrics import served_metrics, show_window
-from loadmanager.cli.attach_page import AttachOverviews, served_page
-from loadmanager.cli.attach_strategy import strategy_of
+from loadmanager.cli.attach_page import AttachOverviews, served_metrics, served_page, show_window
+from loadmanager.config import Config, PlacementSettings, SheddingSettings, load_config
+from loadmanager.config.planning import planner_of
+from loadmanager.config.strategies import go_together, not_together
+from loadmanager.core.even_rates import GREEDY_RATE
 from loadmanager.core.move_limits import MoveBudget, MoveLimits
+from loadmanager.core.placement import PLACEMENTS
+from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
 from loadmanager.ports.coordination import CoordinationError
 from loadmanager.telemetry.attaching import AttachMetrics
 
@@ -36,6 +47,58 @@ if TYPE_CHECKING:
 
 _LAST_LOOK_S: Final = 120.0
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NO_BROKER: Final = "attach:1"
+
+
+def strategy_of(options: Mapping[str, Any]) -> Strategy:
+    config = _config(options["config"])
+    shedding, placement = config.shedding, config.placement
+    name = options["strategy"]
+    if name is None:
+        name = shedding.strategy if "strategy" in shedding.model_fields_set else GREEDY_RATE
+    if name == GREEDY_RATE:
+        if options["placement"] is not None:
+            raise click.UsageError("--placement is given with a --strategy other than greedy_rate")
+        return GreedyRate()
+    shedding = _named(shedding, name, SHEDDERS, "strategy")
+    if options["placement"] is not None:
+        placement = _named(placement, options["placement"], PLACEMENTS, "placement")
+    _check_together(shedding, placement)
+    planner = planner_of(shedding, placement, config.planner, config.leader)
+    return PlannerStrategy(
+        name=name,
+        # Attach itself decides when brokers come and go.
+        planner=replace(planner, settings=replace(planner.settings, settle_s=0.0)),
+        loads=SampledLoads(addresses(options["url"]), planner.weights),
+        # This shedder alone uses only traffic.
+        hosts=None if isinstance(planner.shedder, UniformLoadShedder) else Hosts(options["cores"]),
+        acts=options["balance"],
+    )
+
+
+def _config(path: Path | None) -> Config:
+    # A candidate has no broker; what it is called here is never seen.
+    if path is None:
+        return Config.model_validate({"broker": {"id": _NO_BROKER}})
+    return load_config(path, {**os.environ, "LOADMANAGER_BROKER__ID": _NO_BROKER})
+
+
+def _named(settings: Any, name: str, known: Mapping[str, type], option: str) -> Any:
+    """Return a section with another strategy; the settings of the one it had go with that."""
+    if name not in known:
+        short = sorted({one for one in known if one.islower()})
+        every = [GREEDY_RATE, *short] if option == "strategy" else short
+        raise click.UsageError(f"--{option} {name}; expected one of {', '.join(every)}")
+    same = known[name] is known.get(settings.strategy)
+    kept = settings.settings if same else {}
+    return settings.model_copy(update={"strategy": name, "settings": kept})
+
+
+def _check_together(shedding: SheddingSettings, placement: PlacementSettings) -> None:
+    shedder, named = SHEDDERS[shedding.strategy], placement.strategy
+    if named is not None and not go_together(shedder, PLACEMENTS[named]):
+        text = f"strategy {shedding.strategy} with placement {named}"
+        raise click.UsageError(f"{text}; expected as placement {not_together(shedder)}")
 
 
 class AttachActions:

@@ -20,8 +20,7 @@ from loadmanager.attach.observation import Observation, document
 from loadmanager.attach.recording import AttachHistory
 from loadmanager.attach.sampled_loads import SampledLoads
 from loadmanager.attach.strategy import Strategy
-from loadmanager.cli.attach_metrics import show_window
-from loadmanager.cli.attach_page import AttachOverviews
+from loadmanager.cli.attach_page import AttachOverviews, show_window
 from loadmanager.cli.simulate_history import warnings_alone
 from loadmanager.cli.text_tables import fitted, print_table, terminal_width
 from loadmanager.config.history import HistorySettings

@@ -125,11 +125,8 @@ def _below(text: str) -> Iterator[str]:
 def _legend(decisions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     meanings = {one["code"]: one["meaning"] for one in decisions}
     for code, meaning in sorted(meanings.items()):
-        yield from _hanging(f"{code}: {meaning}")
-
-
-def _hanging(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        text = f"{code}: {meaning}"
+        yield from textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @click.command("plan")

@@ -111,7 +111,7 @@ def _print_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
     columns: Columns = {
         "broker": "{broker}",
         **figures,
-        "verdict": _verdict,
+        "verdict": lambda one: one["refused"] or "may take it",
         "meaning": "{meaning}",
     }
     shown = [
@@ -191,10 +191,6 @@ def _meaning(one: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
         yield f"{indent}Numbers: {one['detail']}"
     if one["takes"]:
         yield f"{indent}It would take: {one['takes']}"
-
-
-def _verdict(one: Mapping[str, Any]) -> str:
-    return one["refused"] or "may take it"
 
 
 def _in_force(content: Mapping[str, Any]) -> Iterator[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.attach.balancing import Groups
 from loadmanager.attach.discovery import addresses, discover
-from loadmanager.attach.groups import Groups
 from loadmanager.attach.observation import Rules
 from loadmanager.attach.observation import document as observed
 from loadmanager.attach.sampling import Sampler

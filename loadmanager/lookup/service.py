@@ -1,6 +1,6 @@
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
@@ -10,13 +10,13 @@ import structlog
 from loadmanager.common.cluster_owners import ClusterOwners
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName, namespace_of
 from loadmanager.core.lookup import LeaderPlace, LookupMode, LookupStep, next_step
 from loadmanager.core.wire.records import decode_lock, decode_partitions
-from loadmanager.lookup.owner_resolver import OwnerResolver
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.host import Clock
 from loadmanager.ports.lookup import (
@@ -29,6 +29,75 @@ from loadmanager.ports.lookup import (
     Redirection,
     Unavailable,
 )
+
+
+class OwnBundles(Protocol):
+    @property
+    def changes(self) -> Subscriptions: ...
+
+    @property
+    def handovers(self) -> Mapping[BundleId, BrokerId]: ...
+
+    def serves(self, bundle: BundleId) -> bool:
+        """Return whether the broker serves ``bundle`` and will continue."""
+
+
+class OwnerResolver:
+    """Resolves the broker that a lookup returns for a bundle: its owner, once it serves.
+
+    The owned lists say which broker holds which lock, and which of those bundles the broker has
+    not loaded yet. For its own broker a sidecar has better data: it controls it. But not one that
+    waits because another sidecar has registered that broker: its watch reports that.
+    ``changes`` notifies whenever an answer may have changed.
+    """
+
+    def __init__(self, context: Context, own: OwnBundles) -> None:
+        self._cluster_state = context.cluster_state
+        self._me = context.identity
+        self._own = own
+        self.changes = Subscriptions()
+        context.cluster_state.changes.subscribe(self.changes.notify)
+        own.changes.subscribe(self.changes.notify)
+
+    @property
+    def version(self) -> int:
+        return self._cluster_state.version + self._own.changes.version
+
+    def owner(self, bundle: BundleId) -> Owner | None:
+        holding = self._cluster_state.live_owner(bundle)
+        if holding is None:
+            return None
+        if not (self._own.serves(bundle) if self._commands(holding.broker) else holding.serving):
+            return None
+        registration = self._cluster_state.brokers[holding.broker].registration
+        return Owner(
+            bundle=bundle,
+            broker=holding.broker,
+            urls=registration.urls,
+            listeners=registration.advertised_listeners,
+            fencing_token=holding.fencing_token,
+            epoch=self._cluster_state.leader.epoch if self._cluster_state.leader else 0,
+        )
+
+    def coming(self, bundle: BundleId) -> BrokerId | None:
+        """Return the target of ``bundle`` if it is under way, as far as known here.
+
+        It is known once the target holds the lock, and earlier at the former owner, whose orders
+        name the next owner.
+        """
+        holding = self._cluster_state.live_owner(bundle)
+        if holding is not None and not self._commands(holding.broker):
+            return None if holding.serving else holding.broker
+        planned = self._own.handovers.get(bundle)
+        if planned in self._cluster_state.brokers:
+            return planned
+        return None if holding is None else holding.broker
+
+    def _commands(self, broker: BrokerId) -> bool:
+        if broker != self._me.broker:
+            return False
+        return self._cluster_state.brokers[broker].registration.sidecar_url == self._me.sidecar_url
+
 
 log = structlog.get_logger()
 
@@ -313,7 +382,6 @@ class LookupService:
             await self._change_since(came, pause_s)
 
     async def _change_since(self, version: int, timeout_s: float) -> None:
-        """Wait until an answer may differ from the one at this version."""
         if self._naming.changes.version == version:
             await self._naming.changes.wait(timeout_s)
 

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from loadmanager.adapters.pulsar_admin import PulsarAdminError
-from loadmanager.adapters.pulsar_admin.lookups import read_boundaries
-from loadmanager.adapters.pulsar_admin.policies import (
+from loadmanager.adapters.pulsar_admin.lookups import (
     read_anti_affinity_group,
+    read_boundaries,
     read_failure_domains,
     read_isolation_text,
 )

@@ -18,8 +18,7 @@ from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import BundleId
 from loadmanager.leader.election import Term
-from loadmanager.lookup.owner_resolver import OwnBundles
-from loadmanager.lookup.service import LookupService
+from loadmanager.lookup.service import LookupService, OwnBundles
 from loadmanager.pulsar_sidecar.broker import PulsarBroker
 from loadmanager.pulsar_sidecar.lookups import ObservedBundles, ObservedLookups
 from loadmanager.pulsar_sidecar.observing_agent import ObservingAgent

@@ -8,10 +8,10 @@ import structlog
 from loadmanager.adapters.pulsar_admin import Unanswered
 from loadmanager.attach.discovery import PulsarCluster, describe
 from loadmanager.attach.mandate import Elected
+from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.orders import PulsarOrders, ordered_cut
 from loadmanager.attach.pulsar_balancer import PulsarBalancer, switched_on
 from loadmanager.attach.sampling import BrokerSample, Sampler
-from loadmanager.attach.splitting import topic_loads
 from loadmanager.attach.state import SharedState
 from loadmanager.common.context import Context
 from loadmanager.core.errors import LoadManagerError

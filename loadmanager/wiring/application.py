@@ -9,8 +9,7 @@ from loadmanager.admin.merges import MergeRequests
 from loadmanager.admin.splits import SplitRequests
 from loadmanager.admin.unloads import UnloadRequests
 from loadmanager.agent.agent import Agent
-from loadmanager.agent.broker_health import HealthWatch
-from loadmanager.agent.drain_intent import DrainIntent
+from loadmanager.agent.broker_health import DrainIntent, HealthWatch
 from loadmanager.agent.lease_terms import LeaseTerms
 from loadmanager.agent.load_reports import Publisher, Sampler
 from loadmanager.agent.ownership_worker import OwnershipWorker
@@ -31,8 +30,7 @@ from loadmanager.leader.explain import Explainer
 from loadmanager.leader.leadership import Leadership
 from loadmanager.leader.overview import OverviewRequests
 from loadmanager.leader.term import ForeignTerm, LeaderTerm
-from loadmanager.lookup.owner_resolver import OwnBundles, OwnerResolver
-from loadmanager.lookup.service import LookupService
+from loadmanager.lookup.service import LookupService, OwnBundles, OwnerResolver
 from loadmanager.ports.host import HostProbe
 from loadmanager.ports.lookup import LeaderLine
 from loadmanager.pulsar_sidecar.kind import BesidePulsar

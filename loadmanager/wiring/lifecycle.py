@@ -10,7 +10,7 @@ from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.context import Context
 from loadmanager.core.ids import BrokerId
 from loadmanager.leader.successor import read_ahead
-from loadmanager.ports.coordination import Connection, CoordinationError, SessionState
+from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.wiring.application import Application
 
 log = structlog.get_logger()
@@ -61,7 +61,9 @@ class Sidecar:
         await self.server.start(host, port)
         try:
             await context.coordination.start()
-            watch = context.coordination.on_session(self._show_session)
+            watch = context.coordination.on_session(
+                lambda state: context.metrics.session_changed(state.connection.value)
+            )
             stopping = asyncio.ensure_future(stop.wait())
             working = asyncio.ensure_future(self._work(conditions))
             try:
@@ -148,6 +150,3 @@ class Sidecar:
         )
         leader = context.cluster_state.leader
         context.metrics.leader_epoch.set(leader.epoch if leader else 0)
-
-    def _show_session(self, state: SessionState) -> None:
-        self.context.metrics.session_changed(state.connection.value)

@@ -3,7 +3,10 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import structlog
@@ -18,16 +21,41 @@ from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
-from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
-from loadmanager.adapters.http.security.cluster_key import Key
+from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.operations import Resource
+from loadmanager.adapters.http.routes import Role, Route
+from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key, sign
+from loadmanager.adapters.http.security.guard import Guard, Rights
+from loadmanager.adapters.http.security.origin import OwnNames, host_of
+from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
+from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
+from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
-from loadmanager.admin.overview import overview_document
+from loadmanager.admin.anti_affinity import AntiAffinity
+from loadmanager.admin.balancing import BalancingModes
+from loadmanager.admin.brokers import Brokers
+from loadmanager.admin.configuration import Configuration
+from loadmanager.admin.decisions import Decisions
+from loadmanager.admin.drains import Drains
+from loadmanager.admin.failure_domains import FailureDomains
+from loadmanager.admin.isolation import Isolation
+from loadmanager.admin.merges import Merges
+from loadmanager.admin.namespaces import NamespaceRequests, Namespaces
+from loadmanager.admin.overview import Overviews, overview_document
+from loadmanager.admin.partitions import Partitions
+from loadmanager.admin.plan import Plans
+from loadmanager.admin.quotas import Quotas
+from loadmanager.admin.splits import Splits
 from loadmanager.admin.surface import surface
+from loadmanager.admin.topics import PartitionRequests, Topics
+from loadmanager.admin.unloads import Unloads
+from loadmanager.common.balancing_mode import BalancingModeRequests
 from loadmanager.common.cluster_conditions import Conditions
 from loadmanager.common.cluster_key import ClusterKey
 from loadmanager.common.cluster_state import ClusterState
@@ -36,10 +64,17 @@ from loadmanager.common.identity import Identity
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import Config
 from loadmanager.config.model import chroot_of, health_port, own_url
-from loadmanager.config.security import uses_cluster_key
+from loadmanager.config.security import (
+    SecuritySettings,
+    TlsSettings,
+    anonymous_right,
+    uses_cluster_key,
+)
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.history.records import Origin
+from loadmanager.core.hosts import is_loopback
 from loadmanager.core.load import BrokerUrls
+from loadmanager.leader.preview import preview_round
 from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
 from loadmanager.ports.host import Clock
@@ -47,15 +82,161 @@ from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
 from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
 from loadmanager.telemetry.metrics import Metrics
-from loadmanager.wiring.admin import admin_routes
 from loadmanager.wiring.application import Application, Commanded, Kind
 from loadmanager.wiring.lifecycle import Sidecar
-from loadmanager.wiring.security import (
-    make_forwarder,
-    make_guard,
-    make_leader_line,
-    make_tls,
-)
+
+
+def admin_routes(
+    config: Config, context: Context, application: Application, leader_line: HttpAssignClient
+) -> list[Route]:
+    """Beside a Pulsar broker, its own admin REST has namespaces, topics and policies."""
+    cluster = config.cluster.name
+    topics = Topics(context, HttpTopicsClient(leader_line))
+    partitions = Partitions(application.answering, PartitionRequests(context)).routes()
+    resources: list[Resource] = [
+        Brokers(context, cluster, topics),
+        Configuration(application.dynamic, internal_configuration(config)),
+        Unloads(application.unload_requests.unload),
+        Drains(application.drain_requests),
+        BalancingModes(BalancingModeRequests(context)),
+        Overviews(application.overviews.overview),
+        Decisions(application.explainer),
+        Plans(partial(preview_round, application.leading)),
+    ]
+    if config.broker.kind == "pulsar":
+        partitions = [route for route in partitions if route.method == "GET"]
+    else:
+        resources += _resources_of_namespaces(config, context, application, topics)
+    return [*(route for resource in resources for route in resource.routes()), *partitions]
+
+
+def _resources_of_namespaces(
+    config: Config, context: Context, application: Application, topics: Topics
+) -> list[Resource]:
+    cluster, leading = config.cluster.name, application.leading
+    unload, settings = application.unload_requests.unload, application.settings
+    return [
+        Namespaces(
+            application.answering,
+            NamespaceRequests(context, leading, cluster),
+            default_bundles=config.cluster.default_bundles,
+        ),
+        Splits(application.split_requests.split, lambda: settings.now.split_policy.algorithm),
+        Merges(application.merge_requests.merge),
+        AntiAffinity(context, cluster),
+        topics,
+        Isolation(context, leading, unload, cluster),
+        FailureDomains(context, cluster),
+        Quotas(),
+    ]
+
+
+def internal_configuration(config: Config) -> dict[str, str]:
+    servers = config.zookeeper.hosts
+    return {
+        "zookeeperServers": servers,
+        "configurationStoreServers": servers,
+        "metadataStoreUrl": f"zk:{servers}{chroot_of(config)}",
+    }
+
+
+_OWN_TOKEN_S: Final = 60
+
+
+def make_guard(config: Config, key: Key, is_sidecar: Callable[[str], bool]) -> Guard:
+    """Raises `KeyUnusable`: the key for verifying tokens cannot be read, or is not valid."""
+    security, listen_host = config.security, config.sidecar.listen_host
+    names = OwnNames(
+        local=frozenset(name.lower() for name in config.sidecar.local_names),
+        advertised=frozenset(
+            {
+                host_of(config.sidecar.advertised_url.partition("://")[2]),
+                host_of(config.broker.id),
+            }
+        ),
+    )
+    if uses_cluster_key(security, config.tls):
+        return ClusterKeyGuard(key, names, lambda url: not _withheld(config, url, is_sidecar))
+    anonymous = Role(anonymous_right(security, config.tls, listen_host))
+    rights = Rights(
+        admins=frozenset(security.admins),
+        readers=frozenset(security.readers),
+        lookers=frozenset(security.lookers),
+        anonymous=anonymous,
+    )
+    local_only = anonymous is Role.ADMIN and is_loopback(listen_host)
+    return Guard(rights, _tokens(security), names=names, local_only=local_only)
+
+
+def make_tls(tls: TlsSettings) -> TlsFiles | None:
+    if not tls.certificate_file:
+        return None
+    authorities = _path(tls.client_authorities_file)
+    clients = tls.clients if authorities else "none"
+    return TlsFiles(Path(tls.certificate_file), Path(tls.key_file), authorities, clients)
+
+
+def make_leader_line(
+    config: Config, key: Key, is_sidecar: Callable[[str], bool]
+) -> HttpAssignClient:
+    """Return the HTTP client for requests to the leader's sidecar.
+
+    ``key`` returns the key of the cluster, None before it is known. ``is_sidecar`` returns whether
+    a registered sidecar advertises a URL; tokens are sent to no other URL. Raises
+    `TlsFilesUnusable`: a certificate or key of the client cannot be used; `KeyUnusable`: the token
+    of the client cannot be read now.
+    """
+    tls, token_file = config.tls, config.security.own_token_file
+    client = None
+    if tls.certificate_file or tls.authorities_file:
+        files = (tls.authorities_file, tls.certificate_file, tls.key_file)
+        client = ClientTls(*map(_path, files))
+
+    def token() -> str:
+        if not uses_cluster_key(config.security, tls):
+            return Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
+        known = key()
+        name = f"sidecar of {config.broker.id}"
+        return sign(known, name=name, right=Role.READ, valid_s=_OWN_TOKEN_S) if known else ""
+
+    def proof(url: str) -> Proof:
+        if not (own := token()):
+            return Proof()
+        withheld = _withheld(config, url, is_sidecar)
+        return Proof(withheld=withheld) if withheld else Proof(own)
+
+    try:
+        token()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise KeyUnusable(f"{token_file}: {why}; expected a file with a token") from None
+    return HttpAssignClient(tls=client, proof=proof)
+
+
+def make_forwarder(
+    config: Config, line: HttpAssignClient, is_sidecar: Callable[[str], bool]
+) -> Forwarder:
+    return Forwarder(line, lambda url: _withheld(config, url, is_sidecar))
+
+
+def _withheld(config: Config, url: str, is_sidecar: Callable[[str], bool]) -> str:
+    if config.tls.certificate_file and not url.startswith("https:"):
+        return "because this sidecar speaks TLS and the other one does not"
+    return "" if is_sidecar(url) else "because no registered sidecar advertises this URL"
+
+
+def _tokens(security: SecuritySettings) -> Tokens | None:
+    claim, audience = security.token_claim, security.token_audience
+    if path := _path(security.token_secret_key_file):
+        return Tokens.of_secret_file(path, claim=claim, audience=audience)
+    if path := _path(security.token_public_key_file):
+        return Tokens.of_public_key_file(path, claim=claim, audience=audience)
+    return None
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
 
 log = structlog.get_logger()
 

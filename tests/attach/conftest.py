@@ -35,8 +35,8 @@ def brief_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     brief = partial(BundleMover, look_s=0.2)
     monkeypatch.setattr("loadmanager.attach.orders.BundleMover", brief)
     monkeypatch.setattr("loadmanager.adapters.pulsar_admin.move_order._PAUSE_S", 0.02)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits.LOOK_S", 0.2)
-    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.splits._PAUSE_S", 0.02)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._SPLIT_LOOK_S", 0.2)
+    monkeypatch.setattr("loadmanager.adapters.pulsar_admin.moves._SPLIT_PAUSE_S", 0.02)
     monkeypatch.setattr("loadmanager.attach.pulsar_balancer._PAUSE_S", 0.02)
 
 

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from fake_pulsar import FakeBroker, FakePulsar, answer, lies_in, refused, running
 
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
+from loadmanager.adapters.pulsar_admin.moves import split_bundle
 from loadmanager.adapters.pulsar_admin.ownership import BrokerQueries
-from loadmanager.adapters.pulsar_admin.splits import split_bundle
+from loadmanager.attach.observation import topic_loads
 from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.splitting import topic_loads
 from loadmanager.cli import main
 from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_broker, parse_bundle, parse_full_topic

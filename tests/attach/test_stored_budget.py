@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.state import Part, State, StateUnusable
-from loadmanager.attach.stored_budget import StoredBudget
+from loadmanager.attach.state import Part, State, StateUnusable, StoredBudget
 from loadmanager.cli import main
 from loadmanager.core.ids import BundleId
 from loadmanager.core.move_limits import MoveBudget, MoveLimits

@@ -8,8 +8,7 @@ import pytest
 from attach_process import attached
 from fake_pulsar import FakePulsar
 
-from loadmanager.attach.state import Part, State
-from loadmanager.attach.stored_course import Course
+from loadmanager.attach.state import Course, Part, State
 from loadmanager.core.balance_course import BalancePoint
 from loadmanager.core.bounds import HOUR_MS
 

@@ -26,8 +26,13 @@ from loadmanager.ports.coordination import Coordination
 from loadmanager.telemetry.metrics import Metrics
 from loadmanager.wiring.application import Application
 from loadmanager.wiring.lifecycle import Sidecar
-from loadmanager.wiring.security import make_leader_line
-from loadmanager.wiring.sidecar import conditions_of, free_port, make_identity, make_server
+from loadmanager.wiring.sidecar import (
+    conditions_of,
+    free_port,
+    make_identity,
+    make_leader_line,
+    make_server,
+)
 from tests.testbed.in_process import InProcessBroker
 from tests.testbed.memory import MemoryCoordination, MemoryService
 

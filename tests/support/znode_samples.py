@@ -9,9 +9,7 @@ from coordination_worlds import connected
 from largest_reports import largest_report
 
 from loadmanager.adapters.clock import SystemClock
-from loadmanager.attach.state import PriorSettings, SharedState
-from loadmanager.attach.stored_budget import StoredBudget
-from loadmanager.attach.stored_course import Course
+from loadmanager.attach.state import Course, PriorSettings, SharedState, StoredBudget
 from loadmanager.common.cluster_conditions import FORMAT, Conditions, agree
 from loadmanager.core import znodes
 from loadmanager.core.averages import BundleAverages, Running

@@ -154,7 +154,8 @@ def _cores_v2(group: Path) -> float | None:
     if quota is not None and not quota.startswith("max"):
         amount, _, period = quota.partition(" ")
         by_quota = _cores(as_int(amount, group / "cpu.max"), period, group / "cpu.max")
-    return _least(by_quota, _cores_by_set(group / "cpuset.cpus.effective"))
+    limits = (by_quota, _cores_by_set(group / "cpuset.cpus.effective"))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _cores_by_quota_v1(group: Path) -> float | None:
@@ -179,7 +180,3 @@ def _cores(amount: int, period: str, path: Path) -> float:
     if (period_us := as_int(period, path)) <= 0:
         raise Unreadable(path, f"a period of {period_us} microseconds")
     return amount / period_us
-
-
-def _least(*limits: float | None) -> float | None:
-    return min((limit for limit in limits if limit is not None), default=None)

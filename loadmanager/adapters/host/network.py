@@ -49,7 +49,9 @@ class Nics:
 
     def _speed_mbit_per_s(self, nic: str) -> int:
         path = self._folder / nic / "speed"
-        if not self._is_hardware(nic) and not self._stands_on_others(nic):
+        # A bond, bridge or VLAN has the speed of the interfaces below.
+        stands_on_others = any((self._folder / nic).glob("lower_*"))
+        if not self._is_hardware(nic) and not stands_on_others:
             # A veth reports 10 Gbit/s, whatever it is connected to.
             raise Unreadable(path, "a virtual interface has no speed of its own")
         speed = read_int(path)
@@ -73,7 +75,3 @@ class Nics:
             # Not an interface, such as the file bonding_masters, or one that was just removed.
             return False
         return kind == _ETHERNET and state in _IN_USE
-
-    def _stands_on_others(self, nic: str) -> bool:
-        """Return whether it is a bond, bridge or VLAN, with the speed of the interfaces below."""
-        return any((self._folder / nic).glob("lower_*"))

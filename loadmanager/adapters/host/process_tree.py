@@ -49,7 +49,9 @@ class ProcessTree:
             try:
                 key, times, resident = _consistent(process_id)
             except (psutil.Error, OSError) as error:
-                raise Unreadable(f"process {process_id}", _reason(error)) from error
+                gone = isinstance(error, psutil.NoSuchProcess)
+                why = "no such process" if gone else str(error)
+                raise Unreadable(f"process {process_id}", why) from error
         if key == self._root:
             self._cpu_s += _used_since(self._before, times)
         else:
@@ -103,10 +105,6 @@ def _used_since(
         t.with_reaped_s for t in before.values()
     )
     return max(certain_s, with_reaped_s, 0.0)
-
-
-def _reason(error: psutil.Error | OSError) -> str:
-    return "no such process" if isinstance(error, psutil.NoSuchProcess) else str(error)
 
 
 @contextmanager

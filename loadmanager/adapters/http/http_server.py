@@ -8,13 +8,11 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.host.neighbours import listener_on
-from loadmanager.adapters.http.admission import Admission
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.assign import AssignResource
-from loadmanager.adapters.http.connections import ConnectionServer
 from loadmanager.adapters.http.describing import Describing
 from loadmanager.adapters.http.fast_path import FastPath
-from loadmanager.adapters.http.health import Health
+from loadmanager.adapters.http.health import Health, Watching
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live.feed import Feed
@@ -22,11 +20,11 @@ from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.live.page import LivePage
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation
+from loadmanager.adapters.http.protocol import Admission, ConnectionServer
 from loadmanager.adapters.http.replies import Refused, refusal_of, refusal_reply
 from loadmanager.adapters.http.routes import Role, Route, RouteTable, target_of
 from loadmanager.adapters.http.security.guard import Guard
 from loadmanager.adapters.http.security.tls import TlsFiles, TlsFilesUnusable
-from loadmanager.adapters.http.watching import Watching
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError

@@ -161,7 +161,7 @@ def operation(
             path=path,
             tag=tag,
             summary=summary,
-            details=_paragraphs(details),
+            details="\n\n".join(" ".join(text.split()) for text in details.split("\n\n")),
             role=role or (Role.READ if method == "GET" else Role.ADMIN),
             replies=replies,
             takes=tuple(
@@ -210,7 +210,8 @@ class Resource:
         found = []
         for name, one in _declared(type(self)):
             method = getattr(self, name)
-            handler: Handler = method if one.raw else partial(_answer, one, _body_of(one), method)
+            body = None if one.body is None else TypeAdapter(one.body)
+            handler: Handler = method if one.raw else partial(_answer, one, body, method)
             found.append(Route(one.method, one.pattern, handler, one.role))
         return found
 
@@ -246,14 +247,6 @@ def _declared(kind: "type[Resource]") -> Iterator[tuple[str, Operation]]:
         for one in getattr(function, _MARK, ()):
             tag = one.tag or kind.tag
             yield name, replace(one, tag=tag, name=f"{tag.replace(' ', '_')}.{name}")
-
-
-def _paragraphs(text: str) -> str:
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-
-
-def _body_of(one: Operation) -> "TypeAdapter[Any] | None":
-    return None if one.body is None else TypeAdapter(one.body)
 
 
 async def _answer(

@@ -6,18 +6,222 @@ client sends ahead take only their own memory, and `Heads` limits them.
 
 import asyncio
 import math
+import secrets
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
-from aiohttp import web
+import structlog
+from aiohttp import http_exceptions, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from loadmanager.adapters.http.admission import Admission
-from loadmanager.adapters.http.failures import Failures, refusal_for
 from loadmanager.adapters.http.fast_path import FastPath, KnownReply
-from loadmanager.adapters.http.heads import Heads, is_whole_request
-from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply
+from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply, unavailable
 from loadmanager.adapters.http.security.origin import is_loopback_peer
+from loadmanager.config.deployment import HttpSettings
+
+# Requests handed over before other tasks run, such as the lease and the session: about ten
+# milliseconds of work.
+_MAX_UNBEGUN: Final = 64
+# Refused clients in turn are told to wait up to 4 s longer, so that they do not retry together.
+_RETRY_SPREAD_S: Final = 5
+
+
+class Admission:
+    def __init__(self, limits: HttpSettings, refused: Callable[[str], None]) -> None:
+        self.limits = limits
+        self.refused = refused
+        self._open: dict[HttpProtocol, str] = {}
+        self._by_address: Counter[str] = Counter()
+        self._unbegun = 0
+        self._waiting: deque[HttpProtocol] = deque()
+        self._turned_away = 0
+
+    def connected(self, connection: "HttpProtocol", address: str) -> Refused | None:
+        """Count a connection; return a refusal if it exceeds a limit, else None."""
+        self._open[connection] = address
+        self._by_address[address] += 1
+        limits = self.limits
+        if len(self._open) > limits.max_connections:
+            return self._turn_away("connections", f"{limits.max_connections} connections are open")
+        most = limits.max_connections_per_address
+        if most and self._by_address[address] > most:
+            return self._turn_away("address", f"{most} connections of {address} are open")
+        return None
+
+    def disconnected(self, connection: "HttpProtocol") -> None:
+        address = self._open.pop(connection)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def check_timeouts(self, now_s: float) -> None:
+        for connection in list(self._open):
+            connection.check_timeouts(now_s)
+
+    @property
+    def has_room(self) -> bool:
+        return self._unbegun < _MAX_UNBEGUN
+
+    def enqueue(self, connection: "HttpProtocol") -> Refused | None:
+        """Queue a connection's request; return a refusal if the queue is full, else None."""
+        if len(self._waiting) >= self.limits.max_queued_requests:
+            return self._turn_away("requests", f"{len(self._waiting)} requests wait already")
+        self._waiting.append(connection)
+        return None
+
+    def handed_over(self) -> None:
+        """Count a request that was handed to the parser and has no handler yet."""
+        self._unbegun += 1
+
+    def begun(self) -> None:
+        """Stop counting a request that has a handler now, and hand over waiting ones."""
+        self._unbegun -= 1
+        while self._waiting and self.has_room:
+            self._waiting.popleft().take_turn()
+
+    def _turn_away(self, why: str, text: str) -> Refused:
+        self.refused(why)
+        self._turned_away += 1
+        return unavailable(f"{text}, the most allowed", 1.0 + self._turned_away % _RETRY_SPREAD_S)
+
+
+_BAD_REQUEST: Final = 400
+_TRACE_EVERY_S: Final = 60.0
+
+log = structlog.get_logger()
+
+
+def refusal_for(
+    request: web.BaseRequest,
+    status: int,
+    error: BaseException | None,
+    failures: "Failures",
+    *,
+    line_bytes: int,
+    field_bytes: int,
+) -> Refused:
+    """Return the refusal for the client; an unexpected error is logged under an id.
+
+    ``line_bytes`` and ``field_bytes`` are the parser's limits: only the limit in its error tells
+    a long URL from a long header.
+    """
+    if status != _BAD_REQUEST or not isinstance(error, http_exceptions.HttpProcessingError):
+        return _unexpected(request, status, error, failures)
+    if isinstance(error, http_exceptions.LineTooLong):
+        if error.args[1] == line_bytes:
+            return Refused(414, f"the URL is longer than {line_bytes} bytes")
+        return Refused(431, f"a header is longer than {field_bytes} bytes")
+    if error.message == "Too many headers received":
+        return Refused(431, "there are too many headers")
+    first_line = error.message.partition("\n")[0].rstrip(": ")
+    return Refused(400, f"the request is not valid HTTP: {first_line}")
+
+
+def _unexpected(
+    request: web.BaseRequest, status: int, error: BaseException | None, failures: "Failures"
+) -> Refused:
+    reason_id = secrets.token_hex(6)
+    log.error(
+        "http.request.failed",
+        method=request.method,
+        path=request.raw_path,
+        reason_id=reason_id,
+        error=repr(error),
+        exc_info=failures.trace_of(error),
+    )
+    return Refused(status, f"an unexpected error; it is in the log under {reason_id}")
+
+
+class Failures:
+    def __init__(self, clock_s: Callable[[], float], count: Callable[[], None]) -> None:
+        self._clock_s = clock_s
+        self._count = count
+        self._traced_at_s = -math.inf
+
+    def trace_of(self, error: BaseException | None) -> BaseException | None:
+        """Count a failure, and return it if its trace is to be logged, at most once a minute."""
+        self._count()
+        now_s = self._clock_s()
+        if now_s - self._traced_at_s < _TRACE_EVERY_S:
+            return None
+        self._traced_at_s = now_s
+        return error
+
+
+_END: Final = b"\r\n\r\n"
+_CR: Final = 0x0D
+_METHODS_BEGIN_WITH: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def is_whole_request(data: bytes) -> bool:
+    """Return whether ``data`` is exactly one head, for any parser.
+
+    Data with a bare line feed is not, because that ends a line for some parsers.
+    """
+    return (
+        data.endswith(_END) and data.count(_END) == 1 and data.count(b"\n") == data.count(b"\r\n")
+    )
+
+
+class Heads:
+    """The bytes of one connection that wait for the parser.
+
+    The parser gets a head only when it is complete, because it would keep each header twice and
+    has no limit for all of them together. Bytes that cannot be a head are passed at once, so that
+    the parser reports the error.
+    """
+
+    __slots__ = ("_bytes", "_max_bytes", "_searched")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._bytes = bytearray()
+        self._max_bytes = max_bytes
+        self._searched = 0
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def add(self, data: bytes) -> None:
+        self._bytes += data
+
+    def head_bytes(self) -> int:
+        """Return the number of bytes to pass now: a whole head, or an invalid one; else 0.
+
+        Raises `Refused`: the head is longer than allowed (431).
+        """
+        kept = self._bytes
+        if not self._searched and kept.startswith((b"\r", b"\n")):
+            # Empty lines before a request line are ignored.
+            del kept[: len(kept) - len(kept.lstrip(b"\r\n"))]
+        if kept and kept[0] not in _METHODS_BEGIN_WITH:
+            return len(kept)
+        found = kept.find(_END, max(0, self._searched - len(_END) + 1))
+        length = found + len(_END) if found >= 0 else 0
+        if max(length, 0 if length else len(kept)) > self._max_bytes:
+            raise Refused(431, f"the head of the request is longer than {self._max_bytes} bytes")
+        if not length and self._has_bare_line_feed():
+            return len(kept)
+        if not length:
+            self._searched = len(kept)
+        return length
+
+    def take(self, count: int) -> bytes:
+        self._searched = 0
+        if count >= len(self._bytes):
+            taken, self._bytes = bytes(self._bytes), bytearray()
+            return taken
+        taken = bytes(memoryview(self._bytes)[:count])
+        del self._bytes[:count]
+        return taken
+
+    def _has_bare_line_feed(self) -> bool:
+        start = self._searched
+        if start and self._bytes[start - 1] == _CR:
+            start -= 1
+        return self._bytes.count(b"\n", start) != self._bytes.count(b"\r\n", start)
+
 
 HEADER_OVER_URL_BYTES: Final = 8_192
 
@@ -320,3 +524,64 @@ class HttpProtocol(web.RequestHandler):
         response = refusal_reply(refused)
         response.force_close()
         return response
+
+
+_CHECK_EVERY_S: Final = 1.0
+
+
+class ConnectionServer(web.Server):
+    def __init__(
+        self,
+        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        fast_path: FastPath,
+        admission: Admission,
+        count_failure: Callable[[], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        most_bytes = admission.limits.max_body_bytes
+
+        def request_of(
+            message: Any, payload: Any, protocol: Any, writer: Any, task: Any
+        ) -> web.BaseRequest:
+            if message.chunked:
+                # The parser would take the last trailer for the first header of the next request.
+                message = message._replace(should_close=True)
+            protocol.begun()
+            return web.BaseRequest(
+                message,
+                payload,
+                protocol,
+                writer,
+                task,
+                loop,
+                client_max_size=most_bytes,
+            )
+
+        super().__init__(handler, request_factory=request_of, loop=loop)
+        self._fast_path = fast_path
+        self._admission = admission
+        self._failures = Failures(loop.time, count_failure)
+        self._event_loop = loop
+
+    def __call__(self) -> HttpProtocol:
+        limits = self._admission.limits
+        return HttpProtocol(
+            self,
+            self._fast_path,
+            self._admission,
+            self._failures,
+            self._event_loop,
+            keepalive_timeout=limits.keepalive_s,
+            access_log=None,
+            max_line_size=limits.max_url_bytes,
+            max_field_size=limits.max_url_bytes + HEADER_OVER_URL_BYTES,
+            lingering_time=2.0,
+        )
+
+    async def watch(self) -> None:
+        """Close connections that exceed a timeout; never returns."""
+        limits = self._admission.limits
+        every_s = min(_CHECK_EVERY_S, limits.head_s / 4, limits.write_s / 4)
+        while True:
+            await asyncio.sleep(every_s)
+            self._admission.check_timeouts(self._event_loop.time())

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.failures import Failures
+from loadmanager.adapters.http.protocol import Failures
 from loadmanager.adapters.http.replies import text_reply
 from loadmanager.adapters.http.routes import Route, Target
 from loadmanager.config.deployment import HttpSettings

@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tls_files import Files
 
-from loadmanager.adapters.http.admission import Admission
-from loadmanager.adapters.http.connections import ConnectionServer
-from loadmanager.adapters.http.heads import Heads
-from loadmanager.adapters.http.protocol import HttpProtocol
+from loadmanager.adapters.http.protocol import Admission, ConnectionServer, Heads, HttpProtocol
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.config.deployment import HttpSettings

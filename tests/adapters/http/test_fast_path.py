@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.heads import is_whole_request
+from loadmanager.adapters.http.protocol import is_whole_request
 from loadmanager.config.deployment import HttpSettings
 from loadmanager.core.ids import TopicName
 from tests.adapters.http.conftest import (

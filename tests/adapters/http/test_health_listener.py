@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http.health_answers import HealthAnswers
-from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
+from loadmanager.adapters.http.health_listener import HealthAnswers, HealthListener, LoopWatch
 from loadmanager.ports.lookup import Readiness
 from tests.adapters.http.conftest import until
 

@@ -19,7 +19,7 @@ from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports.lookup import Unavailable
-from loadmanager.wiring.security import make_leader_line
+from loadmanager.wiring.sidecar import make_leader_line
 from tests.adapters.http.conftest import FakeLookup, RunningServer, StartServer
 from tests.adapters.http.test_leader_line import BUNDLE, leader_at
 

@@ -34,10 +34,6 @@ _CURVE_ALGORITHMS: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521
 _CLOCK: Final = SystemClock()
 
 
-def _wall_s() -> float:
-    return _CLOCK.wall_ms() / 1000
-
-
 class KeyUnusable(LoadManagerError):
     pass
 
@@ -76,7 +72,7 @@ class Tokens:
         audience: str = "",
         leeway_s: float = 5.0,
         checks_issue: bool = True,
-        clock: Callable[[], float] = _wall_s,
+        clock: Callable[[], float] = lambda: _CLOCK.wall_ms() / 1000,
     ) -> None:
         self._key = key
         self._algorithms = list(algorithms)
