@@ -5,9 +5,9 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from loadmanager.adapters.http.assign_client import TOPICS_PATH, topics_to_json
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Query
-from loadmanager.adapters.http.topics_client import TOPICS_PATH, topics_to_json
 from loadmanager.admin.topics import Topics
 from loadmanager.common.bundle_names import check_cluster
 from loadmanager.common.context import Context

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 import structlog
 from pydantic import Field
 
+from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
 from loadmanager.adapters.http.parameters import Flag, Query
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.common.bundle_names import boundaries_of, bundle_in
 from loadmanager.common.context import Context
 from loadmanager.common.documents import Documents

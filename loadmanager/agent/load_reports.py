@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from loadmanager.agent.broker_health import DrainIntent
 from loadmanager.agent.registration import Membership
 from loadmanager.common.context import Context
 from loadmanager.common.runtime_settings import RuntimeSettings, wait_out
+from loadmanager.common.subscriptions import Subscriptions
 from loadmanager.core import znodes
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import NO_BUNDLES, HostUsage, LoadReport, with_registration
@@ -16,7 +16,14 @@ from loadmanager.core.usage_samples import UsageSamples
 from loadmanager.core.wire.registrations import encode_registration
 from loadmanager.core.wire.reports import encode_loads
 from loadmanager.ports.broker import BrokerError, BrokerStats
-from loadmanager.ports.coordination import Check, CommitRejected, Create, Disconnected, NodeMissing
+from loadmanager.ports.coordination import (
+    Check,
+    CommitRejected,
+    Create,
+    Disconnected,
+    Node,
+    NodeMissing,
+)
 from loadmanager.ports.history import offer_report
 from loadmanager.ports.host import HostProbe
 
@@ -28,6 +35,42 @@ _LARGEST_BYTES = 900_000
 """ZooKeeper accepts 1 MB per request, and the first loads go with the registration."""
 _HEADERS_BYTES = 500
 _TELL_EVERY_S = 60.0
+
+
+class DrainIntent:
+    """Draining because the broker is marked, its sidecar stops, or it is unhealthy.
+
+    The mark's content is only for display: its existence is enough, so a mark with invalid
+    content also causes a drain.
+    """
+
+    def __init__(self) -> None:
+        self._marked = False
+        self._stopping = False
+        self._let_off = False
+        self.healthy = True
+        self.changes = Subscriptions()
+
+    @property
+    def draining(self) -> bool:
+        return self._marked or self._stopping or self._let_off
+
+    def mark_read(self, node: Node | None) -> None:
+        before, self._marked = self._marked, node is not None
+        if self._marked is not before:
+            log.info("broker.drain.observed", draining=self._marked)
+            self.changes.notify()
+
+    def health_found(self, *, healthy: bool, let_off: bool) -> None:
+        before = self.healthy, self._let_off
+        self.healthy, self._let_off = healthy, let_off
+        if before != (healthy, let_off):
+            self.changes.notify()
+
+    def stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self.changes.notify()
 
 
 @dataclass(slots=True)

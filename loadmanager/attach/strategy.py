@@ -1,19 +1,27 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from loadmanager.attach.discovery import PulsarCluster
-from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample
-from loadmanager.core.bundle_task import BundleTask
+from loadmanager.attach.sampling import BrokerSample, Hosts
+from loadmanager.core.bundle_task import BundleTask, TaskKind, TaskState
 from loadmanager.core.bundle_traffic import BundleTraffic
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.even_rates import GREEDY_RATE, Floats, Places, RatePlan, plan_even_rates
+from loadmanager.core.errors import LoadManagerError
+from loadmanager.core.even_rates import (
+    GREEDY_RATE,
+    Floats,
+    Places,
+    RatePlan,
+    plan_even_rates,
+    rate_plan,
+)
 from loadmanager.core.ids import BrokerId, BundleId, namespace_of
-from loadmanager.core.plan import Cause, Refusal
+from loadmanager.core.plan import Cause, Reason, Refusal
 from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import IsolationPolicy, Policies, open_to
 from loadmanager.core.round_memory import RoundMemory
@@ -149,4 +157,140 @@ def even_out(
         gives=np.ones(len(brokers), dtype=bool),
         takes=np.array([open_to(policies, policy, brokers) for policy in kinds]),
         most_moves=most_moves,
+    )
+
+
+_SEED: Final = 16
+_SLACK_S: Final = 1e-3
+
+
+class StrategyInputMissing(LoadManagerError):
+    """No broker reports the figures that the strategy needs; the message says which and why."""
+
+
+@dataclass(slots=True)
+class PlannerStrategy(Strategy):
+    """Decides as the leader of sidecars does, with one sample of each bundle per window.
+
+    A strategy that needs host usage decides once per measurement interval of the brokers, and
+    not before the measured period begins after the end of the last move. If it ``acts``, moves are
+    made; otherwise the last ones are shown until it decides again.
+    """
+
+    name: str
+    planner: Planner
+    loads: SampledLoads
+    hosts: Hosts | None
+    acts: bool = True
+    decided: DecidedRound | None = None
+    _memory: RoundMemory = field(default_factory=RoundMemory)
+    _choice: DecidedRound | None = None
+    _last: DecidedRound | None = None
+    _rounds: int = 0
+    _decided_s: float = float("-inf")
+    _last_end_s: float = float("-inf")
+    _under_way: set[BundleId] = field(default_factory=set)
+
+    def take(
+        self, cluster: PulsarCluster, samples: Samples, missing: Missing
+    ) -> tuple[Samples, Missing]:
+        """Raises `StrategyInputMissing`: no broker reports all figures, now or soon."""
+        unknown = {
+            broker: f"what it uses of its CPU is not known: {one.host.unknown}"
+            for broker, one in samples.items()
+            if one.host is not None and one.host.unknown
+        }
+        never = [broker for broker in unknown if not _pending(samples[broker])]
+        if samples and len(never) == len(samples) and not self.loads.ticks:
+            broker, why = next(iter(unknown.items()))
+            raise StrategyInputMissing(
+                f"strategy {self.name} decides by brokers' usage and limit of CPU, and no broker "
+                f"reports them (such as {broker}: {why}); expected a strategy that needs none "
+                "(greedy_rate, uniform), or --cores"
+            )
+        known = {broker: one for broker, one in samples.items() if broker not in unknown}
+        self.decided = self._choice = None
+        self.loads.take(cluster, known)
+        return known, {**missing, **unknown}
+
+    def choose(self, given: StrategyInput) -> ChosenMoves:
+        early = self._too_early(given)
+        self._choice = None if early else self._round(given)
+        shown = self._choice or (None if self.acts else self._last)
+        if shown is not None:
+            return _chosen(given, shown.plan, _weighed(shown))
+        resting = Refusal("", Reason.COOLING_DOWN, early)
+        return _chosen(given, Plan(moves=(), refusals=(resting,), memory=self._memory), {})
+
+    def _round(self, given: StrategyInput) -> DecidedRound:
+        policies = replace(given.cluster.isolation, staying=frozenset(given.stays))
+        settings = self.planner.settings
+        moves = min(settings.moves_per_round, given.most_moves)
+        planner = replace(self.planner, settings=replace(settings, moves_per_round=moves))
+        view = self.loads.view(policies)
+        # Ties are broken alike however often a window is decided on.
+        rng = np.random.default_rng((_SEED, self._rounds))
+        plan = planner.round(view, self._memory, rng, draining=False)
+        return DecidedRound(planner=planner, view=view, memory=self._memory, plan=plan)
+
+    def record_choice(self) -> None:
+        self.decided = self._choice
+        if self._choice is None:
+            return
+        self._rounds += 1
+        self._decided_s = self.loads.now_s
+        self._last = self._choice
+        self._memory = self._choice.plan.memory_before_orders(self._memory)
+
+    def task(self, task: BundleTask) -> None:
+        if task.state is TaskState.ORDERED:
+            self._under_way.add(task.bundle)
+            if self._last is not None and task.kind is TaskKind.MOVE:
+                self._memory = self._last.plan.memory_after_orders(self._memory, {task.bundle})
+        elif task.state.ended and task.bundle in self._under_way:
+            self._under_way.discard(task.bundle)
+            self._last_end_s = self.loads.monotonic_s()
+
+    def _too_early(self, given: StrategyInput) -> str:
+        shows_since_s = min((one.shows_since_s for one in given.samples.values()), default=0.0)
+        if shows_since_s < self._last_end_s:
+            return "the figures of hosts began before the last move ended"
+        every_s = given.cluster.host_interval_s if self.hosts is not None else 0.0
+        left_s = self._decided_s + every_s - self.loads.now_s
+        if left_s > _SLACK_S:
+            return (
+                f"brokers measure their hosts every {every_s:g} s; "
+                f"the next decision is in {left_s:.0f} s"
+            )
+        return ""
+
+
+def _pending(sample: BrokerSample) -> bool:
+    return sample.host is not None and sample.host.pending
+
+
+def _weighed(choice: DecidedRound) -> Mapping[BundleId, str]:
+    weigher = choice.planner.weigher(choice.view, choice.memory)
+    if weigher is None:
+        return {}
+    described = {}
+    for move in choice.plan.moves:
+        weighing = weigher.weighing(move.source, move.bundle)
+        described[move.bundle] = "" if weighing is None else weighing.describe_move(move.target)
+    return described
+
+
+def _chosen(given: StrategyInput, plan: Plan, weighed: Mapping[BundleId, str]) -> ChosenMoves:
+    rows = {(bundle, broker): row for row, (bundle, broker, _) in enumerate(given.rows)}
+    place = {broker: number for number, broker in enumerate(given.samples)}
+    moves = [
+        (rows[move.bundle, move.source], place[move.target])
+        for move in plan.moves
+        if move.source is not None and (move.bundle, move.source) in rows and move.target in place
+    ]
+    return ChosenMoves(
+        plan=rate_plan(given.rates, given.owner, len(place), moves),
+        causes={move.bundle: move.cause for move in plan.moves},
+        weighed=weighed,
+        refusals=plan.refusals,
     )

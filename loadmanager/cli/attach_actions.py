@@ -14,15 +14,13 @@ import click
 from loadmanager.adapters.pulsar_admin import Access, PulsarAdmin
 from loadmanager.attach.balancing import Balancer, Groups
 from loadmanager.attach.discovery import addresses, discover
-from loadmanager.attach.host_figures import Hosts
 from loadmanager.attach.mandate import Mandate
 from loadmanager.attach.observation import Rules
-from loadmanager.attach.planner_strategy import PlannerStrategy
 from loadmanager.attach.pulsar_balancer import PulsarBalancer
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import Sampler
+from loadmanager.attach.sampling import Hosts, Sampler
 from loadmanager.attach.state import State, StateUnusable, locked_state, state_file
-from loadmanager.attach.strategy import GreedyRate, Strategy
+from loadmanager.attach.strategy import GreedyRate, PlannerStrategy, Strategy
 from loadmanager.cli.attach_log import (
     BalancerLog,
     PrintedLog,

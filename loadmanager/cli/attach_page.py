@@ -22,7 +22,7 @@ from loadmanager.adapters.http.replies import (
     unavailable,
 )
 from loadmanager.adapters.http.routes import Role, Route, Target, target_of
-from loadmanager.adapters.http.security.origin import (
+from loadmanager.adapters.http.security.guard import (
     OwnNames,
     asked_hosts,
     is_forwarded,

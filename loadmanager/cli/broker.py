@@ -80,7 +80,7 @@ def broker(
     import asyncio
     import sys
 
-    from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
+    from loadmanager.adapters.broker.contract import SecretUnusable, read_secret
     from loadmanager.reference_broker.server import BrokerSettings, run_broker
     from loadmanager.telemetry.logging import configure_logging
 

@@ -2,8 +2,9 @@ import functools
 import json
 import socket
 import ssl
+import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -21,7 +22,71 @@ from urllib.request import (
 import click
 
 from loadmanager.cli.options import Decorator, is_http_url, option, options_of
-from loadmanager.cli.profiles import Profile, read_profile
+
+DEFAULT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A named cluster with address and credentials, "" for what it does not set.
+
+    It is a table in ``profiles.toml`` of the program's folder for settings::
+
+        [production]
+        url = "https://broker-1.example.org:7750"
+        token_file = "~/.config/loadmanager/production.jwt"
+        ca_file = "/etc/ssl/brokers.pem"
+    """
+
+    url: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+
+
+def profiles_file() -> Path:
+    return Path(click.get_app_dir("loadmanager")) / "profiles.toml"
+
+
+def read_profile(name: str) -> Profile:
+    """Return the profile called ``name``; "" is the default one, if there is any.
+
+    Raises `click.UsageError`: there is no such profile, or its file is wrong.
+    """
+    path = profiles_file()
+    known = _profiles_in(path)
+    if not name and DEFAULT not in known:
+        return Profile()
+    table = known.get(name or DEFAULT)
+    if table is None:
+        have = ", ".join(sorted(known)) or "none"
+        raise click.UsageError(f"{path}: no profile {name!r}; it has {have}")
+    return _profile(path, name or DEFAULT, table)
+
+
+def _profiles_in(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise click.UsageError(f"{path}: {why}; expected TOML with a table for each profile") from (
+            None
+        )
+
+
+def _profile(path: Path, name: str, table: object) -> Profile:
+    keys = [field.name for field in fields(Profile)]
+    expected = f"expected texts under {', '.join(keys)}"
+    if not isinstance(table, dict):
+        raise click.UsageError(f"{path}: {name} is no table; {expected}")
+    for key, value in table.items():
+        if key not in keys or not isinstance(value, str):
+            raise click.UsageError(f"{path}: [{name}] {key} = {value!r}; {expected}")
+    return Profile(**table)
+
 
 DEFAULT_URL: Final = "http://127.0.0.1:7750"
 _BAD_INPUT: Final = frozenset({400, 404, 412})

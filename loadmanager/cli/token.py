@@ -84,7 +84,7 @@ def token_command(  # noqa: PLR0917 - one for each option
     Example: loadmanager token --right admin --config /etc/loadmanager.toml > admin.jwt
     """
     from loadmanager.adapters.http.routes import Role
-    from loadmanager.adapters.http.security.cluster_key import sign
+    from loadmanager.adapters.http.security.guard import sign
     from loadmanager.config import ConfigError
     from loadmanager.core.errors import LoadManagerError
     from loadmanager.telemetry.logging import configure_logging

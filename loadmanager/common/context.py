@@ -8,10 +8,9 @@ from loadmanager.common.identity import Identity
 from loadmanager.common.oversized import OversizedWrites
 from loadmanager.common.unexpected import UnexpectedErrors
 from loadmanager.ports.broker import BrokerControl
-from loadmanager.ports.computing import Computing, ComputingInline
 from loadmanager.ports.coordination import Coordination
 from loadmanager.ports.history import HistorySink, NoHistory, NoSeed, SeedSource
-from loadmanager.ports.host import Clock
+from loadmanager.ports.host import Clock, Computing, ComputingInline
 from loadmanager.telemetry.metrics import Metrics
 
 

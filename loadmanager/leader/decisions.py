@@ -24,8 +24,8 @@ from loadmanager.leader.decision_log import DecisionLog
 from loadmanager.leader.history_recorder import HistoryRecorder
 from loadmanager.leader.sight import Sight
 from loadmanager.leader.task_controller import TaskController
-from loadmanager.ports.computing import Computing
 from loadmanager.ports.coordination import SetData
+from loadmanager.ports.host import Computing
 
 log = structlog.get_logger()
 

@@ -1,5 +1,5 @@
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
+from typing import Protocol, TypeVar, TypeVarTuple
 
 from loadmanager.core.load import HostUsage
 
@@ -31,3 +31,24 @@ class Clock(Protocol):
         """Milliseconds since 1970, for people and logs, never for deadlines."""
 
     async def sleep(self, delay_s: float) -> None: ...
+
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+
+class Computing(Protocol):
+    async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        """Return what ``function`` returns, or raise what it raises.
+
+        It may run in another thread, one at a time. Its arguments must be immutable, and it must
+        not change anything. If the caller is cancelled, its result is dropped. Raises
+        `TimeoutError`: it takes too long; it may continue, but is not waited for.
+        """
+
+
+class ComputingInline:
+    """Computes in the caller's thread, as required by simulations in virtual time."""
+
+    async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
+        return function(*args)

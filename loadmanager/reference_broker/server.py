@@ -34,8 +34,8 @@ from loadmanager.adapters.broker.contract import (
     UnloadRequest,
     parsed,
     parsed_query,
+    require_secret,
 )
-from loadmanager.adapters.broker.secret import require_secret
 from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId, TopicName, parse_bundle, topic_from_parts

@@ -6,7 +6,11 @@ Names are Pulsar's if Pulsar has the metric, so that existing dashboards work, e
 thousands of them, and each value would be a time series.
 """
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from math import nan
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client import (
@@ -14,15 +18,191 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
 )
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
 
 from loadmanager import __version__
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load import LoadReport
+from loadmanager.core.optimality import Optimality
 from loadmanager.core.ownership import Phase
-from loadmanager.telemetry.decisions import LearningMetrics, OptimalityMetrics, ShadowMetrics
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.core.shadow import Shadow
+
+_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0)
+
+_RESULTS: Final = ("answered", "redirected", "failed")
+
+# Pulsar's names for the same three.
+_PULSAR_NAMES: Final = {"answered": "answers", "redirected": "redirects", "failed": "failures"}
+
+
+class LookupMetrics(Collector):
+    """The results of lookups, and their durations.
+
+    A sidecar answers tens of thousands of lookups per second, and one locked counter costs as
+    much as the rest of an answer. These are plain numbers, converted to samples at each scrape;
+    all calls and scrapes must be made on the thread of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(_RESULTS, 0)
+        self._buckets = [0] * (len(_BOUNDS_S) + 1)
+        self._sum_s = 0.0
+        self._pending = 0
+
+    def answered(self, seconds: float) -> None:
+        self._count("answered", seconds)
+
+    def redirected(self, seconds: float) -> None:
+        self._count("redirected", seconds)
+
+    def failed(self, seconds: float) -> None:
+        self._count("failed", seconds)
+
+    def pending(self, lookups: int) -> None:
+        self._pending = lookups
+
+    def _count(self, result: str, seconds: float) -> None:
+        self._counts[result] += 1
+        self._buckets[bisect_left(_BOUNDS_S, seconds)] += 1
+        self._sum_s += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counters()
+        cumulated = list(accumulate(self._buckets))
+        names = [*(str(bound) for bound in _BOUNDS_S), "+Inf"]
+        yield HistogramMetricFamily(
+            "loadmanager_lookup_duration_seconds",
+            "Time from the arrival of a lookup to its answer, whatever its result.",
+            buckets=list(zip(names, map(float, cumulated), strict=True)),
+            sum_value=self._sum_s,
+        )
+        yield SummaryMetricFamily(
+            "pulsar_broker_lookup",
+            "Lookups by Pulsar's name, in milliseconds, without quantiles.",
+            count_value=cumulated[-1],
+            sum_value=self._sum_s * 1000,
+        )
+        for name in ("loadmanager_lookups_pending", "pulsar_broker_lookup_pending_requests"):
+            yield GaugeMetricFamily(name, "Lookups that wait for an owner now.", self._pending)
+
+    def _counters(self) -> Iterator[Metric]:
+        by_result = CounterMetricFamily(
+            "loadmanager_lookups", "Topic lookups, by result.", labels=["result"]
+        )
+        for result, count in self._counts.items():
+            by_result.add_metric([result], count)
+        yield by_result
+        for result, count in self._counts.items():
+            yield CounterMetricFamily(
+                f"pulsar_broker_lookup_{_PULSAR_NAMES[result]}",
+                f"Lookups {result}, by Pulsar's name.",
+                count,
+            )
+
+
+_MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "gap": "Difference of largest usage and proven lower bound, divided by the bound",
+        "gap_within_policies": "Difference of largest usage and proven lower bound within "
+        "isolation policies and drains, divided by the bound",
+        "largest": "Largest CPU or network usage of any broker, as a fraction of its limit",
+        "bound": "Proven lower bound of the largest usage over all assignments of bundles",
+        "bound_within_policies": "Proven lower bound of the largest usage over all assignments "
+        "that isolation policies and drains allow",
+        "excess": "How far brokers are above the level of even load, mean over the brokers, "
+        "divided by that level",
+    }
+)
+"""The figures of `Optimality`."""
+
+
+class OptimalityMetrics:
+    """Figures of the leader after a round; NaN before the first, or on a follower."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {
+            name: Gauge(f"loadmanager_optimality_{name}", f"{text}; or NaN.", registry=registry)
+            for name, text in _MEANINGS.items()
+        }
+        self.found(None)
+
+    def found(self, optimality: Optimality | None) -> None:
+        for name, gauge in self._gauges.items():
+            gauge.set(nan if optimality is None else getattr(optimality, name))
+
+
+class ShadowMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gap = Gauge(
+            "loadmanager_shadow_gap",
+            "Distance of the fullest broker from the proven lower bound with a strategy beside the "
+            "active one, divided by the bound.",
+            ["strategy"],
+            registry=registry,
+        )
+        self._regret = Gauge(
+            "loadmanager_shadow_regret",
+            "How far that is below the gap of the cluster, mean of the last 60 rounds; negative: "
+            "the active strategy is closer to the best.",
+            ["strategy"],
+            registry=registry,
+        )
+        self._moves = Counter(
+            "loadmanager_shadow_moves",
+            "Bundles that a strategy beside the active one would have moved for load.",
+            ["strategy"],
+            registry=registry,
+        )
+
+    def after_round(self, strategy: str, shadow: Shadow) -> None:
+        last = shadow.rounds[-1]
+        self._gap.labels(strategy).set(last.gap)
+        self._regret.labels(strategy).set(shadow.regret)
+        self._moves.labels(strategy).inc(last.moves)
+
+    def forget(self, strategy: str) -> None:
+        self._gap.remove(strategy)
+        self._regret.remove(strategy)
+
+
+SEED_RESULTS: Final = ("used", "stale", "late", "unreadable", "foreign")
+
+
+class LearningMetrics:
+    """The results of seeds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seeded = Gauge(
+            "loadmanager_seeded_bundles",
+            "Bundles whose averages this leader took from a seed when it began.",
+            registry=registry,
+        )
+        self._seeds = Counter(
+            "loadmanager_seeds",
+            "Seeds read by leaders, by result.",
+            ["result"],
+            registry=registry,
+        )
+        for result in SEED_RESULTS:
+            self._seeds.labels(result)
+        self.not_leading()
+
+    def seeded(self, result: str, bundles: int = 0) -> None:
+        self._seeds.labels(result).inc()
+        self._seeded.set(bundles)
+
+    def not_leading(self) -> None:
+        self._seeded.set(0)
+
 
 # Sets defined here; those of reasons, strategies and operations are in the core and the ports.
 LABEL_VALUES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -9,9 +9,9 @@ from loadmanager.admin.merges import MergeRequests
 from loadmanager.admin.splits import SplitRequests
 from loadmanager.admin.unloads import UnloadRequests
 from loadmanager.agent.agent import Agent
-from loadmanager.agent.broker_health import DrainIntent, HealthWatch
+from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.lease_terms import LeaseTerms
-from loadmanager.agent.load_reports import Publisher, Sampler
+from loadmanager.agent.load_reports import DrainIntent, Publisher, Sampler
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.shutdown import Shutdown

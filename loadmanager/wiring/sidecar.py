@@ -14,14 +14,14 @@ import uvloop
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from loadmanager import __version__
+from loadmanager.adapters.broker.contract import read_secret
 from loadmanager.adapters.broker.http_control import HttpBrokerControl, control_url_of
-from loadmanager.adapters.broker.secret import read_secret
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.computing import ThreadedComputing
 from loadmanager.adapters.history import ThreadedHistory, open_history
 from loadmanager.adapters.host import PsutilHostProbe
 from loadmanager.adapters.host.open_files import allow_connections
-from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof
+from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient, Proof
 from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.listening import listening_sockets
@@ -29,12 +29,17 @@ from loadmanager.adapters.http.live.feed import Feed, OverviewReader
 from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.routes import Role, Route
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, Key, sign
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames, host_of
+from loadmanager.adapters.http.security.guard import (
+    ClusterKeyGuard,
+    Guard,
+    Key,
+    OwnNames,
+    Rights,
+    host_of,
+    sign,
+)
 from loadmanager.adapters.http.security.tls import ClientTls, TlsFiles
 from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
-from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.adapters.seeds import SeedFile
 from loadmanager.adapters.zookeeper import ZooKeeperCoordination, ZooKeeperOptions
 from loadmanager.admin.anti_affinity import AntiAffinity

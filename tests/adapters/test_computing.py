@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from loadmanager.adapters.computing import ThreadedComputing
-from loadmanager.ports.computing import ComputingInline
+from loadmanager.ports.host import ComputingInline
 
 
 async def test_the_loop_goes_on_meanwhile_and_gets_the_result() -> None:

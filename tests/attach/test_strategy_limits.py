@@ -6,12 +6,10 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.attach.discovery import PulsarCluster, addresses
-from loadmanager.attach.host_figures import HostFigures, Hosts
 from loadmanager.attach.observation import GREEDY, Observation, Rules, observe
-from loadmanager.attach.planner_strategy import PlannerStrategy
 from loadmanager.attach.sampled_loads import SampledLoads
-from loadmanager.attach.sampling import BrokerSample
-from loadmanager.attach.strategy import Strategy
+from loadmanager.attach.sampling import BrokerSample, HostFigures, Hosts
+from loadmanager.attach.strategy import PlannerStrategy, Strategy
 from loadmanager.config import LeaderSettings, PlacementSettings, PlannerSettings, SheddingSettings
 from loadmanager.config.planning import planner_of
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskEvent, TaskKind, advanced

@@ -36,12 +36,10 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.http.answers import Answer, render
 from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.config.deployment import HttpSettings
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 ROOT: Final = Path(__file__).parents[2]
 TOPICS: Final = 1_000

@@ -25,7 +25,7 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.leader.cluster_view import REPORTS_A_TURN
 from loadmanager.leader.decisions import decide_round
 from loadmanager.leader.sight import Sight
-from loadmanager.ports.computing import Computing, ComputingInline
+from loadmanager.ports.host import Computing, ComputingInline
 from tests.adapters.http.conftest import running_servers
 
 ROOT: Final = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ from loadmanager.core.round_memory import RoundMemory
 from loadmanager.core.snapshot.encoding import encode_snapshot, in_force
 from loadmanager.ports.leading import PlanOverrides, Preview, ShadowList
 from loadmanager.ports.lookup import LookupService
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 Serve = Callable[..., str]
 

@@ -23,7 +23,7 @@ from loadmanager.core.wire.records import DrainMark
 from loadmanager.ports.administration import BrokerUnknown, BundleUnknown, UnloadRefused
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupService, Unavailable
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 BUNDLE = BundleId("public/default/0x00000000_0x40000000")
 RANGES = ["0x00000000_0x40000000", "0x40000000_0xffffffff"]

@@ -32,7 +32,7 @@ from loadmanager.core.load import ResourceUsage
 from loadmanager.core.snapshot.document import Snapshot
 from loadmanager.core.snapshot.encoding import encode_snapshot
 from loadmanager.ports.lookup import LeaderInfo, LookupService
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 LEAVE_SCREEN = b"\x1b[?1049l"
 SHOW_CURSOR = b"\x1b[?25h"

@@ -11,8 +11,7 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.topics_client import HttpTopicsClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient
 from loadmanager.admin.anti_affinity import AntiAffinity, GroupQuery
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.failure_domains import FailureDomain, FailureDomains

@@ -5,11 +5,16 @@ The prose and the schemas for other languages are in ``docs/broker-contract.md``
 known fields must have exactly the promised type.
 """
 
+import hmac
 import json
+import re
 from collections.abc import Mapping
 from heapq import nlargest
+from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeVar
 
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -23,7 +28,7 @@ from loadmanager.core.bounds import (
     WINDOW_S,
     Bound,
 )
-from loadmanager.core.errors import InvalidName, MalformedContent
+from loadmanager.core.errors import InvalidName, LoadManagerError, MalformedContent
 from loadmanager.core.ids import (
     BundleId,
     TopicName,
@@ -263,3 +268,46 @@ def _shortened(found: object, limit: int = 80) -> str:
     # Cut before repr(): the value may be megabytes of garbage.
     shown = repr(found[:limit] if isinstance(found, str | bytes) else found)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
+
+
+# Short ones can be guessed; a header has no room for endless ones.
+_SECRET: Final = re.compile(r"[\x21-\x7e]{16,1024}")
+_OPEN: Final = f"{PREFIX}/health"
+
+
+class SecretUnusable(LoadManagerError):
+    """The file of the shared secret cannot be read, or holds none."""
+
+
+def read_secret(path: Path) -> str:
+    """Raises `SecretUnusable`: the message names the file, never the content."""
+    expected = "expected a file with 16 to 1,024 printable characters of ASCII without spaces"
+    try:
+        found = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no ASCII"
+        raise SecretUnusable(f"{path}: {why}; {expected}") from None
+    if not _SECRET.fullmatch(found):
+        raise SecretUnusable(f"{path}: no usable secret; {expected}")
+    return found
+
+
+def require_secret(secret: str) -> Middleware:
+    """Return a middleware that answers 401 to requests of the contract without ``secret``.
+
+    Health needs none: it reveals nothing and changes nothing, and probes have no secret.
+    """
+    wanted = f"Bearer {secret}".encode("ascii")
+
+    @web.middleware
+    async def demand(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith(f"{PREFIX}/") and request.path != _OPEN:
+            shown = request.headers.getall("Authorization", [])
+            found = shown[0].encode("utf-8", "surrogateescape") if len(shown) == 1 else b""
+            if not hmac.compare_digest(found, wanted):
+                raise web.HTTPUnauthorized(
+                    reason="expected one header Authorization: Bearer, with the shared secret"
+                )
+        return await handler(request)
+
+    return demand

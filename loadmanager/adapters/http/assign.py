@@ -2,7 +2,7 @@ from typing import Final
 
 from aiohttp import web
 
-from loadmanager.adapters.http.bodies import json_object
+from loadmanager.adapters.http.parameters import json_object
 from loadmanager.adapters.http.replies import Refused, json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.core.errors import InvalidName

@@ -36,7 +36,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from loadmanager.adapters.http.answers import Answers
 from loadmanager.adapters.http.recent import Recent
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 _MAX_HEAD_BYTES: Final = 4_096

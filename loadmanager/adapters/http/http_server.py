@@ -29,7 +29,7 @@ from loadmanager.config.deployment import HttpSettings
 from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.ports.lookup import LookupService
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 log = structlog.get_logger()
 

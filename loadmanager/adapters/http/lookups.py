@@ -19,7 +19,7 @@ from loadmanager.config.serving import LookupSettings
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.ids import TopicName, topic_from_parts
 from loadmanager.ports.lookup import LookupService, Owner, Redirection
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 LOOKUP_PREFIX: Final = "/lookup/v2/topic/"
 _TOPIC_PATH: Final = "{domain}/{tenant}/{namespace}/{topic}"

@@ -46,8 +46,7 @@ from aiohttp import web
 from pydantic import AliasGenerator, BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from loadmanager.adapters.http.bodies import json_body
-from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, read_query
+from loadmanager.adapters.http.parameters import PATH_PARAMETERS, Parameter, json_body, read_query
 from loadmanager.adapters.http.replies import (
     Refused,
     bytes_reply,

@@ -18,7 +18,7 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from loadmanager.adapters.http.fast_path import FastPath, KnownReply
 from loadmanager.adapters.http.replies import Refused, raw_refusal, refusal_reply, unavailable
-from loadmanager.adapters.http.security.origin import is_loopback_peer
+from loadmanager.adapters.http.security.guard import is_loopback_peer
 from loadmanager.config.deployment import HttpSettings
 
 # Requests handed over before other tasks run, such as the lease and the session: about ten

@@ -10,9 +10,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from loadmanager.adapters.broker.contract import PREFIX
+from loadmanager.adapters.broker.contract import PREFIX, SecretUnusable, read_secret
 from loadmanager.adapters.broker.http_control import HttpBrokerControl
-from loadmanager.adapters.broker.secret import SecretUnusable, read_secret
 from loadmanager.config import BrokerSettings
 from loadmanager.core.ids import BrokerId, parse_bundle, parse_topic
 from loadmanager.ports.broker import BrokerRefused, StaleAgent

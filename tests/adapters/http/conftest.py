@@ -48,7 +48,7 @@ from loadmanager.ports.lookup import (
     Redirection,
     Unavailable,
 )
-from loadmanager.telemetry.lookups import LookupMetrics
+from loadmanager.telemetry.metrics import LookupMetrics
 
 PUBLIC = Namespace("public/default")
 HEAD = b"Host: x\r\nAccept: */*\r\n\r\n"

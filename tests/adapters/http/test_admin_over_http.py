@@ -12,8 +12,12 @@ from recorded_unloads import RecordedUnloads
 from snapshot_samples import report
 from waiting import eventually
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient
-from loadmanager.adapters.http.topics_client import HttpTopicsClient, topics_from, topics_to_json
+from loadmanager.adapters.http.assign_client import (
+    HttpAssignClient,
+    HttpTopicsClient,
+    topics_from,
+    topics_to_json,
+)
 from loadmanager.admin.anti_affinity import AntiAffinity
 from loadmanager.admin.balancing import BalancingModes
 from loadmanager.admin.brokers import Brokers

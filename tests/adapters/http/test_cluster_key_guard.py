@@ -10,9 +10,7 @@ from aiohttp import web
 from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.http.replies import Refused
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard, sign
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights, sign
 from tests.adapters.http.conftest import (
     Reply,
     RunningServer,

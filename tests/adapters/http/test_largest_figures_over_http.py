@@ -15,8 +15,8 @@ from leader_at_work import LeaderAtWork, leader_at_work
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
+from loadmanager.adapters.http.assign_client import HttpTopicsClient
 from loadmanager.adapters.http.http_server import HttpServer
-from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.admin.brokers import Brokers
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.plan import Plans

@@ -22,9 +22,7 @@ from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
 from loadmanager.adapters.http.live.forwarding import Forwarder
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.admin.decisions import Decisions
 from loadmanager.admin.overview import Overviews, overview_document

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from loadmanager.adapters.http.fast_path import decisive_headers
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
-from loadmanager.adapters.http.security.guard import Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.config.deployment import HttpSettings
 from tests.adapters.http.conftest import (

@@ -13,7 +13,7 @@ import jwt
 import pytest
 from structlog.testing import capture_logs
 
-from loadmanager.adapters.http import bodies
+from loadmanager.adapters.http import parameters
 from loadmanager.adapters.http.security.guard import Guard, Rights
 from loadmanager.adapters.http.security.tokens import Tokens
 from loadmanager.config.deployment import HttpSettings
@@ -203,7 +203,7 @@ async def test_bytes_have_one_meaning(
 async def test_a_body_has_to_come_in_time(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, limits: Any, sent: Any, said: str
 ) -> None:
-    monkeypatch.setattr(bodies.body_bytes, "__defaults__", limits)
+    monkeypatch.setattr(parameters.body_bytes, "__defaults__", limits)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     async with asyncio.timeout(60):
         writer.write(NEW + b"Content-Length: 20\r\n\r\n")

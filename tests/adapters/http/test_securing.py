@@ -8,14 +8,17 @@ import pytest
 from aiohttp import web
 from tls_files import Files
 
-from loadmanager.adapters.http.assign_client import HttpAssignClient
+from loadmanager.adapters.http.assign_client import HttpAssignClient, HttpTopicsClient
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security.cluster_key import ClusterKeyGuard
-from loadmanager.adapters.http.security.guard import Caller, Guard, Rights
-from loadmanager.adapters.http.security.origin import OwnNames
+from loadmanager.adapters.http.security.guard import (
+    Caller,
+    ClusterKeyGuard,
+    Guard,
+    OwnNames,
+    Rights,
+)
 from loadmanager.adapters.http.security.tls import TlsFiles
 from loadmanager.adapters.http.security.tokens import KeyUnusable, Tokens
-from loadmanager.adapters.http.topics_client import HttpTopicsClient
 from loadmanager.config import Config
 from loadmanager.core.ids import Namespace
 from loadmanager.ports.lookup import Unavailable

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient, Proof
 from loadmanager.adapters.http.replies import Refused, bytes_reply, unavailable
-from loadmanager.adapters.http.security.cluster_key import PASSED_ON_HEADER
+from loadmanager.adapters.http.security.guard import PASSED_ON_HEADER
 
 FORWARD_HEADER: Final = "X-Loadmanager-Forward"
 """Requests forwarding; browsers let no page of another site send such a header."""

@@ -1,24 +1,136 @@
 import math
 import time
+from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
+import jwt
 import structlog
 from aiohttp import web
 
-from loadmanager.adapters.http.replies import Refused, refusal_of
+from loadmanager.adapters.clock import SystemClock
+from loadmanager.adapters.http.replies import Refused, refusal_of, unavailable
 from loadmanager.adapters.http.routes import Role
-from loadmanager.adapters.http.security.origin import (
-    READING,
-    OwnNames,
-    asked_hosts,
-    refuse_foreign_hosts,
-    refuse_foreign_page,
-)
 from loadmanager.adapters.http.security.tokens import Proven, TokenRefused, Tokens
 from loadmanager.core.errors import LoadManagerError
+
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_MOST_CACHED: Final = 4_096
+_FORWARDED_PREFIXES: Final = ("x-forwarded-", "x-envoy-")
+# Each such name contains one of these: searching all names at once is faster.
+_IN_FORWARDED: Final = ("forwarded", "via", "x-real-ip", "x-envoy-")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """The host names of this sidecar, in lower case; ``local`` are those of this host alone."""
+
+    local: frozenset[str] = frozenset()
+    advertised: frozenset[str] = frozenset()
+
+    def is_local(self, host: str) -> bool:
+        return (
+            host in self.local
+            or host == "localhost"
+            or host.endswith(".localhost")
+            or is_loopback_address(host)
+        )
+
+    def is_own(self, host: str) -> bool:
+        """Return whether others cannot make the name resolve to this sidecar.
+
+        An address is not resolved, so it is always safe.
+        """
+        return self.is_local(host) or host in self.advertised or _is_address(host)
+
+
+@lru_cache(_MOST_CACHED)
+def is_loopback_address(text: str) -> bool:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def is_loopback_peer(transport: BaseTransport | None) -> bool:
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return isinstance(peer, tuple) and bool(peer) and is_loopback_address(str(peer[0]))
+
+
+@lru_cache(_MOST_CACHED)
+def host_of(authority: str) -> str:
+    """Return the host in ``host:port`` or ``[host]:port``, in lower case."""
+    host = authority.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def asked_hosts(request: web.BaseRequest) -> tuple[str, ...]:
+    """Return the hosts that a request names as its destination; none if it names none."""
+    named = tuple(map(host_of, request.headers.getall("Host", [])))
+    if request.raw_path.startswith("/"):
+        return named
+    # An absolute target overrides the header; neither may name another host.
+    return *named, host_of(request.raw_path.partition("://")[2].partition("/")[0])
+
+
+def is_forwarded(request: web.BaseRequest) -> bool:
+    names = "\n".join(request.headers).lower()
+    if not any(part in names for part in _IN_FORWARDED):
+        return False
+    for header in request.headers:
+        name = header.lower()
+        if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES):
+            return True
+    return False
+
+
+def refuse_foreign_hosts(hosts: tuple[str, ...], names: OwnNames) -> None:
+    """Refuse a request with any host that is not this sidecar's.
+
+    A web page can send requests here under a name of its own site (DNS rebinding). Raises
+    `Refused`: one of the hosts is not this sidecar's.
+    """
+    for host in hosts:
+        if not names.is_own(host):
+            raise Refused(
+                403,
+                f"Host {host!r} is no name of this sidecar; ask it as localhost, add the name to "
+                "[sidecar] local_names, or send a token",
+            )
+
+
+def refuse_foreign_page(request: web.BaseRequest, names: OwnNames) -> None:
+    """Refuse a change that a browser's headers show to be sent by a page of another site."""
+    if request.method in READING:
+        return
+    if request.headers.get("Sec-Fetch-Site", "").strip().lower() == "cross-site":
+        raise Refused(403, "Sec-Fetch-Site: cross-site; pages of other sites may change nothing")
+    for origin in request.headers.getall("Origin", []):
+        scheme, _, authority = origin.strip().lower().partition("://")
+        own = scheme in {"http", "https"} and names.is_own(host_of(authority))
+        if not own or authority != request.headers.get("Host", "").strip().lower():
+            raise Refused(
+                403, f"Origin {origin!r} is not this sidecar's; pages of others may change nothing"
+            )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
 
 # Changes are logged at any [log] level, because callers can change that level, too.
 log = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
@@ -215,3 +327,120 @@ def _certified_name(request: web.BaseRequest) -> str:
     subject = certificate.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     return names[0] if names else ""
+
+
+ALGORITHM: Final = "HS256"
+RIGHTS: Final = (Role.LOOKUP, Role.READ, Role.ADMIN)
+_HOW: Final = "make one with: loadmanager token --right read|admin (docs/security.md)"
+_RETRY_AFTER_S: Final = 1.0
+PASSED_ON_HEADER: Final = "X-Loadmanager-Token"
+PASSED_ON_S: Final = 60
+
+_LOCAL: Final = Caller(ANONYMOUS, Role.ADMIN, math.inf)
+_OTHER: Final = Caller(
+    ANONYMOUS,
+    Role.LOOKUP,
+    math.inf,
+    partial(unauthorized, f"from elsewhere this needs a token; {_HOW}"),
+)
+_NOT_QUITE_LOCAL: Final = Caller(
+    ANONYMOUS,
+    Role.LOOKUP,
+    math.inf,
+    partial(
+        unauthorized,
+        "this needs a token, or to be asked for as localhost and without a proxy's headers; "
+        f"{_HOW}",
+    ),
+)
+
+Key = Callable[[], bytes | None]
+"""Returns the cluster's key, None while it is unknown."""
+
+
+def sign(key: bytes, *, name: str, right: Role, valid_s: int) -> str:
+    now_s = SystemClock().wall_ms() // 1000
+    claims = {"sub": name, "right": right.value, "iat": now_s, "exp": now_s + valid_s}
+    return jwt.encode(claims, key, ALGORITHM)
+
+
+class ClusterKeyGuard(Guard):
+    """Authorizes requests if no rights are configured.
+
+    Requests from this host without a token may do everything, those from other hosts may look up
+    topics. Requests with a token that is not valid here are treated as those from other hosts:
+    Pulsar's clients send Pulsar's tokens. A valid one carries its role in the claim ``right``, and
+    is signed with a key that all sidecars of the cluster read from ZooKeeper. ``may_show`` is
+    whether a token may be sent to a URL.
+    """
+
+    def __init__(
+        self, key: Key, names: OwnNames, may_show: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        super().__init__(Rights(anonymous=Role.LOOKUP), names=names)
+        self._key = key
+        self._may_show = may_show
+        self._known: bytes | None = None
+        self._signed: Tokens | None = None
+
+    def caller(self, request: web.BaseRequest) -> Caller:
+        """Raises `Refused`: the request is for another host, and has no valid credentials."""
+        offered = request.headers.get("Authorization")
+        if offered is None:
+            return self._nameless(request)
+        try:
+            proven = self._proven(offered)
+        except Refused as refusal:
+            self._nameless(request)
+            reason = refusal
+            return Caller(ANONYMOUS, Role.LOOKUP, math.inf, lambda: reason)
+        return Caller(proven.subject, Role(proven.right), self._until_s(request))
+
+    def passed_on(self, caller: Caller, role: Role, location: str) -> Mapping[str, str]:
+        """Return a token for a caller on this host, which is remote to the other sidecar.
+
+        It has the role that the request needs, and expires soon.
+        """
+        key = self._key()
+        scheme, _, rest = location.partition("://")
+        sidecar_url = f"{scheme}://{rest.partition('/')[0]}"
+        if caller is not _LOCAL or key is None or not self._may_show(sidecar_url):
+            return {}
+        token = sign(key, name="a sidecar's host", right=role, valid_s=PASSED_ON_S)
+        return {PASSED_ON_HEADER: token, "Cache-Control": "no-store"}
+
+    def _nameless(self, request: web.BaseRequest) -> Caller:
+        if not is_loopback_peer(request.transport):
+            return _OTHER
+        hosts = asked_hosts(request)
+        local = bool(hosts) and all(map(self._names.is_local, hosts))
+        if not local:
+            refuse_foreign_hosts(hosts, self._names)
+        return _LOCAL if local and not is_forwarded(request) else _NOT_QUITE_LOCAL
+
+    def _until_s(self, request: web.BaseRequest) -> float:
+        """Return `Caller.until_s` of the request without its token, 0 if it would be refused."""
+        try:
+            return self._nameless(request).until_s
+        except Refused:
+            return 0.0
+
+    def _proven(self, offered: str) -> Proven:
+        key = self._key()
+        if key is None:
+            raise unavailable(
+                "the key that tokens are checked with is not read from ZooKeeper yet",
+                _RETRY_AFTER_S,
+            )
+        if self._signed is None or key != self._known:
+            self._known, self._signed = key, Tokens(key, (ALGORITHM,), checks_issue=False)
+        try:
+            proven = proof_in(offered, self._signed)
+        except Refused as refused:
+            raise Refused(401, f"{refused}; {_HOW}", refused.headers) from None
+        if proven.right not in RIGHTS or not math.isfinite(proven.until_s):
+            raise unauthorized(
+                f"the token has no right of lookup, read or admin, or no end; {_HOW}",
+                'Bearer error="invalid_token"',
+            )
+        return proven
