@@ -1,10 +1,12 @@
 """docker-compose.yml fits together and configures sidecars that start; no Docker is needed."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 
@@ -13,6 +15,7 @@ from loadmanager.config import Config, load_config
 
 NODES = (1, 2, 3)
 SPARK = ("spark-master", "spark-worker-1", "spark-worker-2")
+SPARK_NODE = "deploy/compose/spark-node"
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
@@ -131,18 +134,44 @@ def test_spark_and_jobs_find_history_where_sidecars_write_it(
     assert f"--history={folder}" in services["pipeline"]["entrypoint"]
 
 
-def test_what_spark_and_jobs_are_started_with_are_commands_of_ours(
+def test_what_jobs_are_started_with_are_commands_of_ours(
     services: dict[str, Any],
 ) -> None:
     _, *job = services["pipeline"]["entrypoint"]
     _, *token = services["token"]["entrypoint"]
     signed = ["token", *services["prometheus-token"]["command"]]
     given = ([*job, "ingest"], [*token, "--right=admin"], signed)
-    for words in (*given, *(services[name]["command"] for name in SPARK)):
-        command, *rest = words
+    for command, *rest in given:
         found = main.commands[command]
         # The file is there in the containers alone.
-        rest = [word for word in rest if not word.startswith("--config=/etc/loadmanager/")]
-        if isinstance(found, click.Group):
-            found = found.commands[rest.pop(0)]
-        assert found.make_context(command, rest).params
+        there = [word for word in rest if not word.startswith("--config=/etc/loadmanager/")]
+        assert found.make_context(command, there).params
+
+
+def test_spark_nodes_are_started_by_the_script_that_is_mounted(
+    project: Path, services: dict[str, Any]
+) -> None:
+    for name in SPARK:
+        node, kind = services[name], "master.Master" if name == "spark-master" else "worker.Worker"
+        script = node["entrypoint"][-1]
+        assert f"./{SPARK_NODE}:{script}:ro" in node["volumes"]
+        assert node["command"][:3] == [kind, "--host", name]
+    assert (project / SPARK_NODE).is_file()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_the_script_starts_a_master(project: Path) -> None:
+    node = [str(project / SPARK_NODE), "master.Master", "--host", "127.0.0.1", "--port", "0"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["sh", *node, "--webui-port", "0"],
+        env={**os.environ, "PATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert any("Starting Spark master at spark://" in line for line in process.stderr)
+        finally:
+            process.kill()
