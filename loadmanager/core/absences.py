@@ -31,8 +31,6 @@ class AbsenceRules:
 
 
 class Absences:
-    """Brokers that should own bundles but are not registered, as observed by one leader."""
-
     def __init__(self) -> None:
         # Includes brokers whose bundles were placed since: sessions cut off together expire up
         # to one heartbeat apart.

@@ -1,5 +1,3 @@
-"""Filters that depend on the namespace: isolation, anti-affinity, even spreading."""
-
 from collections.abc import Iterable
 
 import numpy as np
@@ -37,7 +35,6 @@ def _served_by(view: ClusterView, policy: IsolationPolicy, weights: ResourceWeig
 
 
 def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: BundleId) -> Counts:
-    """Return the number of namespaces of ``group`` on each broker, ignoring one bundle."""
     counts = np.zeros(len(view.brokers.names), dtype=np.int64)
     for namespace in group:
         counts += bundles_on(view, namespace, without) > 0
@@ -45,7 +42,6 @@ def namespaces_on(view: ClusterView, group: Iterable[Namespace], without: Bundle
 
 
 def bundles_on(view: ClusterView, namespace: Namespace, without: BundleId) -> Counts:
-    """Return the number of bundles of ``namespace`` on each broker, ignoring one bundle."""
     counts = np.zeros(len(view.brokers.names), dtype=np.int64)
     index = view.brokers.index
     for bundle in view.bundles_in(namespace):
@@ -69,7 +65,6 @@ def fewest_by_domain(view: ClusterView, counts: Counts, among: Mask) -> Mask:
 
 
 def fewest(counts: Counts, among: Mask) -> Mask:
-    """Return the brokers whose count does not exceed the lowest count in ``among``."""
     least = int(counts[among].min(initial=np.iinfo(np.int64).max))
     return np.asarray(counts <= least)
 

@@ -14,12 +14,8 @@ from loadmanager.core.orders import OrderChanges, SplitOrder
 class Dispatched:
     """Results of the proposals of one decider.
 
-    Args:
-        ordered: target of each bundle whose proposal is ordered or already carried out.
-        refused: reason for each bundle whose proposal was refused.
-        tasks: the admitted tasks.
-        too_large: error if the orders were too large to be written.
-        rode: whether the additional operations of the same commit were written.
+    ``ordered`` are the targets of bundles whose proposal is ordered or already carried out.
+    ``rode`` is whether the additional operations of the same commit were written.
     """
 
     ordered: dict[BundleId, BrokerId] = field(default_factory=dict)
@@ -31,15 +27,7 @@ class Dispatched:
 
 @dataclass(slots=True, kw_only=True)
 class Arbitration:
-    """Live tasks, standing orders and owners at one instant, and the changes to make.
-
-    Args:
-        tasks: the live tasks; none of them is unconfirmed.
-        assigned: the broker ordered to own each bundle.
-        owner: returns the broker that holds the lock of a bundle, or None.
-        most_per_broker: the limit on concurrent tasks of drains and rounds per broker.
-        now_s: current time on the tasks' clock.
-    """
+    """Live tasks, none of them unconfirmed, standing orders and owners, and the changes to make."""
 
     tasks: LiveTasks
     assigned: Mapping[BundleId, BrokerId]
@@ -52,7 +40,6 @@ class Arbitration:
 
     @property
     def changes(self) -> OrderChanges:
-        """Changes to the standing orders made by all admitted proposals."""
         return OrderChanges(self._to, self._splits)
 
     def admit(self, proposals: Sequence[BundleTask]) -> Dispatched:
@@ -88,7 +75,6 @@ class Arbitration:
         return replace(proposal, kind=TaskKind.SPLIT, splits=task.splits)
 
     def _stands(self, proposal: BundleTask) -> bool:
-        """Return whether the proposal is already under way or carried out."""
         bundle, target = proposal.bundles[0], proposal.target
         task = self.tasks.of(bundle)
         if task is not None:

@@ -35,7 +35,6 @@ class Average:
     rates: Rates
 
     def add(self, sample: Rates) -> "Average":
-        """Return the average with one more sample in it."""
         count = min(self.samples + 1, self.max_samples)
         mixed = (
             ((count - 1) * old + new) / count
@@ -46,8 +45,6 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class BundleAverages:
-    """The short-term and long-term traffic of one bundle, and its last reported topic count."""
-
     short: Average
     long: Average
     topics: int = 0
@@ -58,7 +55,6 @@ class BundleAverages:
         return cls(Average(SHORT_SAMPLES, 0, rates), Average(LONG_SAMPLES, 0, rates))
 
     def add(self, sample: BundleStats) -> "BundleAverages":
-        """Return both averages with one more sample, and the topic count of the sample."""
         return BundleAverages(self.short.add(sample), self.long.add(sample), sample.topics)
 
 

@@ -33,7 +33,6 @@ def last_hour(
 
 
 def course_to_json(points: Sequence[BalancePoint]) -> dict[str, Any]:
-    """Return points in their stored form: one list per figure."""
     return {
         "atMs": [one.at_ms for one in points],
         "gap": [six_digits(one.gap) for one in points],
@@ -45,8 +44,7 @@ def course_to_json(points: Sequence[BalancePoint]) -> dict[str, Any]:
 def course_from_fields(course: Fields) -> tuple[BalancePoint, ...]:
     """Return the points stored by `course_to_json`; none for an object without fields.
 
-    Raises:
-        MalformedContent: the object has another form.
+    Raises `MalformedContent`: the object has another form.
     """
     if not course.names():
         return ()

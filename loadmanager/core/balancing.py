@@ -1,5 +1,3 @@
-"""The balancing mode of a leader: move bundles, only report the moves, or pause."""
-
 from dataclasses import dataclass, replace
 from enum import StrEnum
 

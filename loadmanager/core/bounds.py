@@ -24,7 +24,6 @@ class Bound:
     whole: bool = False
 
     def holds(self, value: object) -> bool:
-        """Return whether ``value`` is a number of the right kind within the bound."""
         if type(value) is int:
             # Arrow and Java store whole numbers in 64 bits, even where the figure may have a
             # fraction.

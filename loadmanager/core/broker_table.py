@@ -49,7 +49,6 @@ class BrokerLoad:
 
     @classmethod
     def of(cls, report: LoadReport, seen_s: float) -> "BrokerLoad":
-        """Return the load in a report that was seen at ``seen_s`` on the leader's clock."""
         usage, limit = report_usage(report)
         return cls(
             broker=report.broker,
@@ -70,8 +69,6 @@ class BrokerLoad:
 
 @dataclass(slots=True)
 class BrokerEntry:
-    """One broker in the load tracker: its load, the rows of its bundles, and its averages."""
-
     load: BrokerLoad
     rows: Indices
     load_ema: float = _NAN
@@ -79,7 +76,6 @@ class BrokerEntry:
 
 
 def owned_rows(entries: list[BrokerEntry], bundle_count: int) -> OwnedRows:
-    """Return the bundle rows that each broker owns."""
     starts = np.zeros(len(entries) + 1, dtype=np.intp)
     np.cumsum([len(entry.rows) for entry in entries], out=starts[1:])
     none = np.zeros(0, dtype=np.intp)

@@ -57,10 +57,7 @@ class BundleTable:
         self._system = np.zeros(capacity, dtype=np.bool_)
 
     def list_bundles(self, listing: Listing, rows: Indices | None = None) -> Indices:
-        """Record the latest statistics of one broker's bundles; return their rows, by name.
-
-        ``rows`` are the rows of these bundles, if already known.
-        """
+        """Record the latest statistics of one broker's bundles; return their rows, by name."""
         if rows is None:
             rows = self._rows(listing.names)
         self._samples[rows] = listing.rates
@@ -108,7 +105,6 @@ class BundleTable:
         return np.concatenate([mixed, averages[spare]]), np.concatenate([grown, counts[spare]])
 
     def seed(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Set the averages of the given bundles."""
         rows = self._rows(list(averages))
         if not averages:
             return
@@ -123,12 +119,10 @@ class BundleTable:
         self._idle[rows] = 0
 
     def has_sample(self, bundle: BundleId) -> bool:
-        """Return whether the averages of a bundle have at least one sample."""
         row = self._index.get(bundle)
         return row is not None and bool(self._short_counts[row])
 
     def averages(self) -> "TableAverages":
-        """Return the averages of every bundle with a sample and listed recently enough."""
         count = len(self._names)
         known = (self._short_counts[:count] > 0) & (self._idle[:count] <= _KEPT_SAMPLES)
         return TableAverages(
@@ -143,7 +137,6 @@ class BundleTable:
         )
 
     def columns(self) -> BundleColumns:
-        """Return the table as it is now."""
         count = len(self._names)
         return BundleColumns(
             names=self._names,
@@ -250,12 +243,10 @@ class TableAverages(Mapping[BundleId, BundleAverages]):
         return {self.names[row]: self._average(row) for row in first.tolist()}
 
     def long_rates(self, bundle: BundleId) -> Rates | None:
-        """Return the long-term traffic of one bundle, None if it has no averages."""
         row = self._row(bundle)
         return None if row is None else Rates(*self.long[row].tolist())
 
     def __getitem__(self, bundle: BundleId) -> BundleAverages:
-        """Return the averages of one bundle."""
         row = self._row(bundle)
         if row is None:
             raise KeyError(bundle)
@@ -266,11 +257,9 @@ class TableAverages(Mapping[BundleId, BundleAverages]):
         return row if row is not None and row < len(self.known) and self.known[row] else None
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the bundles."""
         return (self.names[row] for row in np.flatnonzero(self.known).tolist())
 
     def __len__(self) -> int:
-        """Return how many bundles there are."""
         return int(self.known.sum())
 
     def _average(self, row: int) -> BundleAverages:

@@ -19,8 +19,6 @@ from loadmanager.core.rates import Rates
 
 
 class TaskKind(StrEnum):
-    """Action of a task on its bundle."""
-
     PLACE = "place"
     MOVE = "move"
     SPLIT = "split"
@@ -47,13 +45,10 @@ class AskedBy(IntEnum):
 
     @property
     def word(self) -> str:
-        """The name as it is written in REST answers, metrics and history."""
         return self.name.lower()
 
 
 class TaskState(StrEnum):
-    """Where a task stands."""
-
     PROPOSED = "proposed"
     UNCONFIRMED = "unconfirmed"
     """Its order was sent and the reply was lost: it may stand or not."""
@@ -68,13 +63,10 @@ class TaskState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether no event changes a task in this state."""
         return self in _ENDED
 
 
 class TaskEvent(StrEnum):
-    """Events of a task, in the past tense."""
-
     ORDER_WRITTEN = "order_written"
     ORDER_REFUSED = "order_refused"
     WITHDRAWN = "withdrawn"
@@ -174,13 +166,10 @@ class IllegalTaskEvent(LoadManagerError):
 class BundleTask:
     """One placement, move, split or merge, from its proposal to its end. Immutable.
 
-    Args:
-        kind: the action.
+    Attributes:
         bundles: one bundle, or the two halves of a merge.
         source: broker that owned the bundle when the task was ordered, None for none.
         target: broker that is to own the bundle; for a split, the broker that is to make it.
-        cause: why.
-        asked_by: what proposed it.
         planned: the orders for its bundles at the time of the decision. If they have changed
             before the task is written, the decision is outdated, and the task is refused; only a
             move requested by people is ordered nevertheless.
@@ -188,13 +177,9 @@ class BundleTask:
         influence: traffic that the target is predicted to gain and the source to lose, from
             averages; None if unknown.
         number: unique in its epoch, from 1; 0 before it is admitted.
-        epoch: the epoch of the leader's term.
-        state: the current state.
         proposed_at_s, ordered_at_s, released_at_s, ended_at_s: when it reached that state, on
             the leader's monotonic clock; None if it has not.
-        attempted_at_s: when the order was last written.
-        attempts: how often the order was written.
-        last_event: the latest event.
+        attempted_at_s: when the order was last written, for the ``attempts``-th time.
         note: why it ended, for display.
     """
 
@@ -221,12 +206,10 @@ class BundleTask:
 
     @property
     def bundle(self) -> BundleId:
-        """The bundle, or the lower half of a merge."""
         return self.bundles[0]
 
     @property
     def relocates(self) -> bool:
-        """Whether it is done once the target serves the bundle."""
         return self.kind in {TaskKind.PLACE, TaskKind.MOVE}
 
     @property
@@ -250,8 +233,7 @@ class BundleTask:
 def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:
     """Return the task after ``event``. A pure function: it carries out nothing.
 
-    Raises:
-        IllegalTaskEvent: ``event`` cannot happen in the task's state.
+    Raises `IllegalTaskEvent`: ``event`` cannot happen in the task's state.
     """
     state = TRANSITIONS.get((task.state, event))
     if state is None:

@@ -1,5 +1,3 @@
-"""Computes the traffic of bundles from the counters of their topics."""
-
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,8 +18,6 @@ from loadmanager.core.rates import Rates, total
 
 
 class Counters(NamedTuple):
-    """Counters of one topic since it was loaded: messages and bytes, in and out."""
-
     msgs_in: float = 0.0
     msgs_out: float = 0.0
     bytes_in: float = 0.0
@@ -35,9 +31,7 @@ NOTHING: Final = Counters()
 class Window:
     """The traffic of one broker's topics between two readings.
 
-    Attributes:
-        rates: the rates of each topic in the second reading.
-        partial: topics whose counters began within the window: their rates are lower bounds.
+    The counters of ``partial`` topics began within the window: their rates are lower bounds.
     """
 
     rates: Mapping[str, Rates]
@@ -66,11 +60,9 @@ CHANGE_EVENTS = "__change_events"
 class BundleTraffic(Rates):
     """The traffic of one bundle over one window: the sums of its topics.
 
-    Attributes:
-        partial: a topic was loaded within the window, so the rates are lower bounds.
-        non_persistent: the bundle has topics whose messages are lost during a move.
-        topic: the first topic that was counted, "" for none.
-        internal: a topic of Pulsar's own services that should not be moved, "" for none.
+    If ``partial``, a topic was loaded within the window, so the rates are lower bounds. Messages of
+    ``non_persistent`` topics are lost during a move. ``topic`` is the first that was counted, and
+    ``internal`` one of Pulsar's own services that should not be moved, "" for none.
     """
 
     topics: int = 0
@@ -80,7 +72,6 @@ class BundleTraffic(Rates):
     internal: str = ""
 
     def stats(self) -> BundleStats:
-        """Return the bundle's statistics as far as its topics provide them."""
         return BundleStats(*self.row(), self.topics)
 
 
@@ -119,8 +110,6 @@ def bundle_traffic(
 
 
 class _Ranges:
-    """Finds the bundle that holds a position."""
-
     def __init__(self, bundles: Collection[BundleId]) -> None:
         self._bundles: dict[Namespace, list[tuple[int, BundleId]]] = {}
         for bundle in bundles:

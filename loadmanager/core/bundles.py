@@ -18,11 +18,9 @@ class Boundaries:
     ranges cover the hash range. A range includes its lower bound and excludes its upper one,
     except the last, which includes 0xffffffff.
 
-    ``version`` is that of the znode the boundaries were read from: a split is a
-    compare-and-set on it, and an order for an older version is stale.
-
-    Raises:
-        InvalidName: the bounds do not tile the circle.
+    ``version`` is that of the znode the boundaries were read from: a split is a compare-and-set on
+    it, and an order for an older version is stale. Raises `InvalidName`: the bounds do not tile the
+    circle.
     """
 
     namespace: Namespace
@@ -31,7 +29,7 @@ class Boundaries:
     bundles: tuple[BundleId, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the bounds and format the bundle names once, so that lookups format no text."""
+        """Also formats the bundle names once, so that lookups format no text."""
         bounds = self.bounds
         grows = all(map(lt, bounds, bounds[1:]))
         if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != FULL_RANGE_END or not grows:  # noqa: PLR2004 - one range needs two
@@ -42,11 +40,8 @@ class Boundaries:
     def even(cls, namespace: Namespace, count: int) -> Self:
         """Return ``count`` bundles of equal width, as Pulsar cuts a new namespace.
 
-        The inner bounds are multiples of ``floor(2**32 / count)``; the last bundle also covers
-        the remainder.
-
-        Raises:
-            InvalidName: ``count`` is below one or above 2**32 - 1.
+        The inner bounds are multiples of ``floor(2**32 / count)``; the last bundle also covers the
+        remainder. Raises `InvalidName`: ``count`` is below one or above 2**32 - 1.
         """
         if not 0 < count <= FULL_RANGE_END:
             raise InvalidName("bundle count", count, "1 or more")
@@ -54,7 +49,6 @@ class Boundaries:
         return cls(namespace, (*(k * width for k in range(count)), FULL_RANGE_END))
 
     def __contains__(self, bundle: BundleId) -> bool:
-        """Return whether ``bundle`` is one of these bundles, by binary search."""
         return self.at(range_of(bundle)[0]) == bundle
 
     def at(self, position: int) -> BundleId:

@@ -18,8 +18,6 @@ from loadmanager.core.scores import FloatArray, ResourceWeights, weighted_max_us
 
 
 class UnknownBroker(LoadManagerError, KeyError):
-    """The requested broker has no load report in the view."""
-
     def __init__(self, broker: BrokerId) -> None:
         super().__init__(f"broker {broker} has no load report in this view")
 
@@ -77,23 +75,17 @@ class ClusterView:
     departures_s: tuple[float, ...] = ()
 
     def row(self, broker: BrokerId) -> int:
-        """Return the row of ``broker`` in the columns.
-
-        Raises:
-            UnknownBroker: it has no report.
-        """
+        """Return the row of ``broker`` in the columns. Raises `UnknownBroker`: it has no report."""
         try:
             return self.brokers.index[broker]
         except KeyError:
             raise UnknownBroker(broker) from None
 
     def rows(self, brokers: Collection[BrokerId]) -> Indices:
-        """Return the rows of ``brokers``, ascending; raises as `row`."""
         return np.array(sorted(self.row(broker) for broker in brokers), dtype=np.intp)
 
     @property
     def age_s(self) -> FloatArray:
-        """How long ago each broker's report was seen."""
         return self.now_s - self.brokers.seen_s
 
     @cached_property
@@ -111,13 +103,11 @@ class ClusterView:
         return self.moved.get(bundle) or self.listed_owner(bundle)
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker whose report lists ``bundle``, or None."""
         row = self.bundles.row(bundle)
         listed = -1 if row is None else int(self.owned.listed_by[row])
         return None if listed < 0 else self.brokers.names[listed]
 
     def bundles_in(self, namespace: Namespace) -> tuple[BundleId, ...]:
-        """Return the bundles of ``namespace`` that a report lists or that are under way."""
         bundles = self.bundles
         rows = (row for row in bundles.namespaces.get(namespace, ()) if row < len(bundles.known))
         listed = [bundles.names[row] for row in rows if self.owned.listed_by[row] >= 0]
@@ -125,7 +115,6 @@ class ClusterView:
         return tuple(dict.fromkeys([*listed, *arriving]))
 
     def bundles_of(self, broker: BrokerId) -> tuple[BundleId, ...]:
-        """Return the bundles that ``broker`` owns once all moves under way are done."""
         names = self.bundles.names
         listed = (names[row] for row in self.owned.of(self.row(broker)).tolist())
         kept = [bundle for bundle in listed if self.moved.get(bundle, broker) == broker]
@@ -138,7 +127,6 @@ class ClusterView:
         return np.array(DEFAULT_RATES.row()) if row is None else self.bundles.short[row]
 
     def long_rates(self, bundle: BundleId) -> Rates | None:
-        """Return the long-term traffic of ``bundle``, None if it was never measured."""
         row = self.bundles.measured_row(bundle)
         return None if row is None else Rates(*self.bundles.long[row].tolist())
 
@@ -150,7 +138,6 @@ class ClusterView:
         return float(self.bundles.long_msgs_per_s[row])
 
     def scores(self, weights: ResourceWeights) -> FloatArray:
-        """Return the weighted maximum usage of each broker, as a fraction."""
         return weighted_max_usage(self.brokers.usage, self.brokers.limit, weights)
 
     def after(

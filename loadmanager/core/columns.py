@@ -33,7 +33,6 @@ class Listing:
 
     @classmethod
     def of(cls, bundles: Mapping[BundleId, BundleStats]) -> "Listing":
-        """Return the statistics of a report in columns."""
         names = tuple(sorted(bundles))
         stats = [bundles[name] for name in names]
         return cls(
@@ -46,12 +45,10 @@ class Listing:
 
     @cached_property
     def connections(self) -> int:
-        """The total sessions of all bundles."""
         return int(self.sessions.sum())
 
     @cached_property
     def members(self) -> frozenset[BundleId]:
-        """The names as a set, for membership tests."""
         return frozenset(self.names)
 
 
@@ -88,7 +85,6 @@ class BrokerColumns:
 
     @cached_property
     def index(self) -> Mapping[BrokerId, int]:
-        """The row of each broker."""
         return {name: row for row, name in enumerate(self.names)}
 
     @cached_property
@@ -97,7 +93,6 @@ class BrokerColumns:
         return self
 
     def having(self, **amounts: FloatArray | Mask | Whole) -> "BrokerColumns":
-        """Return the same brokers with the named columns replaced."""
         found = replace(self, **amounts)  # type: ignore[arg-type]  # columns by name
         # The names are the same, and indexing a thousand names takes longer than everything else
         # here.
@@ -107,12 +102,10 @@ class BrokerColumns:
 
     @property
     def msgs_per_s(self) -> FloatArray:
-        """Messages in plus out, from the brokers' own totals."""
         return np.asarray(self.traffic[:, MSGS_IN] + self.traffic[:, MSGS_OUT])
 
     @property
     def bytes_per_s(self) -> FloatArray:
-        """Bytes in plus out, from the brokers' own totals."""
         return np.asarray(self.traffic[:, BYTES_IN] + self.traffic[:, BYTES_OUT])
 
 
@@ -140,21 +133,17 @@ class BundleColumns:
 
     @cached_property
     def short_msgs_per_s(self) -> FloatArray:
-        """Short-term messages in plus out."""
         return np.asarray(self.short[:, MSGS_IN] + self.short[:, MSGS_OUT])
 
     @cached_property
     def short_bytes_per_s(self) -> FloatArray:
-        """Short-term bytes in plus out."""
         return np.asarray(self.short[:, BYTES_IN] + self.short[:, BYTES_OUT])
 
     @cached_property
     def long_msgs_per_s(self) -> FloatArray:
-        """Long-term messages in plus out."""
         return np.asarray(self.long[:, MSGS_IN] + self.long[:, MSGS_OUT])
 
     def row(self, bundle: BundleId) -> int | None:
-        """Return the row of ``bundle``, None if it does not belong to these."""
         row = self.index.get(bundle)
         return row if row is not None and row < len(self.known) else None
 
@@ -184,7 +173,6 @@ class OwnedRows:
     bundle_count: int
 
     def of(self, broker: int) -> Indices:
-        """Return the bundle rows of one broker."""
         return self.rows[self.starts[broker] : self.starts[broker + 1]]
 
     @cached_property
@@ -201,5 +189,4 @@ class OwnedRows:
 
     @cached_property
     def broker_of_entry(self) -> Indices:
-        """The broker of each entry of ``rows``."""
         return np.repeat(np.arange(len(self.counts)), self.counts)

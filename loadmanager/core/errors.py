@@ -6,13 +6,7 @@ class LoadManagerError(Exception):
 
 
 class InvalidName(LoadManagerError, ValueError):
-    """An invalid name of a broker, namespace, bundle or topic.
-
-    Args:
-        kind: the expected kind of name: ``"topic"``, ``"bundle"`` and so on.
-        text: the text as received.
-        expected: what would have been accepted.
-    """
+    """An invalid name of a broker, namespace, bundle or topic; ``expected`` would be accepted."""
 
     def __init__(self, kind: str, text: object, expected: str) -> None:
         super().__init__(f"{kind} {_shortened(text)} is not valid; expected {expected}")
@@ -23,10 +17,7 @@ class InvalidName(LoadManagerError, ValueError):
 class MalformedContent(LoadManagerError, ValueError):
     """Stored or received JSON that does not have the promised form.
 
-    Args:
-        where: the znode, URL or file the content came from.
-        what: the field (``"cpu.usage"``) and the value found there.
-        expected: what would have been accepted.
+    ``where`` is the znode, URL or file, ``what`` the field (``"cpu.usage"``) and the value there.
     """
 
     def __init__(self, where: str, what: str, expected: str) -> None:

@@ -60,13 +60,10 @@ class RateMove:
 
 @dataclass(frozen=True, slots=True)
 class RatePlan:
-    """The planned moves, in order.
+    """The planned moves, each evaluated after the preceding ones.
 
-    Attributes:
-        moves: each evaluated after the preceding ones.
-        max_over_mean: the largest load of any rate over its mean, before all moves.
-        least_max_over_mean: a proven lower bound of ``max_over_mean`` for any assignment of
-            these bundles.
+    ``max_over_mean`` is the largest load of any rate over its mean before all moves, and
+    ``least_max_over_mean`` a proven lower bound of it for any assignment of these bundles.
     """
 
     moves: tuple[RateMove, ...]
@@ -75,7 +72,6 @@ class RatePlan:
 
     @property
     def planned_max_over_mean(self) -> float:
-        """The maximum over the mean after all moves, at the current rates."""
         return self.moves[-1].max_over_mean if self.moves else self.max_over_mean
 
 
@@ -127,8 +123,6 @@ def rate_plan(
 
 
 class _Planning:
-    """The loads and owners after the moves so far."""
-
     def __init__(self, rates: Floats, owner: Places, brokers: int) -> None:
         self.sizes = _over_mean(rates, brokers)
         self.loads = np.zeros((brokers, self.sizes.shape[1]))

@@ -19,8 +19,6 @@ from loadmanager.core.scores import FloatArray
 
 
 class Outcome(StrEnum):
-    """Outcome of a decision for a bundle or broker."""
-
     MOVED = "moved"
     OBSERVED = "observed"
     PLACED = "placed"
@@ -122,7 +120,6 @@ class Known:
 
 
 def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Decision]:
-    """Return every decision of one round, moves first."""
     moved = Outcome.MOVED if plan.moves else Outcome.OBSERVED
     found = [
         move_decision(move, moved, at_ms=at_ms, epoch=epoch, number=number)
@@ -136,7 +133,6 @@ def decisions_of(plan: Plan, *, at_ms: int, epoch: int, number: int) -> list[Dec
 
 
 def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 0) -> Decision:
-    """Return the decision that corresponds to a refusal."""
     return Decision(
         at_ms=at_ms,
         epoch=epoch,
@@ -151,7 +147,6 @@ def refusal_decision(refusal: Refusal, *, at_ms: int, epoch: int, number: int = 
 def move_decision(
     move: Move, outcome: Outcome, *, at_ms: int, epoch: int, number: int = 0
 ) -> Decision:
-    """Return the decision to move a bundle."""
     return Decision(
         at_ms=at_ms,
         epoch=epoch,
@@ -165,7 +160,6 @@ def move_decision(
 
 
 def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]) -> Explanation:
-    """Return why ``bundle`` is where it is; ``decisions`` are the last decisions about it."""
     view = known.view
     owner = view.listed_owner(bundle)
     rates = view.short_rates(bundle)
@@ -199,11 +193,7 @@ def explain_bundle(known: Known, bundle: BundleId, decisions: Sequence[Decision]
 
 
 def explain_broker(known: Known, broker: BrokerId, decisions: Sequence[Decision]) -> Explanation:
-    """Return why ``broker`` keeps its bundles.
-
-    Raises:
-        UnknownBroker: the broker has no report.
-    """
+    """Raises `UnknownBroker`: the broker has no report."""
     view = known.view
     row = view.row(broker)
     scores = loads(view, known.planner.weights)

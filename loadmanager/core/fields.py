@@ -27,12 +27,7 @@ _EITHER: Final = 47  # zlib's largest window; zlib or gzip is detected from the 
 
 
 class Fields:
-    """One JSON object, read with checks.
-
-    Args:
-        where: the znode, URL or file the content came from.
-        found: the object.
-        prefix: the path of this object in the document, ``"cpu."`` for example.
+    """One JSON object, read with checks; ``prefix`` is its path in the document, as ``"cpu."``.
 
     Every reading method raises `MalformedContent` naming the field, what was found
     there and what was expected. An absent or null field has the default value; without a default
@@ -45,7 +40,6 @@ class Fields:
         self._prefix = prefix
 
     def refuse(self, name: str, expected: str) -> NoReturn:
-        """Raise `MalformedContent` for the field ``name``."""
         if name in self._found:
             found = f"{self._prefix}{name} = {_shown(self._found[name])}"
         else:
@@ -53,7 +47,6 @@ class Fields:
         raise MalformedContent(self._where, found, expected)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all fields."""
         return tuple(self._found)
 
     def values(self) -> Mapping[str, Any]:
@@ -70,7 +63,6 @@ class Fields:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return true or false."""
         value = self._found.get(name)
         if value is None:
             return default
@@ -79,7 +71,6 @@ class Fields:
         return value
 
     def rate(self, name: str, default: float = 0.0, bound: Bound = RATE) -> float:
-        """Return a finite number within ``bound``."""
         value = self._found.get(name)
         if type(value) is float and bound.least <= value <= bound.most:
             return value
@@ -90,7 +81,6 @@ class Fields:
         return float(value)
 
     def count(self, name: str, default: int | None = 0, bound: Bound = COUNT) -> int:
-        """Return a whole number within ``bound``."""
         value = self._found.get(name)
         if value is None and default is not None:
             return default
@@ -181,12 +171,7 @@ class Fields:
 
 
 def parse_object(where: str, data: bytes) -> dict[str, Any]:
-    """Return the JSON object in ``data``.
-
-    Raises:
-        MalformedContent: the data is not UTF-8, not JSON, not an object, or contains NaN or an
-            infinity, which JSON does not allow.
-    """
+    """Raises `MalformedContent`: no UTF-8, no JSON, no object, or with NaN or an infinity."""
 
     def no_constant(text: str) -> NoReturn:
         raise MalformedContent(where, text, "a finite number")
@@ -226,25 +211,21 @@ def _parsed(where: str, data: bytes, **hooks: Any) -> dict[str, Any]:
 
 
 def parse_fields(where: str, data: bytes) -> Fields:
-    """Return the JSON object in ``data`` for reading field by field; raises as `parse_object`."""
     return Fields(where, parse_object(where, data))
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
-    """Return compact JSON."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def packed(text: bytes) -> bytes:
-    """Return ``text``, compressed by zlib if it is large."""
     return zlib.compress(text, _LEVEL) if len(text) > _COMPRESS_ABOVE_BYTES else text
 
 
 def unpacked_object(where: str, data: bytes, most_bytes: int) -> dict[str, Any]:
     """Return the JSON object in ``data``, which is plain or compressed.
 
-    Raises:
-        MalformedContent: the data is neither, or exceeds ``most_bytes`` unpacked.
+    Raises `MalformedContent`: the data is neither, or exceeds ``most_bytes`` unpacked.
     """
     text = data
     if not data.lstrip().startswith(b"{"):

@@ -1,5 +1,3 @@
-"""Determines which brokers may take a bundle, and why every other broker may not."""
-
 import re
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -37,16 +35,13 @@ class Eligibility:
 
     @property
     def mask(self) -> Mask:
-        """Which broker rows are eligible."""
         return np.asarray(self._codes == _ELIGIBLE)
 
     @property
     def rows(self) -> Indices:
-        """The eligible broker rows, ascending."""
         return np.flatnonzero(self._codes == _ELIGIBLE)
 
     def refuse(self, rows: Mask, reason: Reason) -> None:
-        """Refuse the brokers of ``rows`` that are still eligible."""
         self._codes[rows & self.mask] = _CODES[reason]
 
     def prefer(self, rows: Mask, reason: Reason) -> None:
@@ -55,7 +50,6 @@ class Eligibility:
             self.refuse(~rows, reason)
 
     def refusals(self) -> tuple[Refusal, ...]:
-        """Return the reason of every broker that is not eligible."""
         names = self._view.brokers.names
         return tuple(
             Refusal(names[row], _REASONS[code])
@@ -66,8 +60,6 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters(Settings):
-    """The rules for which brokers may take a bundle, in the order in which they refuse."""
-
     max_report_age_s: float = setting(
         "A broker whose report is older takes and sheds nothing.",
         "seconds",
@@ -124,7 +116,6 @@ class Filters(Settings):
         return found
 
     def tells_apart(self, view: ClusterView) -> bool:
-        """Return whether any rule distinguishes between bundles."""
         policies = view.policies
         return bool(policies.isolation or policies.anti_affinity or self.even_bundles)
 
@@ -158,11 +149,9 @@ class RestrictedTargets:
     filters: Filters
 
     def targets(self, bundle: int) -> Mask:
-        """Return which broker rows may take the bundle of that row."""
         return self.filters.eligible(self.view, self.view.bundles.names[bundle]).mask
 
     def moved(self, bundle: int, target: int) -> None:
-        """Record a chosen move."""
         name = self.view.bundles.names[bundle]
         moved = Moved.of(self.view.moved).adding(name, self.view.brokers.names[target])
         self.view = replace(self.view, moved=moved)

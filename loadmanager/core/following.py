@@ -19,7 +19,6 @@ Splits = Mapping[BundleId, SplitOrder]
 
 
 def stands(task: BundleTask, assigned: Assigned, splits: Splits) -> bool:
-    """Return whether all orders of a task stand."""
     placed = all(assigned.get(bundle) == task.target for bundle in task.bundles)
     return placed and all(splits.get(bundle) == order for bundle, order in task.splits.items())
 

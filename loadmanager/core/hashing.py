@@ -35,12 +35,10 @@ HASH_FUNCTIONS: Final[Mapping[HashName, HashFunction]] = {"murmur3": murmur3, "c
 
 
 def position(topic: TopicName, hash_name: HashName) -> int:
-    """Return the position of ``topic``, from 0 to 0xffffffff."""
     return HASH_FUNCTIONS[hash_name](str(topic))
 
 
 def lies_in(at: int, bundle: BundleId) -> bool:
-    """Return whether a position lies in the range of ``bundle``."""
     return in_range(at, *range_of(bundle))
 
 

@@ -26,14 +26,11 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state, and how many consecutive responses have contradicted it."""
-
     healthy: bool = True
     contradictions: int = 0
 
 
 def after(rules: HealthRules, health: Health, *, good: bool) -> Health:
-    """Return the state after one more response."""
     if good is health.healthy:
         return Health(health.healthy)
     needed = rules.healthy_after if good else rules.unhealthy_after

@@ -9,7 +9,6 @@ from loadmanager.core.ids import BrokerId
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` is ``localhost`` or a loopback address."""
     name = host.strip("[]").rstrip(".").casefold()
     if name == "localhost":
         return True

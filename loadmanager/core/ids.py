@@ -56,11 +56,7 @@ class TopicName:
 
 
 def parse_broker(text: str) -> BrokerId:
-    """Return ``text`` as a broker id.
-
-    Raises:
-        InvalidName: the text is not ``host:port`` with a port from 1 to 65535.
-    """
+    """Raises `InvalidName`: the text is not ``host:port`` with a port from 1 to 65535."""
     found = _BROKER.fullmatch(text)
     if not found or not 0 < int(found[2]) <= _MAX_PORT:
         raise InvalidName("broker", text, "host:port")
@@ -70,9 +66,8 @@ def parse_broker(text: str) -> BrokerId:
 def parse_namespace(text: str) -> Namespace:
     """Return ``text`` as a namespace.
 
-    Raises:
-        InvalidName: the text is not ``tenant/namespace`` of letters, digits and ``-=:._``, or
-            one of the two is ``.`` or ``..``.
+    Raises `InvalidName`: the text is not ``tenant/namespace`` of letters, digits and ``-=:._``, or
+    one of the two is ``.`` or ``..``.
     """
     parts = text.split("/")
     if len(parts) != 2 or not all(_ENTITY.fullmatch(part) for part in parts):  # noqa: PLR2004 - tenant and name
@@ -82,23 +77,17 @@ def parse_namespace(text: str) -> Namespace:
 
 
 def bundle_id(namespace: Namespace, lower: int, upper: int) -> BundleId:
-    """Return the name of the bundle of ``namespace`` from ``lower`` to ``upper``."""
     return bundle_ids(namespace, (lower, upper))[0]
 
 
 def bundle_ids(namespace: Namespace, bounds: Sequence[int]) -> tuple[BundleId, ...]:
-    """Return the names of the bundles of ``namespace`` between adjacent bounds."""
     # Each sidecar formats some ten thousand of them for each large namespace.
     edges = [f"0x{bound:08x}" for bound in bounds]
     return tuple(BundleId(f"{namespace}/{low}_{high}") for low, high in pairwise(edges))
 
 
 def parse_bundle(text: str) -> BundleId:
-    """Return ``text`` as a bundle name.
-
-    Raises:
-        InvalidName: the text is not ``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`` with L below U.
-    """
+    """Raises `InvalidName`: not ``tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`` with L below U."""
     # A single pattern, since sidecars read lists of many thousands of names. Eight lower-case
     # hexadecimal digits sort as their numbers.
     found = _BUNDLE.fullmatch(text)
@@ -112,7 +101,6 @@ def parse_bundle(text: str) -> BundleId:
 
 
 def namespace_of(bundle: BundleId) -> Namespace:
-    """Return the namespace part of a bundle name."""
     return Namespace(bundle.rpartition("/")[0])
 
 
@@ -134,11 +122,9 @@ def range_of(bundle: BundleId) -> tuple[int, int]:
 def parse_topic(text: str) -> TopicName:
     """Return a topic name from a single text, as in clients and configuration.
 
-    ``local`` alone is in ``persistent://public/default``; ``tenant/namespace/local``
-    is persistent. Four-part names (with a cluster) ended with Pulsar's PIP-457.
-
-    Raises:
-        InvalidName: the text has none of these forms.
+    ``local`` alone is in ``persistent://public/default``; ``tenant/namespace/local`` is persistent.
+    Four-part names (with a cluster) ended with Pulsar's PIP-457. Raises `InvalidName`: the text has
+    none of these forms.
     """
     domain, separator, rest = text.partition("://")
     if not separator:
@@ -154,11 +140,8 @@ def parse_topic(text: str) -> TopicName:
 def parse_full_topic(text: str) -> TopicName:
     """Return the topic whose ``str()`` is ``text``.
 
-    Unlike in `parse_topic`, no part may be omitted, and everything after the namespace is the
-    local name, including slashes.
-
-    Raises:
-        InvalidName: the text is not a full name.
+    Unlike in `parse_topic`, no part may be omitted, and everything after the namespace is the local
+    name, including slashes. Raises `InvalidName`: the text is not a full name.
     """
     domain, separator, rest = text.partition("://")
     parts = rest.split("/", 2)
@@ -168,11 +151,7 @@ def parse_full_topic(text: str) -> TopicName:
 
 
 def topic_from_parts(domain: str, tenant: str, namespace: str, local: str) -> TopicName:
-    """Return a topic name from separate parts, as in a URL path.
-
-    Raises:
-        InvalidName: the domain is unknown, or a part is empty or has a forbidden character.
-    """
+    """Raises `InvalidName`: an unknown domain, an empty part or a forbidden character."""
     if domain not in DOMAINS:
         raise InvalidName("topic domain", domain, " or ".join(DOMAINS))
     if not local.strip():

@@ -1,5 +1,3 @@
-"""Bundles under way, extended one at a time without copying the others."""
-
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TypeVar, overload
@@ -24,21 +22,18 @@ class Moved(Mapping[BundleId, BrokerId]):
 
     @classmethod
     def of(cls, moves: Mapping[BundleId, BrokerId]) -> "Moved":
-        """Return a snapshot of ``moves``."""
         if isinstance(moves, Moved):
             return moves
         shared = {bundle: (number, moves[bundle]) for number, bundle in enumerate(moves)}
         return cls(shared, len(shared))
 
     def adding(self, bundle: BundleId, target: BrokerId) -> "Moved":
-        """Return the mapping with ``bundle`` added, or with another target for it."""
         if bundle in self._shared or len(self._shared) > self._count:
             return Moved.of({**self, bundle: target})
         self._shared[bundle] = (self._count, target)
         return Moved(self._shared, self._count + 1)
 
     def __getitem__(self, bundle: BundleId) -> BrokerId:
-        """Return the target of a bundle."""
         number, target = self._shared[bundle]
         if number >= self._count:
             raise KeyError(bundle)
@@ -49,19 +44,15 @@ class Moved(Mapping[BundleId, BrokerId]):
     @overload
     def get(self, key: BundleId, /, default: BrokerId | T) -> BrokerId | T: ...
     def get(self, key: BundleId, /, default: object = None) -> object:
-        """Return the target of a bundle, or the default."""
         found = self._shared.get(key)
         return default if found is None or found[0] >= self._count else found[1]
 
     def __contains__(self, bundle: object) -> bool:
-        """Return whether a bundle is under way."""
         found = self._shared.get(bundle)  # type: ignore[call-overload]  # any key may be asked for
         return found is not None and found[0] < self._count
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the bundles in the order in which they were added."""
         return iter(list(islice(self._shared, self._count)))
 
     def __len__(self) -> int:
-        """Return the number of bundles."""
         return self._count

@@ -43,8 +43,6 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The agent that campaigns. ``instance`` is generated at each start."""
-
     broker: BrokerId
     instance: str
     session_id: int

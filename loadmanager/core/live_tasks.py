@@ -35,20 +35,16 @@ class LiveTasks:
         return iter(list({task.number: task for task in self._of.values()}.values()))
 
     def __len__(self) -> int:
-        """Return the number of bundles with a task."""
         return len(self._of)
 
     def of(self, bundle: BundleId) -> BundleTask | None:
-        """Return the task of a bundle, None for none."""
         return self._of.get(bundle)
 
     def number_of(self, bundle: BundleId) -> int:
-        """Return the number of a bundle's task, 0 for none."""
         task = self._of.get(bundle)
         return 0 if task is None else task.number
 
     def under_way(self, broker: BrokerId) -> int:
-        """Return the number of tasks that move a bundle to or from ``broker``."""
         return self._parties[broker]
 
     def obstacle(
@@ -85,11 +81,9 @@ class LiveTasks:
     ) -> tuple[BundleTask, ...]:
         """Change the state of a task; return the tasks that gave way to it, then the task itself.
 
-        A proposed task is live from then on until it ends.
-
-        Raises:
-            IllegalTaskEvent: ``event`` cannot happen in the task's state.
-            BrokenInvariant: the task is neither proposed nor the live task of its bundles.
+        A proposed task is live from then on until it ends. Raises `IllegalTaskEvent`: ``event``
+        cannot happen in the task's state; `BrokenInvariant`: the task is neither proposed nor the
+        live task of its bundles.
         """
         new = task.state is TaskState.PROPOSED
         if not new and any(self._of.get(bundle) is not task for bundle in task.bundles):

@@ -1,5 +1,3 @@
-"""Measurements of brokers and bundles: usages, rates, load reports. Values only."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -68,8 +66,6 @@ class BundleStats(Rates):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrls:
-    """The URLs of a broker for clients, empty for a protocol that it does not serve."""
-
     http_url: str
     http_url_tls: str = ""
     broker_url: str = ""
@@ -121,25 +117,20 @@ class LoadReport(Registration):
 
     @property
     def totals(self) -> Rates:
-        """The traffic of all bundles."""
         return total(self.bundles.values())
 
     @property
     def topics(self) -> int:
-        """The number of topics in all bundles."""
         return sum(stats.topics for stats in self.bundles.values())
 
 
 def registration_fields(registration: Registration) -> dict[str, Any]:
-    """Return the registration as arguments for a `LoadReport`."""
     return {one.name: getattr(registration, one.name) for one in fields(Registration)}
 
 
 def registration_of(report: Registration) -> Registration:
-    """Return a load report's registration, without the loads."""
     return Registration(**registration_fields(report))
 
 
 def with_registration(report: LoadReport, registration: Registration) -> LoadReport:
-    """Return the report's loads with another registration."""
     return replace(report, **registration_fields(registration))

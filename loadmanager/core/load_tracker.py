@@ -91,11 +91,9 @@ class Tally:
 class LoadTracker:
     """All reports and averages of the leader, from which views are made.
 
-    Args:
-        weights: for the exponential average of brokers' load (TransferShedder). If they compute
-            like Java, the heaviest bundles are also selected like Java.
-        history_fraction: the weight of the past in that average at each sample.
-        top_k: how many of a broker's heaviest bundles TransferShedder considers.
+    ``weights`` are for the exponential average of brokers' load (TransferShedder), in which the
+    past has the weight ``history_fraction``; if they compute like Java, the ``top_k`` heaviest
+    bundles of a broker, which TransferShedder considers, are also selected like Java.
     """
 
     def __init__(
@@ -115,17 +113,14 @@ class LoadTracker:
         self._inherited: dict[BrokerId, Running] = {}
 
     def weigh(self, weights: ResourceWeights) -> None:
-        """Use other weights for subsequent samples."""
         self._weights = weights
 
     @property
     def brokers(self) -> frozenset[BrokerId]:
-        """The brokers that have a report."""
         return frozenset(self._entries)
 
     @property
     def loads(self) -> Mapping[BrokerId, BrokerLoad]:
-        """The retained part of each broker's report."""
         return {broker: entry.load for broker, entry in self._entries.items()}
 
     def report(self, report: LoadReport, seen_s: float) -> None:
@@ -213,7 +208,6 @@ class LoadTracker:
         self._membership_changed_s = max(self._membership_changed_s, now_s)
 
     def running(self) -> Mapping[BrokerId, Running]:
-        """Return the averages of every broker that has a sample, for the next leader."""
         return {
             broker: Running(entry.load.started_at_ms, entry.load_ema, entry.bytes_ema)
             for broker, entry in self._entries.items()
@@ -237,7 +231,6 @@ class LoadTracker:
         recently_moved: Iterable[BundleId] = (),
         policies: Policies = NO_POLICIES,
     ) -> ClusterView:
-        """Return the current view of the cluster; see `Tally.view`."""
         return self.tally().view(
             now_s, in_flight=in_flight, recently_moved=recently_moved, policies=policies
         )
@@ -255,14 +248,12 @@ class LoadTracker:
 
 
 def ema(past: float, value: float, kept_fraction: float) -> float:
-    """Return the exponential average after ``value``; the first value replaces NaN."""
     if np.isnan(past):
         return value
     return past * kept_fraction + (1.0 - kept_fraction) * value
 
 
 def _emas(past: list[float], values: FloatArray, kept_fraction: float) -> list[float]:
-    """Return the `ema` of each."""
     averages: list[float] = exponential_average(np.array(past), values, kept_fraction).tolist()
     return averages
 

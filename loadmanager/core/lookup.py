@@ -26,8 +26,6 @@ class LeaderPlace(StrEnum):
 
 
 class LookupStep(StrEnum):
-    """The next step for a lookup."""
-
     ANSWER_OWNER = "answer_owner"
     ASSIGN_HERE = "assign_here"
     ASK_LEADER = "ask_leader"

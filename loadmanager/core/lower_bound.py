@@ -106,8 +106,6 @@ def water_levels(
 
 
 class _Problem(NamedTuple):
-    """The arguments of `lower_bound` for the brokers present, and the least cost of each bundle."""
-
     cost: Floats
     cheapest: Floats
     background: Floats

@@ -73,11 +73,9 @@ class Memory:
         return exponential_average(past, scores, kept_fraction)
 
     def with_usage(self, names: Sequence[BrokerId], usage: FloatArray) -> "Memory":
-        """Return the memory with the running usage of the given brokers replaced."""
         return replace(self, usage={**self.usage, **dict(zip(names, usage.tolist(), strict=True))})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the memory as a JSON object."""
         return {
             "usage": dict(self.usage),
             "highHits": dict(self.high_hits),
@@ -91,8 +89,6 @@ class Memory:
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
-        """Return the memory in a JSON object."""
-
         def figures(name: str, bound: Bound) -> Mapping[Any, Any]:
             whole = bound.whole
             return fields.mapped(

@@ -20,16 +20,6 @@ _SLOT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLimits:
-    """Limits on moves.
-
-    Attributes:
-        per_minute: moves that begin within any minute.
-        per_hour: moves that begin within any hour.
-        per_namespace: moves of one namespace's bundles that begin within any minute.
-        at_once: moves under way at the same time.
-        windows: moves begin only during one of these windows; at any time if there are none.
-    """
-
     per_minute: int = 30
     per_hour: int = 300
     per_namespace: int = 20
@@ -83,12 +73,10 @@ class MoveBudget:
         return ""
 
     def begin(self, bundle: BundleId, now_s: float) -> None:
-        """Record the beginning of a move."""
         self._begun.append((now_s, namespace_of(bundle)))
         self._under_way.add(bundle)
 
     def end(self, bundle: BundleId, now_s: float) -> None:
-        """Record the end of a move, whatever its outcome."""
         self._under_way.discard(bundle)
         self._last_end_s = now_s
 

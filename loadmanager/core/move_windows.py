@@ -23,14 +23,7 @@ class InvalidWindow(LoadManagerError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveWindow:
-    """A daily window on some days, past midnight if the end is not after the beginning.
-
-    Attributes:
-        text: the window as configured.
-        days: the days on which it begins; 0 is Monday.
-        from_minute: its first minute in the day.
-        to_minute: the minute at which it ends, of the same day or of the next one.
-    """
+    """A daily window on some days (0 is Monday); past midnight if it ends before it begins."""
 
     text: str
     days: frozenset[int]
@@ -48,11 +41,7 @@ class MoveWindow:
 
 
 def parse_window(text: str) -> MoveWindow:
-    """Return the window described by ``text``.
-
-    Raises:
-        InvalidWindow: the text is not a window.
-    """
+    """Raises `InvalidWindow`: the text is not a window."""
     found = _TEXT.fullmatch(" ".join(text.lower().split()))
     if found is None:
         raise _invalid(text)

@@ -35,8 +35,6 @@ _NO_MOVES: Final[Mapping[BundleId, BrokerId]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Confined:
-    """Bundles (K,) that only certain brokers (B,) may serve."""
-
     bundles: Mask
     brokers: Mask
 
@@ -66,7 +64,6 @@ class Assignable:
         return water_levels(self.cost, self.background, self.capacity, self.class_of, self.present)
 
     def of_resource(self, resource: int) -> "Assignable":
-        """Return the problem restricted to one resource."""
         at = slice(resource, resource + 1)
         return replace(
             self,
@@ -105,7 +102,6 @@ class Optimality:
 
 
 def by_namespace(bundles: Sequence[BundleId]) -> dict[Namespace, list[int]]:
-    """Return the rows of each namespace's bundles."""
     found: dict[Namespace, list[int]] = {}
     for row, bundle in enumerate(bundles):
         found.setdefault(namespace_of(bundle), []).append(row)
@@ -209,7 +205,6 @@ class Divided:
 def divided(
     view: ClusterView, learned: Learned | None, weights: ResourceWeights | None
 ) -> Divided | None:
-    """Return the divided usage of brokers; the arguments are those of `optimality_of`."""
     brokers = view.brokers.reported
     wanted = np.ones(brokers.limit.shape[1]) if weights is None else weights.as_array()
     known = [one for one in MOVING if wanted[one] > 0 and (brokers.limit[:, one] > 0).all()]

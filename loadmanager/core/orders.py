@@ -27,8 +27,6 @@ _NO_SPLITS: Final[Mapping[BundleId, "SplitOrder"]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class SplitOrder:
-    """How to split a bundle: the algorithm, and the positions if the algorithm requires them."""
-
     algorithm: str
     positions: tuple[int, ...] = ()
 
@@ -61,14 +59,11 @@ class OwnedList:
 
 @dataclass(frozen=True, slots=True)
 class OrderChanges:
-    """New targets of bundles, split orders (None withdraws one), and bundles to remove."""
-
     assigned: Mapping[BundleId, BrokerId] = field(default_factory=dict)
     splits: Mapping[BundleId, SplitOrder | None] = field(default_factory=dict)
     gone: Collection[BundleId] = ()
 
     def __bool__(self) -> bool:
-        """Return whether there is any change."""
         return bool(self.assigned or self.splits or self.gone)
 
     def apply(
@@ -137,7 +132,6 @@ def expected_requests(changed: int, brokers: int, read_at_once: int) -> int:
 
 
 def encode_orders(orders: Orders) -> bytes:
-    """Return the content of ``/loadbalance/orders/{broker}``."""
     document = {
         "epoch": orders.epoch,
         "bundles": ranges_of(orders.bundles),
@@ -151,11 +145,7 @@ def encode_orders(orders: Orders) -> bytes:
 
 
 def decode_orders(where: str, data: bytes) -> Orders:
-    """Return the orders in a znode's content.
-
-    Raises:
-        MalformedContent: the content was not written by `encode_orders`.
-    """
+    """Raises `MalformedContent`: the content was not written by `encode_orders`."""
     fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
     return Orders(
         fields.count("epoch", None, EPOCH),
@@ -185,11 +175,7 @@ def encode_owned(tokens: Mapping[BundleId, int | None], loading: Iterable[Bundle
 
 
 def decode_owned(where: str, data: bytes, mzxid: int) -> OwnedList:
-    """Return the owned list in a znode's content; ``mzxid`` is that of the node as read.
-
-    Raises:
-        MalformedContent: the content was not written by `encode_owned`.
-    """
+    """``mzxid`` is that of the node as read. Raises `MalformedContent`: not from `encode_owned`."""
     fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
     tokens, bundles = dict[BundleId, int](), fields.inner("bundles")
     for namespace in bundles.names():

@@ -23,8 +23,6 @@ from loadmanager.core.ids import BundleId
 
 
 class Phase(StrEnum):
-    """Phase of one bundle on one agent."""
-
     FREE = "free"
     ACQUIRING = "acquiring"
     ABANDONING = "abandoning"
@@ -35,8 +33,6 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """Events of one bundle, in the past tense."""
-
     ASSIGNED = "assigned"
     RECALLED = "recalled"
     LOCK_TAKEN = "lock_taken"
@@ -53,8 +49,6 @@ class Event(StrEnum):
 
 
 class Effect(StrEnum):
-    """Actions to carry out next, in the imperative."""
-
     TAKE_LOCK = "take_lock"
     DROP_LOCK = "drop_lock"
     LOAD_ON_BROKER = "load_on_broker"
@@ -139,8 +133,7 @@ Step = tuple[Phase, tuple[Effect, ...]]
 def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
     """Return the next phase and the effects to carry out. A pure function.
 
-    Raises:
-        IllegalTransition: ``event`` cannot happen in ``phase``.
+    Raises `IllegalTransition`: ``event`` cannot happen in ``phase``.
     """
     try:
         return _TABLE[phase, event]
@@ -149,10 +142,8 @@ def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
 
 
 def may_serve(phase: Phase) -> bool:
-    """Return whether the broker may be serving a bundle in this phase."""
     return phase in {Phase.OWNED, Phase.RELEASING, Phase.HALTING}
 
 
 def holds_lock(phase: Phase) -> bool:
-    """Return whether this session holds the lock of a bundle in this phase."""
     return phase in {Phase.OWNED, Phase.RELEASING, Phase.DROPPING}

@@ -1,5 +1,3 @@
-"""Results of a round of the leader: offers, moves and refusals."""
-
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -7,8 +5,6 @@ from loadmanager.core.ids import BrokerId, BundleId
 
 
 class Cause(StrEnum):
-    """Why a bundle is to move."""
-
     OVERLOADED = "overloaded"
     UNDERLOADED = "underloaded"
     IMBALANCE = "imbalance"
@@ -76,8 +72,6 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A bundle to move away from ``source``, to ``target`` if the shedder has chosen one."""
-
     bundle: BundleId
     source: BrokerId
     cause: Cause

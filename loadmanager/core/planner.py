@@ -54,7 +54,6 @@ class Plan:
     def memory_after_orders(
         self, memory: RoundMemory, ordered: Collection[BundleId]
     ) -> RoundMemory:
-        """Return ``memory`` with the entries for the moves that were ordered."""
         then_s = self.memory.moved_at_s
         moved = {move.bundle for move in self.moves} & then_s.keys() & set(ordered)
         if not moved:
@@ -96,7 +95,6 @@ class Planner:
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def __post_init__(self) -> None:
-        """Apply the mode to all parts."""
         like_java = self.settings.mode is Mode.PARITY
         for name in ("shedder", "placement", "filters", "weights"):
             part = with_arithmetic(getattr(self, name), like_java=like_java)

@@ -1,5 +1,3 @@
-"""Settings of the planner: its mode, gates and budgets."""
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final

@@ -32,7 +32,6 @@ class IsolationPolicy:
     usage_threshold: float = 1.0
 
     def governs(self, namespace: Namespace) -> bool:
-        """Return whether the policy applies to ``namespace``."""
         return any(re.fullmatch(pattern, namespace) for pattern in self.namespaces)
 
 
@@ -72,7 +71,6 @@ NO_POLICIES: Final = Policies()
 
 @lru_cache(maxsize=512)
 def hosts_matching(patterns: tuple[str, ...], brokers: tuple[BrokerId, ...]) -> Mask:
-    """Return the mask of brokers whose host, without the port, fully matches a pattern."""
     compiled = [re.compile(pattern) for pattern in patterns]
     found = np.array(
         [

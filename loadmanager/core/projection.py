@@ -1,5 +1,3 @@
-"""Projects the cluster to the state after all moves under way."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +35,6 @@ def settled(view: ClusterView, cost: CostModel) -> ClusterView:
 
 
 def after_move(view: ClusterView, cost: CostModel, move: Move) -> ClusterView:
-    """Return the view after a move, as predicted by ``cost``."""
     usage = cost.usage(view, move.bundle, move.source)
     rows = np.array([view.row(move.target)])
     gained = cost.elsewhere(view, move.bundle, move.source, usage, rows)[0]
@@ -75,7 +72,6 @@ def loads_with(
 
 
 def has_capacities(view: ClusterView, weights: ResourceWeights) -> bool:
-    """Return whether every broker has a limit for at least one weighted resource."""
     counts = weights.as_array() > 0
     counts[MEMORY] = False
     return bool((view.brokers.limit[:, counts] > 0).any(axis=1).all())

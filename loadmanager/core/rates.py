@@ -1,5 +1,3 @@
-"""Traffic as four rates, for topics, bundles, brokers and averages."""
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -21,21 +19,17 @@ class Rates:
 
     @property
     def msgs_per_s(self) -> float:
-        """Messages in plus out."""
         return self.msgs_in_per_s + self.msgs_out_per_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes in plus out."""
         return self.bytes_in_per_s + self.bytes_out_per_s
 
     def row(self) -> tuple[float, float, float, float]:
-        """Return the rates in the order of the columns."""
         return (self.msgs_in_per_s, self.msgs_out_per_s, self.bytes_in_per_s, self.bytes_out_per_s)
 
 
 def total(every: Collection[Rates]) -> Rates:
-    """Return the sums."""
     return Rates(
         sum(one.msgs_in_per_s for one in every),
         sum(one.msgs_out_per_s for one in every),

@@ -1,5 +1,3 @@
-"""Texts of reasons and causes: the meaning of each, and what would change it."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -197,5 +195,4 @@ REASONS: Final[Mapping[Reason, ReasonText]] = MappingProxyType(
 
 
 def sentence(code: Reason | Cause) -> str:
-    """Return a sentence that describes a reason or cause."""
     return CAUSES[code] if isinstance(code, Cause) else REASONS[code].meaning

@@ -30,8 +30,6 @@ class Due(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The report currently in the broker's node, and when it was written."""
-
     report: LoadReport
     at_s: float
 
@@ -137,7 +135,6 @@ def _change(rules: ReportRules, last: LoadReport, current: LoadReport) -> Due | 
 
 
 def _fraction(used: ResourceUsage | None) -> float:
-    """Return usage as a fraction of its limit, 0 if unknown."""
     return (used.fraction or 0.0) if used is not None else 0.0
 
 

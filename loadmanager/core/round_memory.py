@@ -1,5 +1,3 @@
-"""State of the leader between rounds, which its successor inherits."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -72,17 +70,14 @@ class RoundMemory:
         )
 
     def resting(self, now_s: float, cool_down_s: float) -> frozenset[BundleId]:
-        """Return the bundles that moved less than ``cool_down_s`` ago."""
         return frozenset(
             bundle for bundle, at_s in self.moved_at_s.items() if now_s - at_s < cool_down_s
         )
 
     def moves_within_hour(self, now_s: float) -> int:
-        """Return how many bundles moved within the last hour."""
         return sum(now_s - at_s < HOUR_S for at_s in self.moved_at_s.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the memory as a JSON object."""
         return {
             "shedder": self.shedder.to_json(),
             "placement": self.placement.to_json(),
@@ -92,7 +87,6 @@ class RoundMemory:
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "RoundMemory":
-        """Return the memory in a JSON object."""
         return cls(
             shedder=Memory.from_fields(fields.inner("shedder")),
             placement=Memory.from_fields(fields.inner("placement")),
@@ -106,7 +100,6 @@ class RoundMemory:
 
 
 def shifted(memory: RoundMemory, by_s: float) -> RoundMemory:
-    """Return the memory with all times shifted by ``by_s``."""
     shed_at_s = {broker: at_s + by_s for broker, at_s in memory.shedder.shed_at_s.items()}
     moved_at_s = {bundle: at_s + by_s for bundle, at_s in memory.moved_at_s.items()}
     return replace(

@@ -1,5 +1,3 @@
-"""The work of one round: chooses its moves one after the other."""
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -69,7 +67,6 @@ class RoundWork:
         return self._move(Offer(bundle, source or target, cause), source, target)
 
     def drain(self) -> None:
-        """Move bundles off draining brokers, as many as one round allows."""
         left = self.settings.drain_moves_per_round
         draining = self.view.brokers.draining
         for row in np.flatnonzero(draining).tolist():
@@ -96,7 +93,6 @@ class RoundWork:
                 self._obey(offer)
 
     def limits(self) -> Limits:
-        """Return the limits for a strategy that chooses targets itself."""
         view, filters = self.view, self.filters
         movable = np.ones(len(view.bundles.known), dtype=np.bool_)
         for namespace in self.settings.excluded_namespaces:
@@ -116,7 +112,6 @@ class RoundWork:
         )
 
     def carry_out(self, offers: Iterable[Offer]) -> None:
-        """Make the moves that a strategy decided within the `limits`."""
         for offer, target in [(one, one.target) for one in offers if one.target is not None]:
             self._shed(offer, target)
 
@@ -136,7 +131,6 @@ class RoundWork:
                 self.in_flight[source] += 1
 
     def _stale(self) -> frozenset[BrokerId]:
-        """Return the brokers whose reports are too old for shedding."""
         rows = np.flatnonzero(self.view.age_s > self.filters.max_report_age_s)
         return frozenset(self.view.brokers.names[row] for row in rows.tolist())
 

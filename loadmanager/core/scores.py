@@ -80,7 +80,6 @@ class ResourceWeights(Settings):
     like_java: bool = False
 
     def as_array(self) -> FloatArray:
-        """Return the weights in the order of `RESOURCES`."""
         return np.array([getattr(self, name) for name in RESOURCES])
 
 
@@ -107,7 +106,6 @@ def max_usage(usage: FloatArray, limit: FloatArray) -> NDArray[np.float32]:
 def weighted_max_usage(
     usage: FloatArray, limit: FloatArray, weights: ResourceWeights
 ) -> FloatArray:
-    """Return the largest weighted usage of each row as a fraction; heap left out."""
     return _weighted_max(usage, limit, weights, _SCORED)
 
 

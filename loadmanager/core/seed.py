@@ -28,8 +28,6 @@ _THURSDAY_HOURS: Final = 72  # 1970-01-01 was a Thursday; weeks begin on Monday.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedHead:
-    """The origin of a seed: history of ``cluster`` from ``since_ms`` to ``until_ms``."""
-
     cluster: str
     made_at_ms: int
     since_ms: int
@@ -56,8 +54,6 @@ class BundleSeed:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected rates of a bundle in an hour of the week: short term, long term, topics."""
-
     now: Rates
     long: Rates
     long_samples: int
@@ -66,8 +62,6 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Content of a seed file for one hour of the week."""
-
     head: SeedHead
     bundles: Mapping[BundleId, Expected]
 
@@ -80,10 +74,8 @@ def hour_of_week(at_ms: int) -> int:
 def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes]:
     """Yield the pieces of a seed file.
 
-    Numbers are rounded to six significant digits.
-
-    Raises:
-        MalformedContent: `read_seed` would reject a line.
+    Numbers are rounded to six significant digits. Raises `MalformedContent`: `read_seed` would
+    reject a line.
     """
     packer = zlib.compressobj(wbits=_GZIP)
     for piece in _pieces(_lines(head, bundles)):
@@ -92,7 +84,6 @@ def encode_seed(head: SeedHead, bundles: Iterable[BundleSeed]) -> Iterator[bytes
 
 
 def fits_in_seed(one: BundleSeed) -> bool:
-    """Return whether `encode_seed` accepts it, as its rates are within the bounds."""
     try:
         _line_of(one)
     except MalformedContent:
@@ -142,8 +133,7 @@ def _bundle_to_json(one: BundleSeed) -> dict[str, Any]:
 def read_seed(where: str, lines: Iterable[bytes], hour: int) -> Seed:
     """Return the seed for an hour of the week from the unpacked lines of a seed file.
 
-    Raises:
-        MalformedContent: with the line, the field, the found value and the expected one.
+    Raises `MalformedContent`: with the line, the field, the found value and the expected one.
     """
     head: SeedHead | None = None
     found: dict[BundleId, Expected] = {}
@@ -196,7 +186,6 @@ def _rates(fields: Fields, name: str) -> Rates:
 
 
 def _factor(fields: Fields, hour: int) -> float:
-    """Return the factor of one hour, 1 if it is unknown."""
     hours = fields.values().get("hours")
     if not isinstance(hours, list) or len(hours) not in {0, HOURS}:
         fields.refuse("hours", f"a list of {HOURS} factors, or an empty one")

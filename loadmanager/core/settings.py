@@ -36,8 +36,6 @@ class Doc:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a strategy as configuration and documentation see it."""
-
     name: str
     kind: type
     default: object
@@ -47,14 +45,7 @@ class Setting:
 
 
 class SettingOutOfRange(LoadManagerError, ValueError):
-    """A strategy was created with a value outside its range.
-
-    Args:
-        owner: the strategy's class name.
-        name: the field.
-        value: the given value.
-        expected: the accepted values.
-    """
+    """A strategy was created with a value outside its range."""
 
     def __init__(self, owner: str, name: str, value: object, expected: str) -> None:
         super().__init__(f"{owner}.{name} = {value!r}; expected {expected}")
@@ -84,11 +75,7 @@ class Settings:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Refuse a number outside its range.
-
-        Raises:
-            SettingOutOfRange: with the field, the value and the range.
-        """
+        """Raises `SettingOutOfRange`: with the field, the value and the range."""
         for one in settings_of(type(self)):
             number = getattr(self, one.name)
             if not isinstance(number, int | float):
@@ -119,7 +106,6 @@ def _described(kind: type) -> tuple[Setting, ...]:
 
 
 def groups_of(kind: type) -> Mapping[str, type]:
-    """Return the fields of a dataclass that are groups of settings themselves."""
     hints = get_type_hints(kind)
     return {spec.name: hints[spec.name] for spec in fields(kind) if is_dataclass(hints[spec.name])}
 

@@ -29,16 +29,11 @@ ROUNDS_KEPT: Final = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadowed:
-    """Figures of a shadow strategy at one round.
+    """Figures of a shadow strategy at one round, and of the active one in the real cluster.
 
-    Attributes:
-        largest: the largest demand of any resource of any broker, a fraction.
-        gap: how far ``largest`` is above the proven lower bound, as a fraction of the bound.
-        active_gap: the gap of the real cluster.
-        moves: number of bundles that it would have moved for load.
-        moved: their fraction of the cluster's traffic, half by messages and half by bytes.
-        active_moves: number of bundles that the active strategy moved.
-        active_moved: their fraction of the cluster's traffic.
+    ``largest`` is the largest demand of any resource of any broker, a fraction, and ``gap`` how far
+    it is above the proven lower bound, as a fraction of the bound. ``moved`` is the fraction of the
+    cluster's traffic that would have moved for load, half by messages and half by bytes.
     """
 
     largest: float
@@ -60,7 +55,6 @@ class Shadow:
 
     @property
     def gap(self) -> float:
-        """Its mean gap, 0 before the first round."""
         return _mean(one.gap for one in self.rounds)
 
     @property
@@ -70,30 +64,20 @@ class Shadow:
 
     @property
     def active_gap(self) -> float:
-        """The mean gap of the real cluster, 0 before the first round."""
         return _mean(one.active_gap for one in self.rounds)
 
     @property
     def moves(self) -> int:
-        """The number of its moves in the last rounds."""
         return sum(one.moves for one in self.rounds)
 
     @property
     def moved(self) -> float:
-        """The traffic of these moves, as a fraction of all traffic."""
         return sum(one.moved for one in self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Input of a shadow from a round of the active strategy.
-
-    Attributes:
-        view: the view of the round.
-        divided: the usage of its brokers by bundle, with the leader's costs.
-        optimality: the balance of the cluster with the same costs.
-        moves: the moves of the active strategy, which a shadow does not follow.
-    """
+    """Input of a shadow from a round of the active strategy, with that one's moves and costs."""
 
     view: ClusterView
     divided: Divided
@@ -142,7 +126,6 @@ def _owners(
 
 
 def _part_of_traffic(view: ClusterView, bundles: Collection[BundleId]) -> float:
-    """Return the bundles' fraction of the cluster's traffic, half by messages, half by bytes."""
     listed = view.owned.listed_by >= 0
     rows = [row for row in map(view.bundles.row, bundles) if row is not None]
     amounts = (view.bundles.short_msgs_per_s, view.bundles.short_bytes_per_s)

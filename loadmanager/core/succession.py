@@ -64,7 +64,6 @@ def judge(
 
 
 def take_overs(me: AgentRecord, rivals: Iterable[Rival]) -> int:
-    """Return the number of consecutive take-overs if ``me`` replaces these."""
     soon = [
         rival.record.take_overs + 1
         for rival in rivals

@@ -43,15 +43,7 @@ def heaviest(
 
 
 class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
-    """The heaviest bundles of every broker, selected on access.
-
-    Most rounds access none, and no round more than a few.
-
-    Args:
-        reported: the bundles that each broker lists, or its heaviest bundles.
-        count: the number of bundles per broker.
-        like_java: as in `heaviest`.
-    """
+    """The heaviest bundles of every broker, selected on access: most rounds access none."""
 
     def __init__(
         self,
@@ -65,11 +57,9 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
         self._like_java = like_java
 
     def having(self, reported: Mapping[BrokerId, Listing]) -> "TopBundles":
-        """Return a copy with the reports of some brokers replaced."""
         return TopBundles({**self._reported, **reported}, self._count, like_java=self._like_java)
 
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
-        """Return the heaviest bundles of one broker, ascending."""
         found = self._reported[broker]
         if isinstance(found, Listing):
             found = heaviest(found, self._count, like_java=self._like_java)
@@ -77,11 +67,9 @@ class TopBundles(Mapping[BrokerId, tuple[TopBundle, ...]]):
         return found
 
     def __iter__(self) -> Iterator[BrokerId]:
-        """Yield the brokers."""
         return iter(self._reported)
 
     def __len__(self) -> int:
-        """Return the number of brokers."""
         return len(self._reported)
 
 

@@ -28,12 +28,10 @@ class UsageSamples:
     bundles: AbstractSet[BundleId] = _NO_BUNDLES
 
     def after(self, usage: HostUsage, bundles: AbstractSet[BundleId]) -> "UsageSamples":
-        """Return the samples with one more."""
         former = self.taken if bundles == self.bundles else ()
         return UsageSamples((*former, usage)[-MOST_SAMPLES:], bundles)
 
     def last(self) -> HostUsage:
-        """Return the last sample, with mean and variance of each resource."""
         varied: dict[str, Any] = {
             name: _varied([getattr(one, name) for one in self.taken]) for name in _RESOURCES
         }
@@ -41,7 +39,6 @@ class UsageSamples:
 
 
 def _varied(taken: list[ResourceUsage | None]) -> ResourceUsage | None:
-    """Return the last sample, with mean and variance of the samples with the same limit."""
     last = taken[-1]
     if last is None:
         return None

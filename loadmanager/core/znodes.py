@@ -37,12 +37,10 @@ ATTACH_CANDIDATES: Final = "/loadbalance/attach/candidates"
 
 
 def registration(broker: BrokerId) -> str:
-    """Return the node of ``broker``'s registration, with its addresses and state (ephemeral)."""
     return f"{BROKERS}/{broker}"
 
 
 def loads(broker: BrokerId) -> str:
-    """Return the node in which ``broker``'s agent publishes its loads (ephemeral)."""
     return f"{LOADS}/{broker}"
 
 
@@ -61,27 +59,22 @@ def agent(broker: BrokerId, session_id: int) -> str:
 
 
 def owned(broker: BrokerId) -> str:
-    """Return the node of ``broker``'s owned list (ephemeral)."""
     return f"{OWNED}/{broker}"
 
 
 def orders(broker: BrokerId) -> str:
-    """Return the node of the leader's orders for ``broker``."""
     return f"{ORDERS}/{broker}"
 
 
 def draining(broker: BrokerId) -> str:
-    """Return the mark that ``broker`` is draining."""
     return f"{DRAINING}/{broker}"
 
 
 def lock(bundle: BundleId) -> str:
-    """Return the ownership lock of ``bundle`` (ephemeral)."""
     return f"{LOCKS}/{bundle}"
 
 
 def lock_folder(bundle: BundleId) -> str:
-    """Return the folder of the locks of the bundle's namespace; see `lock_folder_of`."""
     return lock_folder_of(namespace_of(bundle))
 
 
@@ -94,7 +87,6 @@ def lock_folder_of(namespace: Namespace) -> str:
 
 
 def local_policies(namespace: Namespace) -> str:
-    """Return the node of the bundle boundaries of ``namespace``."""
     return f"{LOCAL_POLICIES}/{namespace}"
 
 
@@ -104,12 +96,10 @@ def policies(namespace: Namespace) -> str:
 
 
 def isolation_policies(cluster: str) -> str:
-    """Return the node of all isolation policies of ``cluster``."""
     return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
 
 
 def failure_domains(cluster: str) -> str:
-    """Return the folder of the failure domains of ``cluster``."""
     return f"{CLUSTERS}/{cluster}/failureDomain"
 
 
@@ -119,6 +109,5 @@ def partitioned_topics(namespace: Namespace) -> str:
 
 
 def partitions(topic: TopicName) -> str:
-    """Return the node of the number of partitions of ``topic``, with Pulsar's encoding."""
     local = quote(topic.local, safe="")
     return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain}/{local}"

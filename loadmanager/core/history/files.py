@@ -58,12 +58,10 @@ class FileName:
 
     @classmethod
     def of(cls, stream: Stream, origin: Origin, first_seq: int) -> Self:
-        """Return the name of a complete file."""
         return cls(stream, writer_word(origin.writer), origin.instance, first_seq)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """Parse a file name; return None if it is not that of a history file."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -76,11 +74,9 @@ class FileName:
         )
 
     def __str__(self) -> str:
-        """Return the name."""
         mark = OPEN if self.is_open else ""
         return f"{mark}{self.stream}-{self.writer}-{self.instance}-{self.first_seq:012}.jsonl.gz"
 
 
 def writer_word(writer: str) -> str:
-    """Return a broker id as used in file names."""
     return re.sub(r"[^A-Za-z0-9.-]", "_", writer)

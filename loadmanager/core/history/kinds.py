@@ -1,5 +1,3 @@
-"""Every kind of line."""
-
 from typing import Final
 
 from loadmanager.core.history.schema import (

@@ -1,5 +1,3 @@
-"""Converts reports and rounds to records of history, and records to lines."""
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +40,6 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The writer: a sidecar's broker, and the ``instance`` generated at its start."""
-
     cluster: str
     writer: BrokerId
     instance: str
@@ -51,8 +47,6 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A line of one kind: all its fields except those of the envelope."""
-
     kind: str
     at_ms: int
     body: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -68,8 +62,7 @@ def record_of(kind: Kind, at_ms: int, source: object = None, /, **given: Any) ->
 def encode(record: Record, origin: Origin, seq: int) -> bytes:
     """Return the line of a record, with its line feed.
 
-    Raises:
-        ValueError: a number in the record is not finite.
+    Raises `ValueError`: a number in the record is not finite.
     """
     line = {
         "schema": VERSION,
@@ -117,13 +110,11 @@ def report_record(
 
 
 def stats_columns(stats: Iterable[BundleStats]) -> dict[str, list[Any]]:
-    """Return the statistics of bundles, as one list per field."""
     every = list(stats)
     return {name: [getattr(one, ours) for one in every] for name, ours in _STATS}
 
 
 def stats_of(columns: Mapping[str, Iterable[Any]]) -> Iterator[BundleStats]:
-    """Yield the statistics of each bundle, from the lists of `stats_columns`."""
     fields = [ours for _, ours in _STATS]
     for row in zip(*(columns[name] for name, _ in _STATS), strict=True):
         yield BundleStats(**dict(zip(fields, row, strict=True)))
@@ -139,7 +130,6 @@ def usages(usage: Sequence[Any], limit: Sequence[Any]) -> dict[str, Any]:
 
 
 def _varied(report: LoadReport) -> dict[str, float | None]:
-    """Return mean and variance of the usage of each resource."""
     found: dict[str, float | None] = {}
     for name in RESOURCES:
         used: ResourceUsage | None = getattr(report, name)
@@ -149,7 +139,6 @@ def _varied(report: LoadReport) -> dict[str, float | None]:
 
 
 def term_record(at_ms: int, epoch: int, event: str) -> Record:
-    """Return the record of a term that ``began`` or ``ended``."""
     return record_of(TERM_CHANGE, at_ms, epoch=epoch, event=event)
 
 
@@ -163,7 +152,6 @@ def tick_record(
     taken: Mapping[BrokerId, int],
     left: Iterable[BrokerId],
 ) -> Record:
-    """Return the record of a tick; ``taken`` has the ``reported_at_ms`` of each new report."""
     return record_of(
         TICK,
         at_ms,
@@ -177,22 +165,17 @@ def tick_record(
 
 
 def optimality_record(at_ms: int, epoch: int, number: int, found: Optimality) -> Record:
-    """Return the record of the distance of the cluster from the best possible at a round."""
     return record_of(OPTIMALITY, at_ms, found, epoch=epoch, round=number)
 
 
 def shadow_record(at_ms: int, epoch: int, number: int, strategy: str, shadowed: Shadowed) -> Record:
-    """Return the record of a shadow strategy at a round."""
     return record_of(SHADOW, at_ms, shadowed, epoch=epoch, round=number, strategy=strategy)
 
 
 def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
     """Return the record of a task in its new state, and of its hand-over if it has ended.
 
-    Args:
-        at_ms: the current time on the leader's wall clock.
-        task: the task; its times are on the monotonic clock.
-        now_s: the current time on that clock.
+    ``at_ms`` is the current time on the leader's wall clock, ``now_s`` on the tasks' monotonic one.
     """
     record = record_of(
         TASK,
@@ -208,7 +191,6 @@ def task_records(at_ms: int, task: BundleTask, now_s: float) -> list[Record]:
 
 
 def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
-    """Yield the record of the hand-over of a task that has ended."""
     own = task.asked_by is not AskedBy.RECONCILIATION
     if not (task.relocates and own and task.state.ended) or task.ordered_at_s is None:
         return
@@ -235,14 +217,12 @@ def _hand_over(at_ms: int, task: BundleTask, now_s: float) -> Iterator[Record]:
 def cut_record(
     at_ms: int, *, epoch: int, action: str, whole: BundleId, parts: Sequence[BundleId]
 ) -> Record:
-    """Return the record of a split of ``whole`` into ``parts``, or of their merge."""
     return record_of(CUT, at_ms, epoch=epoch, action=action, whole=whole, parts=list(parts))
 
 
 def lost_record(
     stream: str, at_ms: int, *, records: int, why: str, first_at_ms: int, last_at_ms: int
 ) -> Record:
-    """Return the record of dropped records of a stream."""
     return record_of(
         KINDS[f"lost_{stream}"],
         at_ms,
@@ -254,7 +234,6 @@ def lost_record(
 
 
 def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Yield lists of at most ``size`` items, in order."""
     rest = iter(items)
     while chunk := list(islice(rest, size)):
         yield chunk

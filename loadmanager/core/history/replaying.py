@@ -56,7 +56,6 @@ def report_of(line: Line) -> LoadReport:
 
 
 def averages_of(lines: Iterable[Line]) -> dict[BundleId, BundleAverages]:
-    """Return the averages in the ``bundles`` lines of one round."""
     found: dict[BundleId, BundleAverages] = {}
     for line in lines:
         columns = line["bundles"]
@@ -78,11 +77,8 @@ def snapshot_of(
     """Return the leader's state at a base round, before it decided.
 
     ``bundles`` are the lines of the round's bundles, ``reports`` are by broker and
-    ``reported_at_ms``.
-
-    Raises:
-        MalformedContent: the round is not a base round, or a report or line that it refers to is
-            missing.
+    ``reported_at_ms``. Raises `MalformedContent`: the round is not a base round, or a report or
+    line that it refers to is missing.
     """
     where = f"round {line['round']} of epoch {line['epoch']}"
     if not line["base"]:

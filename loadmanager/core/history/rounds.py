@@ -1,5 +1,3 @@
-"""Converts a round of the leader to records of history."""
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,14 +57,12 @@ class RoundFacts:
 
     @property
     def strategies(self) -> tuple[str, str]:
-        """The names of the strategies that chose the moves and their targets."""
         if self.decided_by is not None:
             return self.decided_by.strategy, self.decided_by.strategy
         return strategies_of(self.planner)
 
 
 def strategies_of(planner: Planner) -> tuple[str, str]:
-    """Return the names of a planner's shedder and placement."""
     return type(planner.shedder).__name__, type(planner.placement).__name__
 
 
@@ -220,7 +216,6 @@ def _broker_columns(facts: RoundFacts, view: ClusterView, scores: FloatArray) ->
 
 
 def bundles_records(facts: RoundFacts, view: ClusterView) -> Iterator[Record]:
-    """Yield the lines of all bundles at a base round, none for any other."""
     averages = facts.averages or {}
     parts = -(-len(averages) // BUNDLES_PER_LINE)
     for part, names in enumerate(chunks(averages, BUNDLES_PER_LINE), start=1):

@@ -72,8 +72,6 @@ class Columns:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of line: its own fields, which come after those of the `ENVELOPE`."""
-
     name: str
     stream: Stream
     fields: tuple[Field | Columns, ...]
@@ -160,5 +158,4 @@ MOVING: Final = (
 
 
 def by_name(kinds: tuple[Kind, ...]) -> Mapping[str, Kind]:
-    """Return kinds by their names."""
     return MappingProxyType({kind.name: kind for kind in kinds})

@@ -42,14 +42,12 @@ class BrokerFigures:
 
     @classmethod
     def nothing(cls) -> "BrokerFigures":
-        """Return the figures of no broker."""
         return cls.unknown((), ())
 
     @classmethod
     def unknown(
         cls, names: tuple[BrokerId, ...], started_at_ms: tuple[int, ...]
     ) -> "BrokerFigures":
-        """Return the assumed figures of brokers that have never reported."""
         shape = (len(names), len(RESOURCES))
         return cls(
             names=names,

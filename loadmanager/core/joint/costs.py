@@ -20,7 +20,6 @@ class JointCosts:
     fallback: CostModel = field(default_factory=TrafficShare)
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
-        """Return the usage of ``bundle``; without an owner, its usage on a broker of speed 1."""
         usual = self._usual(view, bundle)
         if usual is None:
             return self.fallback.usage(view, bundle, source)
@@ -37,7 +36,6 @@ class JointCosts:
         usage: FloatArray,
         rows: Indices,
     ) -> FloatArray:
-        """Return the usage of ``bundle`` on each of ``rows``."""
         usual = self._usual(view, bundle)
         if usual is None:
             return self.fallback.elsewhere(view, bundle, source, usage, rows)

@@ -69,7 +69,6 @@ def decided(
 
 
 def _budget(at: Standing, limits: Limits) -> float:
-    """Return the fraction of the cluster's traffic that this round may move."""
     over = (np.maximum(at.low - 1.0, 0.0) * at.share)[limits.gives].max(axis=1, initial=0.0)
     misplaced = float(over.sum()) / max(int(np.count_nonzero(limits.gives)), 1)
     return min(max(misplaced, _LEAST_SHARE), _MOST_SHARE)
@@ -82,7 +81,6 @@ def _cause(at: Standing, source: int, *, swap: bool) -> Cause:
 
 
 def _held(view: ClusterView, at: Standing, held: Mask) -> Iterator[Refusal]:
-    """Yield refusals for the brokers that shed no bundles because of a rolling restart."""
     for row in np.flatnonzero(held).tolist():
         why = "brokers restart one after the other, and some have yet to"
         yield Refusal(
@@ -121,7 +119,6 @@ def _why_stuck(
 
 
 def _load_text(at: Standing, row: int) -> str:
-    """Return a broker's load as text."""
     column = int(at.low[row].argmax())
     use = float(at.low[row, column])
     resource = at.resources[column]

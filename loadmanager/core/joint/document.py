@@ -41,7 +41,6 @@ _FIGURES: Final = 5 * _R
 
 
 def encode_joint(state: JointState) -> bytes:
-    """Return the encoded state."""
     learned, persistence = state.learned, state.persistence
     brokers = learned.brokers
     rows = np.concatenate(
@@ -77,11 +76,7 @@ def encode_joint(state: JointState) -> bytes:
 
 
 def decode_joint(where: str, data: bytes, now_s: float) -> JointState:
-    """Return the state in ``data`` for a leader at time ``now_s``.
-
-    Raises:
-        MalformedContent: the data has another format, or a figure is missing or impossible.
-    """
+    """Return the state for a leader at time ``now_s``. Raises `MalformedContent`."""
     fields = Fields(where, unpacked_object(where, data, _MOST_UNPACKED))
     if fields.count("format", None) != FORMAT:
         fields.refuse("format", f"{FORMAT}, the only one this version knows")
@@ -153,5 +148,4 @@ def _row(brokers: Fields, name: str) -> Sequence[float]:
 
 
 def _listed(values: FloatArray, digits: int = 9) -> list[float]:
-    """Return the flattened figures, rounded to ``digits`` significant digits."""
     return [float(f"{value:.{digits}g}") for value in values.ravel().tolist()]

@@ -48,7 +48,6 @@ class Learned:
 
     @classmethod
     def nothing(cls, view: ClusterView) -> "Learned":
-        """Return the state before the first report."""
         sums = CostSums.nothing()
         return cls(
             at_s=view.now_s,
@@ -89,7 +88,6 @@ class Learned:
         )
 
     def regressed(self, columns: BrokerColumns, fresh: Mask, kept: float) -> "Learned":
-        """Return the state with the unit costs updated by these reports."""
         work, brokers = served_by(columns), self.brokers
         usage = fractions(columns.usage, columns.limit)
         expected = brokers.expected(self.varying(work, columns.limit))

@@ -70,7 +70,6 @@ class Search:
     _movable: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Copy the use of the brokers, and list the bundles that each may shed."""
         self._low, self._high = self.at.low.copy(), self.at.high.copy()
         self._movable = [[] for _ in self._low]
         rows = np.flatnonzero(self.limits.movable & (self.at.owner >= 0))
@@ -192,7 +191,6 @@ class Search:
         return np.asarray(saving / POWER - prices)
 
     def _costliest(self, broker: int, rows: Indices) -> Indices:
-        """Return the rows with the highest cost of the broker's scarcest resource."""
         if len(rows) <= _SWAP_BUNDLES:
             return rows
         cost = self.at.cost[rows, int(self._low[broker].argmax())]
@@ -202,7 +200,6 @@ class Search:
         return bool(self._open_to(bundle)[target])
 
     def _open_to(self, bundle: int) -> Mask:
-        """Return which brokers may take a bundle."""
         restricted = self.limits.restricted
         return self.limits.takes if restricted is None else restricted.targets(bundle)
 

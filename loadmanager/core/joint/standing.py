@@ -77,8 +77,6 @@ class Standing:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class _Use:
-    """The figures of `Standing` as absolute fractions."""
-
     resources: tuple[str, ...]
     low: FloatArray
     high: FloatArray
@@ -89,7 +87,6 @@ class _Use:
 
 
 def shares(view: ClusterView, learned: Learned) -> tuple[FloatArray, FloatArray]:
-    """Return each bundle's share of the cluster's CPU cost, short- and long-term."""
     bundles, unit_costs = view.bundles, learned.unit_costs[CPU]
     listed = view.owned.listed_by >= 0
     every = (served_in(bundles, rates) @ unit_costs for rates in (bundles.short, bundles.long))

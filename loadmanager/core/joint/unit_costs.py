@@ -41,7 +41,6 @@ class CostSums:
 
     @classmethod
     def nothing(cls) -> "CostSums":
-        """Return the sums of no observation."""
         resources, kinds = len(RESOURCES), len(KINDS)
         return cls(
             gram=np.zeros((resources, kinds, kinds)),
@@ -119,7 +118,6 @@ class _Regression:
 
     @classmethod
     def of(cls, sums: CostSums, resource: int) -> "_Regression":
-        """Return the equations for sums that contain data."""
         gram, weight = sums.gram[resource], float(sums.weight[resource])
         size = np.sqrt(np.diag(gram) / weight)  # The usual size of each kind.
         usual = max(float(sums.shown[resource]) / weight, _LEAST_USUAL)
@@ -130,7 +128,6 @@ class _Regression:
 
 
 def _prior(resource: int, size: FloatArray, usual: float) -> tuple[FloatArray, FloatArray]:
-    """Return the prior mean and deviation of the usage of each kind at its usual size."""
     mean, sd = np.zeros(len(KINDS)), np.full(len(KINDS), 0.2 * usual)
     if resource in {BANDWIDTH_IN, BANDWIDTH_OUT}:
         own = BYTES_IN if resource == BANDWIDTH_IN else BYTES_OUT

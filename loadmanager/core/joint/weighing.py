@@ -21,8 +21,6 @@ _MOSTLY = 0.5
 
 
 class CostSource(StrEnum):
-    """Source of the cost of a bundle."""
-
     REPORTS = "reports"
     DEFAULT = "default"
     RATES = "rates"
@@ -30,15 +28,12 @@ class CostSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleCost:
-    """Usage of one resource by a bundle on a broker of speed 1.
+    """Usage of one resource by a bundle on a broker of speed 1, in the unit of load reports.
 
-    Attributes:
-        resource: one of `RESOURCES`, or that of `RATES_ALONE` if rates are balanced.
-        usage: in the unit of load reports; for rates, a fraction of the cluster's traffic.
-        sd: the standard deviation of ``usage`` due to the unit costs, in the same unit.
-        source: load reports, if they removed at least half of the variance of the cost; else the
-            source of the initial cost.
-        learned_fraction: the fraction of the initial variance that reports removed.
+    If rates are balanced, the resource is that of `RATES_ALONE`, and usage a fraction of the
+    cluster's traffic. ``sd`` is the standard deviation of ``usage`` due to the unit costs, in the
+    same unit. ``learned_fraction`` is the fraction of the initial variance that reports removed; if
+    it is at least half, they are the ``source``, else the source of the initial cost is.
     """
 
     resource: str
@@ -52,13 +47,10 @@ class BundleCost:
 class PredictedUse:
     """One resource of a broker, as fractions of its limit.
 
-    Attributes:
-        resource: its name.
-        reported: from the last load report; None for rates.
-        predicted: from costs, for its bundles and those under way to it.
-        background: usage by anything other than bundles.
-        speed: the cost of work on this broker relative to a broker of speed 1.
-        noise: how far reports are from predictions, as a standard deviation; None for rates.
+    ``predicted`` is from costs, for its bundles and those under way to it; ``background`` is usage
+    by anything else. ``speed`` is the cost of work relative to a broker of speed 1. ``noise`` is
+    how far reports are from predictions, as a standard deviation. Rates have neither noise nor a
+    report.
     """
 
     resource: str
@@ -85,20 +77,15 @@ class Payback:
 
     @property
     def worth_it(self) -> bool:
-        """Whether the move is worth its price."""
         return self.saving > self.price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """How the strategy weighs a subject.
+    """How the strategy weighs a broker, or a bundle with its owner's ``uses``.
 
-    Attributes:
-        level: usage of all brokers if load were evenly divisible, of the scarcest resource.
-        lasting: fraction of a change of traffic that is expected to last for ten minutes.
-        uses: of the broker itself, or of a bundle's owner.
-        costs: of the bundle; empty if it was never measured.
-        paybacks: of the bundle's moves to each other broker.
+    ``level`` is the usage of all brokers if load were evenly divisible, of the scarcest resource;
+    ``lasting`` the fraction of a change of traffic that is expected to last for ten minutes.
     """
 
     level: float

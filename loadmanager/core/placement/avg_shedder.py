@@ -1,5 +1,3 @@
-"""The placement of AvgShedder: the target planned by the shedder, else any candidate."""
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +23,6 @@ class PlannedPlacement:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the planned broker if it is a candidate, else all candidates."""
         target = memory.planned.get(bundle)
         planned = None if target is None else view.brokers.index.get(target)
         if planned is not None and planned in candidates:

@@ -1,5 +1,3 @@
-"""The joint strategy as a placement: the broker whose potential rises least."""
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +29,6 @@ class JointPlacement:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidates with the least rise."""
         if not len(candidates):
             return Ranking(candidates, memory)
         rise = self._rise(view, candidates, bundle, memory)
@@ -42,7 +39,6 @@ class JointPlacement:
     def _rise(
         self, view: ClusterView, rows: Indices, bundle: BundleId, memory: Memory
     ) -> FloatArray | None:
-        """Return how much the potential would rise with the bundle on each of ``rows``."""
         limit = view.brokers.limit[rows][:, _COUNTED]
         if memory.joint is None or view.bundles.measured_row(bundle) is None:
             return None

@@ -1,5 +1,3 @@
-"""LeastLongTermMessageRate: the broker with the fewest messages per second over time."""
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,7 +32,6 @@ class LeastLongTermMessageRate(Settings):
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def scores(self, view: ClusterView, candidates: Indices) -> FloatArray:
-        """Return messages per second of each candidate, infinity where it is overloaded."""
         brokers = view.brokers
         rates = brokers.long_msgs_per_s[candidates] + brokers.preallocated_msgs_per_s[candidates]
         return np.where(view.scores(self.weights)[candidates] > self.overloaded, np.inf, rates)
@@ -42,7 +39,6 @@ class LeastLongTermMessageRate(Settings):
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidates with the least score."""
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)

@@ -56,7 +56,6 @@ class LeastResourceUsageWithWeight(Settings):
     like_java: bool = False
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return the memory with a step of every broker's running usage."""
         if self.like_java:
             return memory
         return memory.with_usage(view.brokers.names, self._next(view, memory))
@@ -64,7 +63,6 @@ class LeastResourceUsageWithWeight(Settings):
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidates well below the mean, or all."""
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)
@@ -77,7 +75,6 @@ class LeastResourceUsageWithWeight(Settings):
         return Ranking(best if len(best) else candidates, memory)
 
     def _next(self, view: ClusterView, memory: Memory) -> FloatArray:
-        """Return the running usage of every broker one step on."""
         scores = view.scores(self.weights)
         usage = memory.running_usage(view.brokers.names, scores, self.history)
         return np.where(_idle(view), scores, usage)
@@ -96,7 +93,6 @@ class LeastAverageUsage(Settings):
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the candidates well below the mean, or all."""
         del bundle
         usage = view.brokers.load_ema[candidates]
         known = ~np.isnan(usage)
@@ -108,7 +104,6 @@ class LeastAverageUsage(Settings):
 
 
 def well_below(usage: FloatArray, mean: float, difference: float) -> Mask:
-    """Return which usages are at least ``difference`` below ``mean``."""
     return usage + difference <= mean
 
 

@@ -1,5 +1,3 @@
-"""RoundRobin: one candidate after the other, regardless of load."""
-
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,7 +28,6 @@ class RoundRobin:
     def rank(
         self, view: ClusterView, candidates: Indices, bundle: BundleId, memory: Memory
     ) -> Ranking:
-        """Return the next candidate."""
         del bundle
         if not len(candidates):
             return Ranking(candidates, memory)

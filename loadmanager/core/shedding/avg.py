@@ -1,5 +1,3 @@
-"""AvgShedder: pairs the most loaded broker with the least loaded, and so on inwards."""
-
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -94,11 +92,9 @@ class AvgShedder(Settings):
     like_java: bool = False
 
     def scores(self, view: ClusterView) -> FloatArray:
-        """Return the score of each broker in points."""
         return view.scores(self.weights) * 100
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round, each with its destination."""
         scores = self.scores(view)
         hits = _Counters(dict(memory.high_hits), dict(memory.low_hits))
         if not self.like_java:  # hits-of-the-gone
@@ -186,8 +182,6 @@ class AvgShedder(Settings):
 
 @dataclass(slots=True)
 class _Counters:
-    """The hit counters during a round; brokers without hits are absent."""
-
     high: dict[BrokerId, int]
     low: dict[BrokerId, int]
 
@@ -202,24 +196,20 @@ class _Counters:
                 self.high.pop(name, None)
 
     def clear(self, *pair: BrokerId) -> None:
-        """Forget the hits of a pair."""
         for name in pair:
             self.high.pop(name, None)
             self.low.pop(name, None)
 
     def clear_all(self) -> None:
-        """Forget all hits, those of brokers that left included."""
         self.high.clear()
         self.low.clear()
 
     def keep_only(self, brokers: Container[BrokerId]) -> None:
-        """Forget the hits of all but ``brokers``."""
         for hits in (self.high, self.low):
             for name in [name for name in hits if name not in brokers]:
                 del hits[name]
 
     def progress(self, pair: Sequence[BrokerId]) -> str:
-        """Return the counters of a pair as text."""
         return f"{_most(self.low, pair)} low hits, {_most(self.high, pair)} high hits"
 
 

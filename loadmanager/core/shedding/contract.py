@@ -1,5 +1,3 @@
-"""Contract of shedders: from a view and a memory to offers and the next memory."""
-
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -39,22 +37,19 @@ class Shed:
 class Shedder(Protocol):
     """A strategy that chooses which bundles should leave which brokers."""
 
-    def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round."""
+    def shed(self, view: ClusterView, memory: Memory) -> Shed: ...
 
 
 @runtime_checkable
 class Deciding(Protocol):
     """A shedder that weighs all its moves together itself; the planner only limits them."""
 
-    def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
-        """Return the moves of one round within ``limits``, each with its target."""
+    def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed: ...
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory after a view in which nothing may move."""
 
-    def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
-        """Return the weigher of its moves, for `explain`."""
+    def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher: ...
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
         """Return the costs for projecting moves."""

@@ -1,5 +1,3 @@
-"""The joint strategy: chooses bundles and targets together, over all resources."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -66,28 +64,23 @@ class JointShedder(Settings):
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
-        """Return the learned costs, or ``otherwise`` before any are learned."""
         return otherwise if memory.joint is None else JointCosts(memory.joint.learned, otherwise)
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return the memory after learning from the reports of ``view``."""
         return replace(memory, joint=learned_from(view, memory.joint))
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the moves of one round without limits other than draining brokers."""
         brokers = np.ones(len(view.brokers.names), dtype=np.bool_)
         bundles = np.ones(len(view.bundles.known), dtype=np.bool_)
         every = ~view.brokers.draining & brokers
         return self.decide(view, memory, Limits(gives=every, takes=every, movable=bundles))
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed:
-        """Return the moves of one round, each worth its price and within the limits."""
         by = self.weigher(view, memory, limits)
         offers, refusals, state = decided(view, by.state, by.weights, by.limits, by.price)
         return Shed(offers, refusals, replace(memory, joint=state))
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher:
-        """Return the weigher of moves after learning from the reports of ``view``."""
         return Weigher(
             view=view,
             state=learned_from(view, memory.joint),

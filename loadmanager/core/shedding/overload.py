@@ -1,5 +1,3 @@
-"""OverloadShedder: brokers above a fixed usage shed the excess."""
-
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,7 +35,6 @@ class OverloadShedder(Settings):
     weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round."""
         offers: list[Offer] = []
         refusals: list[Refusal] = []
         usage = view.scores(self.weights)

@@ -1,5 +1,3 @@
-"""Selects bundles of one broker, largest first; shared by several shedders."""
-
 import numpy as np
 
 from loadmanager.core.cluster import ClusterView

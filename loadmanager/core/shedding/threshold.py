@@ -1,5 +1,3 @@
-"""ThresholdShedder: brokers too far above the mean of the cluster shed the excess."""
-
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,7 +65,6 @@ class ThresholdShedder(Settings):
     like_java: bool = False
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round."""
         names = view.brokers.names
         scores = view.scores(self.weights)
         usage = memory.running_usage(names, scores, self.history)

@@ -1,5 +1,3 @@
-"""TransferShedder of the extensible load manager: moves from most to least loaded, with swaps."""
-
 import math
 from dataclasses import dataclass, replace
 
@@ -98,7 +96,6 @@ class TransferShedder(Settings):
     like_java: bool = False
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round."""
         measured = self._measure(view, memory)
         if isinstance(measured, Refusal):
             refusal, memory = measured, self._warm(view, memory)

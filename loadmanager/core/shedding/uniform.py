@@ -1,5 +1,3 @@
-"""UniformLoadShedder: the broker with the most traffic sheds part of the difference."""
-
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -79,7 +77,6 @@ class UniformLoadShedder(Settings):
     like_java: bool = False
 
     def shed(self, view: ClusterView, memory: Memory) -> Shed:
-        """Return the offers for one round."""
         if not view.brokers.names:
             return Shed((), (Refusal("", Reason.TOO_FEW_BROKERS, "0 brokers"),), memory)
         msgs, volume = view.brokers.msgs_per_s, view.brokers.bytes_per_s
@@ -132,14 +129,12 @@ class UniformLoadShedder(Settings):
         return [Offer(view.bundles.names[bundle], source, Cause.IMBALANCE) for bundle in picked]
 
     def _extremes(self, traffic: FloatArray) -> tuple[float, float]:
-        """Return the most and the least, which is never zero."""
         least = float(traffic.min())
         if self.like_java:  # least-of-32-bits
             least = min(least, float(_INT_MAX))
         return float(traffic.max()), 1.0 if abs(least) <= _NEARLY_ZERO else least
 
     def _amount(self, value: float) -> float:
-        """Return an amount of traffic, truncated if computing like Java."""
         return _to_int(value) if self.like_java else value  # whole-amounts
 
 

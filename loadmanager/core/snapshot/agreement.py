@@ -21,10 +21,8 @@ from loadmanager.core.snapshot.document import Snapshot
 def agreed(where: str, snapshot: Snapshot, left_out: list[str], *, lenient: bool) -> Snapshot:
     """Return the snapshot if its parts are consistent; with ``lenient`` only those that are.
 
-    ``left_out`` lists the entries already left out by reading.
-
-    Raises:
-        MalformedContent: two parts contradict each other, unless ``lenient``.
+    ``left_out`` lists the entries already left out by reading. Raises `MalformedContent`: two parts
+    contradict each other, unless ``lenient``.
     """
     faults = _Faults(where, left_out, lenient=lenient)
     known = snapshot.reports.keys()

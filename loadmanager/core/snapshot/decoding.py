@@ -1,5 +1,3 @@
-"""Decodes snapshots from JSON: every error names its place and the expected content."""
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -69,10 +67,8 @@ def decode_snapshot(where: str, data: bytes, *, lenient: bool = False) -> Snapsh
     brokers store loads separately, so a dump of only their registrations is refused.
 
     With ``lenient``, entries that cannot be read or contradict others are left out and listed in
-    ``left_out``.
-
-    Raises:
-        MalformedContent: the first fault, with its place and the expected content.
+    ``left_out``. Raises `MalformedContent`: the first fault, with its place and the expected
+    content.
     """
     found = parse_snapshot(where, data)
     plain = bool(found) and not found.keys() & set(_NAMES)
@@ -97,7 +93,6 @@ class Reading:
         self.left_out: list[str] = []
 
     def snapshot(self) -> Snapshot:
-        """Return the whole snapshot."""
         fields = self._fields
         if fields.count("version", VERSION) != VERSION:
             fields.refuse("version", f"{VERSION}, the version this program reads")
@@ -199,7 +194,6 @@ class Reading:
         return tuple(dict.fromkeys(bundles))
 
     def policies(self) -> Policies:
-        """Return the constraints."""
         domains = self._each("failureDomains", str, _domain, "constraints")
         return Policies(
             isolation=self._each("namespaceIsolationPolicies", str, _isolation, "constraints"),
@@ -209,7 +203,6 @@ class Reading:
         )
 
     def memory(self) -> RoundMemory:
-        """Return the memory of the strategies."""
         with self._tolerated():
             return RoundMemory.from_fields(self._fields.inner("memory"))
         return RoundMemory()
@@ -218,7 +211,6 @@ class Reading:
         return self._found.get(name) is not None
 
     def in_force(self) -> InForce:
-        """Return the strategies and settings."""
         settings = self._fields.inner("settings")
         return InForce(
             shedder=_choice(settings, "shedder", SHEDDERS),

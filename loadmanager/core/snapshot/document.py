@@ -1,5 +1,3 @@
-"""The content of a snapshot, and the view for decisions on it."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -35,8 +33,6 @@ class RunningLoad:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A strategy by any of its names, with the settings that differ from its defaults."""
-
     strategy: str
     settings: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
@@ -85,7 +81,6 @@ class Snapshot:
 
     @property
     def now_s(self) -> float:
-        """The time of the snapshot on the clock of its memory."""
         return self.taken_at_ms / 1000.0
 
 

@@ -1,5 +1,3 @@
-"""Encodes snapshots as JSON."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -73,7 +71,6 @@ def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
 
 
 def constraints_to_json(policies: Policies) -> dict[str, Any]:
-    """Return policies in Pulsar's forms, and the bundles that are never shed."""
     domains: dict[str, dict[str, list[str]]] = {}
     for broker, domain in policies.domains.items():
         domains.setdefault(domain, {"brokers": []})["brokers"].append(broker)
@@ -104,7 +101,6 @@ def _choice(
 
 
 def in_force_to_json(in_use: InForce) -> dict[str, Any]:
-    """Return strategies and settings in the form of the ``settings`` of a snapshot."""
     document: dict[str, Any] = {}
     for name, choice in (("shedder", in_use.shedder), ("placement", in_use.placement)):
         if choice is not None:

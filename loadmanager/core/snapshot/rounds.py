@@ -36,7 +36,6 @@ class Round:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """The moves of the plan, including observed ones."""
         return (*self.plan.moves, *self.plan.observed)
 
 

@@ -1,5 +1,3 @@
-"""Splits a bundle at given positions."""
-
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,20 +9,11 @@ _NARROWEST: Final = 1
 
 
 class CannotSplit(LoadManagerError, ValueError):
-    """A bundle cannot be split as requested.
-
-    Args:
-        bundle: the bundle.
-        why: the reason.
-        expected: what is accepted.
-    """
-
     def __init__(self, bundle: BundleId, why: str, expected: str) -> None:
         super().__init__(f"bundle {bundle} cannot be split: {why}; expected {expected}")
 
 
 def can_split(bundle: BundleId) -> bool:
-    """Return whether the bundle's range is wide enough to be split."""
     lower, upper = range_of(bundle)
     return upper - lower > _NARROWEST
 
@@ -32,9 +21,8 @@ def can_split(bundle: BundleId) -> bool:
 def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boundaries:
     """Return the boundaries with ``bundle`` split at ``cuts``, given in any order.
 
-    Raises:
-        CannotSplit: the bundle does not belong to the namespace or is too narrow, there is no
-            cut, or the cuts are not distinct positions strictly inside it.
+    Raises `CannotSplit`: the bundle does not belong to the namespace or is too narrow, there is no
+    cut, or the cuts are not distinct positions strictly inside it.
     """
     if bundle not in boundaries:
         raise CannotSplit(bundle, "it is no bundle of the namespace now", "a present bundle")
@@ -53,8 +41,7 @@ def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boun
 def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
     """Return the cuts for ``parts`` of equal width; the last part includes the remainder.
 
-    Raises:
-        CannotSplit: there are fewer than two parts, or more parts than positions.
+    Raises `CannotSplit`: there are fewer than two parts, or more parts than positions.
     """
     lower, upper = range_of(bundle)
     width = (upper - lower) // parts if parts > 1 else 0
@@ -64,6 +51,5 @@ def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
 
 
 def parts_at(bundle: BundleId, cut: int) -> tuple[BundleId, BundleId]:
-    """Return the two parts of ``bundle`` after one cut inside it."""
     namespace, (lower, upper) = namespace_of(bundle), range_of(bundle)
     return bundle_id(namespace, lower, cut), bundle_id(namespace, cut, upper)

@@ -1,5 +1,3 @@
-"""Finds bundles that have become too large for one broker and should be split."""
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -66,7 +64,6 @@ class SplitRules(Settings):
 
     @property
     def max_bytes_per_s(self) -> int:
-        """The limit on throughput in bytes."""
         limit = self.max_mib_per_s * _MIB
         return (limit + 2**31) % 2**32 - 2**31 if self.like_java else limit  # wrapped-limit
 

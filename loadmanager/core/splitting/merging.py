@@ -23,7 +23,7 @@ MERGE_WITH_FORMER: Final = "merge_with_former"
 
 
 class CannotMerge(LoadManagerError, ValueError):
-    """Two bundles cannot become one."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,13 @@ class Merge:
 
     @property
     def halves(self) -> tuple[BundleId, BundleId]:
-        """Both halves, the lower one first."""
         return self.lower, self.upper
 
     @property
     def whole(self) -> BundleId:
-        """The merged bundle."""
         return bundle_id(namespace_of(self.lower), range_of(self.lower)[0], range_of(self.upper)[1])
 
     def orders(self) -> dict[BundleId, SplitOrder]:
-        """Return the split orders for the broker that owns both halves."""
         low, high = range_of(self.whole)
         return {
             self.lower: SplitOrder(MERGE_WITH_NEXT, (high,)),
@@ -55,10 +52,9 @@ class Merge:
 def neighbours(boundaries: Boundaries, one: BundleId, other: BundleId) -> Merge:
     """Return the merge of two bundles, in any order.
 
-    Raises:
-        CannotMerge: one of them is not a current bundle of the namespace, both are the same, or
-            they are not adjacent. The last and the first bundle are not adjacent: a range does
-            not wrap around the circle.
+    Raises `CannotMerge`: one of them is not a current bundle of the namespace, both are the same,
+    or they are not adjacent. The last and the first bundle are not adjacent: a range does not wrap
+    around the circle.
     """
     for bundle in (one, other):
         if bundle not in boundaries:
@@ -113,7 +109,6 @@ def merged_by_order(
 
 
 def added(one: BundleStats, other: BundleStats) -> BundleStats:
-    """Return the statistics of a bundle merged from both."""
     names = [figure.name for figure in fields(BundleStats)]
     return BundleStats(**{name: getattr(one, name) + getattr(other, name) for name in names})
 

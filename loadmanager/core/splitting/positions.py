@@ -29,8 +29,6 @@ class NoPositions(LoadManagerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """One topic: its position on the hash circle, and its traffic, None if not measured."""
-
     position: int
     msgs_per_s: float | None = None
     bytes_per_s: float | None = None
@@ -121,8 +119,7 @@ def topic_count_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
 def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
     """Cut at the given positions that lie inside the bundle.
 
-    Raises:
-        NoPositions: none were given.
+    Raises `NoPositions`: none were given.
     """
     if not ask.positions:
         raise NoPositions
@@ -169,7 +166,6 @@ def _measured(held: Sequence[TopicLoad]) -> list[_Traffic]:
 
 
 def _by_position(measured: Sequence[_Traffic]) -> list[_Traffic]:
-    """Sum the traffic of topics at the same position."""
     sums: dict[int, tuple[float, float]] = {}
     for position, msgs, size in measured:
         msgs_before, size_before = sums.get(position, (0.0, 0.0))

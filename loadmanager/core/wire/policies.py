@@ -1,5 +1,3 @@
-"""A namespace's policies: boundaries, isolation, failure domains, in Pulsar's forms."""
-
 import re
 from collections.abc import Mapping
 from itertools import repeat
@@ -20,11 +18,9 @@ _LONGEST_NUMBER: Final = 9
 def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> bytes:
     """Return local policies with these boundaries.
 
-    ``existing`` is the present content of the node: its other fields (anti-affinity
-    group, bookie group and whatever Pulsar adds) are kept.
-
-    Raises:
-        MalformedContent: ``existing`` is not a JSON object.
+    ``existing`` is the present content of the node: its other fields (anti-affinity group, bookie
+    group and whatever Pulsar adds) are kept. Raises `MalformedContent`: ``existing`` is not a JSON
+    object.
     """
     document: dict[str, Any] = {}
     if existing:
@@ -38,7 +34,7 @@ def encode_boundaries(boundaries: Boundaries, existing: bytes | None = None) -> 
 
 
 def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: int) -> Boundaries:
-    """Return the boundaries in local policies; ``version`` is that of the znode."""
+    """``version`` is that of the znode."""
     bundles = parse_fields(where, data).inner("bundles")
     try:
         found = Boundaries(namespace, bounds_from(bundles, "boundaries"), version)
@@ -50,7 +46,6 @@ def decode_boundaries(where: str, namespace: Namespace, data: bytes, version: in
 
 
 def bounds_from(fields: Fields, name: str) -> tuple[int, ...]:
-    """Return the list of bounds in a field, in which each is ``0x`` and eight digits."""
     texts = fields.texts(name)
     if not all(map(_BOUND.fullmatch, texts)):
         fields.refuse(name, "bounds written 0x and eight hexadecimal digits")
@@ -58,28 +53,23 @@ def bounds_from(fields: Fields, name: str) -> tuple[int, ...]:
 
 
 def decode_anti_affinity(where: str, data: bytes) -> str:
-    """Return the anti-affinity group in a namespace's local policies, empty for none."""
     return parse_fields(where, data).text(_GROUP, "")
 
 
 def decode_isolation(where: str, data: bytes) -> dict[str, IsolationPolicy]:
-    """Return a cluster's ``namespaceIsolationPolicies`` by name."""
     every = parse_fields(where, data)
     return {name: isolation_from(every.inner(name)) for name in every.names()}
 
 
 def decode_failure_domain(where: str, data: bytes) -> tuple[BrokerId, ...]:
-    """Return the brokers of one failure domain."""
     return failure_domain_from(parse_fields(where, data))
 
 
 def failure_domain_from(fields: Fields) -> tuple[BrokerId, ...]:
-    """Return the brokers in a JSON object."""
     return fields.parsed_texts("brokers", parse_broker)
 
 
 def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
-    """Return an isolation policy in Pulsar's form."""
     parameters = {
         "min_limit": str(policy.min_limit),
         "usage_threshold": str(round(policy.usage_threshold * _PERCENT)),
@@ -93,7 +83,6 @@ def isolation_to_json(policy: IsolationPolicy) -> dict[str, Any]:
 
 
 def isolation_from(fields: Fields) -> IsolationPolicy:
-    """Return the isolation policy in a JSON object."""
     failover = fields.inner("auto_failover_policy").inner("parameters")
     return IsolationPolicy(
         namespaces=_patterns(fields, "namespaces"),
@@ -134,7 +123,6 @@ def encode_policies(policies: Mapping[str, Any], boundaries: Boundaries, cluster
 
 
 def bundles_to_json(boundaries: Boundaries) -> dict[str, Any]:
-    """Return boundaries as Pulsar's ``BundlesData``."""
     bounds = [f"0x{bound:08x}" for bound in boundaries.bounds]
     return {"boundaries": bounds, "numBundles": len(boundaries.bundles)}
 

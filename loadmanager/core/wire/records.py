@@ -1,5 +1,3 @@
-"""Small nodes as JSON: locks, the leader, agents, drain marks, the balancing mode, partitions."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -52,7 +50,6 @@ class LeaderRecord:
 
 
 def encode_lock(lock: LockRecord) -> bytes:
-    """Return the content of an ownership lock."""
     document: dict[str, Any] = urls_to_json(lock.urls, _URLS)
     document["disabled"] = lock.disabled
     document["advertisedListeners"] = listeners_to_json(lock.listeners)
@@ -62,7 +59,6 @@ def encode_lock(lock: LockRecord) -> bytes:
 
 
 def decode_lock(where: str, data: bytes) -> LockRecord:
-    """Return the content of an ownership lock."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     named = "brokerId" in ours.names()
@@ -79,7 +75,6 @@ def decode_lock(where: str, data: bytes) -> LockRecord:
 
 
 def encode_leader(leader: LeaderRecord) -> bytes:
-    """Return the content of the election node."""
     return to_json(
         {
             "brokerId": leader.broker,
@@ -94,7 +89,6 @@ def encode_leader(leader: LeaderRecord) -> bytes:
 
 
 def decode_leader(where: str, data: bytes) -> LeaderRecord:
-    """Return the content of the election node."""
     fields = parse_fields(where, data)
     ours = fields.inner(OURS)
     return LeaderRecord(
@@ -107,16 +101,11 @@ def decode_leader(where: str, data: bytes) -> LeaderRecord:
 
 
 def encode_partitions(partitions: int) -> bytes:
-    """Return the content of a partitioned topic's node."""
     return to_json({"partitions": partitions})
 
 
 def decode_partitions(where: str, data: bytes) -> int:
-    """Return the number of partitions in a node's content.
-
-    Raises:
-        MalformedContent: there is no whole number of partitions within its bound.
-    """
+    """Raises `MalformedContent`: there is no whole number of partitions within its bound."""
     return parse_fields(where, data).count("partitions", bound=PARTITIONS)
 
 
@@ -133,12 +122,10 @@ class DrainMark:
 
 
 def encode_drain_mark(mark: DrainMark) -> bytes:
-    """Return the content of ``/loadbalance/draining/{broker}``."""
     return to_json({"sinceMs": mark.since_ms, "by": mark.by, "reason": mark.reason})
 
 
 def decode_drain_mark(where: str, data: bytes) -> DrainMark:
-    """Return the content of a drain mark."""
     fields = parse_fields(where, data)
     return DrainMark(
         since_ms=fields.count("sinceMs", bound=TIME_MS),
@@ -148,7 +135,6 @@ def decode_drain_mark(where: str, data: bytes) -> DrainMark:
 
 
 def encode_balancing(balancing: Balancing) -> bytes:
-    """Return the content of ``/loadbalance/balancing``."""
     return to_json(
         {
             "mode": balancing.mode.value,
@@ -160,7 +146,6 @@ def encode_balancing(balancing: Balancing) -> bytes:
 
 
 def decode_balancing(where: str, data: bytes) -> Balancing:
-    """Return the balancing mode in the content of the node."""
     fields = parse_fields(where, data)
     mode = fields.text("mode")
     if mode not in set(BalancingMode):
@@ -191,7 +176,6 @@ class AgentRecord:
     take_overs: int = 0
 
     def __str__(self) -> str:
-        """Return a description with URL, host and process."""
         if not self.instance:
             return "a sidecar of an older version"
         where = f"on host {self.host or '(unknown)'}, process {self.process_id}"
@@ -199,7 +183,6 @@ class AgentRecord:
 
 
 def encode_agent(agent: AgentRecord) -> bytes:
-    """Return the content of ``/loadbalance/agents/{broker}/{session}``."""
     return to_json(
         {
             "instanceId": agent.instance,

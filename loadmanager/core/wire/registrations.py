@@ -25,7 +25,6 @@ _URLS: Final = ("webServiceUrl", "webServiceUrlTls", "pulsarServiceUrl", "pulsar
 
 
 def encode_registration(registration: Registration) -> bytes:
-    """Return the content of ``/loadbalance/brokers/{broker}``."""
     return to_json(
         {
             "brokerId": registration.broker,
@@ -47,7 +46,6 @@ def decode_registration(where: str, data: bytes) -> Registration:
 
 
 def registration_from(fields: Fields, version_name: str) -> Registration:
-    """Return the registration in a JSON object."""
     ours = fields.inner(OURS)
     return Registration(
         broker=_broker_of(fields),
@@ -66,7 +64,6 @@ def registration_from(fields: Fields, version_name: str) -> Registration:
 
 
 def addresses_to_json(registration: Registration) -> dict[str, Any]:
-    """Return the addresses under Pulsar's names."""
     return {
         **urls_to_json(registration.urls, _URLS),
         "persistentTopicsEnabled": registration.persistent_topics,
@@ -77,7 +74,6 @@ def addresses_to_json(registration: Registration) -> dict[str, Any]:
 
 
 def state_to_json(registration: Registration) -> dict[str, Any]:
-    """Return the fields that Pulsar does not have."""
     return {
         "sidecarUrl": registration.sidecar_url,
         "draining": registration.draining,

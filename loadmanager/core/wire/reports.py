@@ -73,7 +73,6 @@ _STATS: Final = (*RATES, *((name, ours) for name, ours, _bound in _COUNTS))
 
 
 def report_to_json(report: LoadReport) -> dict[str, Any]:
-    """Return the report as a JSON object."""
     stats = {
         bundle: {name: getattr(one, ours) for name, ours in _STATS}
         for bundle, one in report.bundles.items()
@@ -131,12 +130,7 @@ def encode_loads(report: LoadReport) -> bytes:
 
 
 def decode_loads(where: str, data: bytes, registration: Registration) -> LoadReport:
-    """Return the report of the broker with this registration, with the loads in ``data``.
-
-    Raises:
-        MalformedContent: naming the field, what was found and what was expected; also
-            where the content would be too large unpacked.
-    """
+    """Raises `MalformedContent`: also where the content would be too large unpacked."""
     fields = Fields(where, unpacked_object(where, data, LARGEST_UNPACKED_BYTES))
     if fields.count("version", None) != VERSION:
         fields.refuse("version", f"{VERSION}, the version this program reads")
@@ -162,7 +156,6 @@ def _totals_to_json(report: LoadReport) -> dict[str, Any]:
 
 
 def _resources_to_json(report: LoadReport) -> dict[str, dict[str, float]]:
-    """Return the resources; a limit of 0 says that one does not count."""
     none = ResourceUsage(0.0, 0.0)
     usages = {name: getattr(report, ours) or none for name, ours in _RESOURCES}
     return {name: _usage_to_json(one) for name, one in usages.items()}

@@ -1,5 +1,3 @@
-"""JSON forms used by several nodes: addresses, rates, and names of many bundles."""
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from itertools import groupby
@@ -20,7 +18,6 @@ def without_empty(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def urls_to_json(urls: BrokerUrls, names: Sequence[str]) -> dict[str, str]:
-    """Return the URLs that a broker has, under ``names`` in the order of `BrokerUrls`."""
     return without_empty(dict(zip(names, astuple(urls), strict=True)))
 
 
@@ -30,12 +27,10 @@ def urls_from(fields: Fields, names: Sequence[str]) -> BrokerUrls:
 
 
 def listeners_to_json(listeners: Mapping[str, BrokerUrls]) -> dict[str, dict[str, str]]:
-    """Return Pulsar's ``advertisedListeners``."""
     return {name: urls_to_json(urls, _LISTENER) for name, urls in listeners.items()}
 
 
 def listeners_from(fields: Fields) -> Mapping[str, BrokerUrls]:
-    """Return the named listeners of a document."""
     return MappingProxyType(
         fields.mapped(
             "advertisedListeners", str, lambda one, name: urls_from(one.inner(name), _LISTENER)
@@ -52,7 +47,6 @@ RATES: Final = (
 
 
 def rates_to_json(rates: Rates) -> dict[str, float]:
-    """Return the rates as fields of a JSON object."""
     return {name: getattr(rates, ours) for name, ours in RATES}
 
 
@@ -62,13 +56,11 @@ def rates_from(fields: Fields) -> Rates:
 
 
 def by_namespace(bundles: Iterable[BundleId]) -> Iterator[tuple[str, list[BundleId]]]:
-    """Yield each namespace with its bundles, all sorted."""
     for namespace, group in groupby(sorted(bundles), key=namespace_of):
         yield namespace, list(group)
 
 
 def ranges_of(bundles: Iterable[BundleId]) -> dict[str, list[str]]:
-    """Return the names as JSON: the sorted ranges of each namespace."""
     return {
         namespace: [range_text(bundle) for bundle in group]
         for namespace, group in by_namespace(bundles)
@@ -76,7 +68,6 @@ def ranges_of(bundles: Iterable[BundleId]) -> dict[str, list[str]]:
 
 
 def range_text(bundle: BundleId) -> str:
-    """Return a bundle's name without the namespace."""
     return bundle.rpartition("/")[2]
 
 

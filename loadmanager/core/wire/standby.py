@@ -69,11 +69,7 @@ def encode_standby(state: Standby, most_bundles: int = DEFAULT_BUNDLES) -> bytes
 
 
 def decode_standby(where: str, data: bytes) -> Standby:
-    """Return the state in the node.
-
-    Raises:
-        MalformedContent: it is not compressed JSON of that form.
-    """
+    """Raises `MalformedContent`: it is not compressed JSON of that form."""
     fields = Fields(where, unpacked_object(where, data, _LARGEST_UNPACKED_BYTES))
 
     def times(name: str, parse: Callable[[str], _Name]) -> Mapping[_Name, float]:
