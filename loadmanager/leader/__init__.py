@@ -1,1 +1,0 @@
-"""The leader: election, term, task controller, rounds, placement and reconciliation."""

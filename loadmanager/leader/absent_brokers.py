@@ -1,5 +1,3 @@
-"""Bundles that wait for the return of their absent brokers."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,15 +14,12 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class AbsentBrokers:
-    """Brokers that should own bundles but are not registered, during one term."""
-
     context: Context
     tasks: TaskController
     settings: RuntimeSettings
     _absences: Absences = field(default_factory=Absences, init=False)
 
     def orphans(self) -> Mapping[BundleId, BrokerId]:
-        """Return the bundles whose planned owner is not registered, with that owner."""
         brokers = self.context.cluster_state.brokers
         if not brokers or not self.context.cluster_state.current:
             return {}

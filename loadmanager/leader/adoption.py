@@ -26,8 +26,6 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Found:
-    """The comparison of the standing orders with the boundaries of some namespaces."""
-
     boundaries: Mapping[Namespace, Boundaries]
     parts: dict[BundleId, tuple[BundleId, ...]] = field(default_factory=dict)
     whole: dict[BundleId, BundleId] = field(default_factory=dict)
@@ -36,8 +34,6 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class Adoption:
-    """Updates the orders after splits and merges, during one term."""
-
     context: Context
     tasks: TaskController
     tracker: LoadTracker
@@ -50,10 +46,8 @@ class Adoption:
         """Replace split bundles in the orders by their parts; return the parts of each.
 
         The parts stay on the broker of the split bundle, which holds their locks. Merged bundles
-        are replaced by the bundle that they became.
-
-        Raises:
-            CoordinationError: boundaries cannot be read, or the orders cannot be written.
+        are replaced by the bundle that they became. Raises `CoordinationError`: boundaries cannot
+        be read, or the orders cannot be written.
         """
         known = {name: await self.boundaries(name) for name in sorted(self._changed_namespaces())}
         if not known:
@@ -63,7 +57,6 @@ class Adoption:
         return tuple(found.parts.values())
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the boundaries of a namespace, None if it has no readable ones."""
         try:
             return await self.context.cluster_state.boundaries(namespace)
         except MalformedContent as error:
@@ -77,7 +70,6 @@ class Adoption:
         return compared and bundle not in boundaries
 
     def _changed_namespaces(self) -> set[Namespace]:
-        """Return the namespaces of bundles not yet compared with the current boundaries."""
         found: set[Namespace] = set()
         for bundle in self.tasks.assigned:
             namespace = namespace_of(bundle)
@@ -126,7 +118,6 @@ class Adoption:
         )
 
     def _adopted(self, found: _Found) -> None:
-        """Record the changes once they stand in the orders."""
         self._checked |= found.boundaries
         self._settled |= found.settled
         if found.parts or found.whole:

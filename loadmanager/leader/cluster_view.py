@@ -1,5 +1,3 @@
-"""The leader's view of the cluster, from reports and orders."""
-
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,14 +46,11 @@ class Look:
 
     @property
     def steered(self) -> Planner:
-        """The planner, restricted by the balancing mode."""
         return steered(self.planner, self.balancing.mode)
 
 
 @dataclass(slots=True, eq=False)
 class ViewBuilder:
-    """Keeps the load tracker of one term up to date with the reports in the cluster state."""
-
     context: Context
     tasks: TaskController
     constraints: Constraints
@@ -66,7 +61,6 @@ class ViewBuilder:
     _taken: dict[BrokerId, KnownLoads] = field(default_factory=dict, init=False)
 
     def take_reports(self) -> None:
-        """Add reports received since the last call; forget brokers that left or are left out."""
         for _broker in self._take_changed():
             pass
         reports = self.context.cluster_state.loads.reports.keys() - self.harmful.brokers
@@ -101,7 +95,6 @@ class ViewBuilder:
 
     @property
     def policies(self) -> Policies:
-        """The policies set by operators, as far as they have been read."""
         return self.constraints.policies
 
     def view(self, afresh: Collection[BundleId] = ()) -> ClusterView:

@@ -1,5 +1,3 @@
-"""A bounded log of a leader's own decisions."""
-
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -76,11 +74,9 @@ class DecisionLog:
                 self._recent.append(decision)
 
     def moved(self, moves: Iterable[Move]) -> None:
-        """Record the moves of the last round that were ordered."""
         self._order(moves, Outcome.MOVED, at_ms=self.last_round_at_ms, number=self.rounds)
 
     def placed(self, moves: Iterable[Move]) -> None:
-        """Record bundles assigned to a broker between two rounds."""
         self._order(moves, Outcome.PLACED, at_ms=self._clock.wall_ms(), number=0)
 
     def _order(self, moves: Iterable[Move], outcome: Outcome, *, at_ms: int, number: int) -> None:
@@ -96,7 +92,6 @@ class DecisionLog:
             self._entered(refusal_decision(one, at_ms=at_ms, epoch=self._epoch))
 
     def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
-        """Return the last matching decisions, newest first."""
         known = {one.number: one for one in self._recent}
         if wish.subject:
             known |= {one.number: one for one in self.about(wish.subject)}
@@ -104,7 +99,6 @@ class DecisionLog:
         return list(islice(wanted, wish.limit))
 
     def about(self, subject: str) -> tuple[Decision, ...]:
-        """Return the last decisions about a bundle or broker, newest first."""
         kept = [one for one in self._about.get(subject, (None, None)) if one is not None]
         return tuple(sorted(kept, key=lambda one: (one.at_ms, one.round), reverse=True))
 

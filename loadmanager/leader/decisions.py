@@ -50,8 +50,6 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The plan of a round, with its planner and input."""
-
     planner: Planner
     sight: Sight
     view: ClusterView
@@ -60,8 +58,6 @@ class Decided:
 
 @dataclass(slots=True, eq=False)
 class Decider:
-    """Runs the planner of one term on its view and memory."""
-
     settings: RuntimeSettings
     view_builder: ViewBuilder
     tasks: TaskController
@@ -75,7 +71,6 @@ class Decider:
     """Only for rounds: placements use the other generator at the same time."""
 
     def __post_init__(self) -> None:
-        """Create the generator for rounds."""
         (self.round_rng,) = self.rng.spawn(1)
 
     @property
@@ -85,7 +80,6 @@ class Decider:
 
     @property
     def steered(self) -> Planner:
-        """The planner, restricted by the balancing mode."""
         return steered(self.planner, self.steering.balancing.mode)
 
     async def round(self, *, session_doubtful: bool) -> Decided:

@@ -1,5 +1,3 @@
-"""Reports inconsistencies to the log, the metrics and the decision log."""
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ log = structlog.get_logger()
 
 
 class Kind(StrEnum):
-    """Kind of inconsistency between orders, locks, lists, reports and boundaries."""
-
     STRAY_LOCK = "stray_lock"
     """A lock that is in no owned list: no broker will drop it."""
 

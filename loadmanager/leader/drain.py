@@ -1,5 +1,3 @@
-"""Selects the bundles to leave draining brokers."""
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,8 +11,6 @@ from loadmanager.leader.task_controller import TaskController
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """Selects the bundles to leave draining brokers, during one term."""
-
     context: Context
     owners: OwnerView
     tasks: TaskController
@@ -22,7 +18,6 @@ class Drain:
     _drains: Drains = field(default_factory=Drains, init=False)
 
     def due(self) -> Mapping[BundleId, BrokerId]:
-        """Return the bundles to leave draining brokers now, each with its broker."""
         state, most = self.context.cluster_state, self.settings.now.task_bounds.most_per_broker
         left = {
             broker: most - self.tasks.tasks.under_way(broker)

@@ -62,24 +62,19 @@ class Elector(Protocol):
     """A candidate's part of the election: a sidecar's `Context`, or an attached controller."""
 
     @property
-    def identity(self) -> Identity:
-        """The process that takes part."""
+    def identity(self) -> Identity: ...
 
     @property
-    def coordination(self) -> Coordination:
-        """Its session."""
+    def coordination(self) -> Coordination: ...
 
     @property
-    def cluster_state(self) -> ClusterState:
-        """Its state of the election node and of other brokers."""
+    def cluster_state(self) -> ClusterState: ...
 
     @property
-    def clock(self) -> Clock:
-        """Its clock."""
+    def clock(self) -> Clock: ...
 
     @property
-    def unexpected(self) -> UnexpectedErrors:
-        """The counter of unexpected errors."""
+    def unexpected(self) -> UnexpectedErrors: ...
 
 
 class Election:
@@ -111,7 +106,6 @@ class Election:
         self._held_back_until_s = -math.inf
 
     async def run(self) -> None:
-        """Campaign, lead and follow until cancelled."""
         while True:
             try:
                 await self._next_turn()

@@ -51,7 +51,6 @@ class Explainer:
         self._cluster = cluster
 
     async def snapshot(self) -> bytes:
-        """Return the leader's current view as a snapshot in JSON."""
         look = self._leading.require_term().look()
         if not look.view.brokers.names:
             raise Unavailable("no broker has a load report yet")
@@ -60,12 +59,7 @@ class Explainer:
         return await asyncio.to_thread(_written, snapshot)
 
     def explain(self, subject: str) -> Account:
-        """Return why a bundle or a broker is where it is.
-
-        Raises:
-            InvalidName: ``subject`` is neither the name of a bundle nor of a broker.
-            SubjectUnknown: the leader has no such bundle or broker.
-        """
+        """Raises `InvalidName`, or `SubjectUnknown`: the leader has no such bundle or broker."""
         leader_term = self._leading.require_term()
         look = leader_term.look()
         if subject in look.left_out:
@@ -91,11 +85,9 @@ class Explainer:
         )
 
     def assessment(self) -> Assessment | None:
-        """Return the latest distance of the cluster from the best possible."""
         return self._leading.require_term().optimality_watch.last
 
     def shadows(self) -> ShadowList:
-        """Return the results of the shadow strategies."""
         leader_term = self._leading.require_term()
         return ShadowList(
             active=type(leader_term.look().planner.shedder).__name__,
@@ -103,11 +95,9 @@ class Explainer:
         )
 
     def decisions(self, wish: DecisionFilter) -> Sequence[Decision]:
-        """Return the last matching decisions of this leader, newest first."""
         return self._with_tasks(self._leading.require_term().decision_log.decisions(wish))
 
     def tasks(self, wish: TaskFilter) -> TaskList:
-        """Return the matching tasks: live ones first, then ended ones, latest first."""
         controller = self._leading.require_term().tasks
         every = (*controller.tasks, *reversed(controller.ended))
         wanted = [task for task in every if wish.wants(task)]
@@ -121,13 +111,11 @@ class Explainer:
         )
 
     def _with_tasks(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
-        """Return decisions with the current states of their tasks."""
         controller = self._leading.require_term().tasks
         states = {task.number: task.state for task in (*controller.ended, *controller.tasks)}
         return [replace(one, task_state=states.get(one.task)) for one in decisions]
 
     def _tasks_of(self, bundle: str) -> TaskList:
-        """Return the live task of a bundle, if any, and its last ended task."""
         listed = self.tasks(TaskFilter(limit=2, bundle=bundle))
         none_live = bool(listed.tasks) and listed.tasks[0].state.ended
         return replace(listed, tasks=listed.tasks[:1]) if none_live else listed

@@ -1,5 +1,3 @@
-"""Records the term of one leader in history: its input, its decisions and their outcome."""
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,12 +63,10 @@ class HistoryRecorder:
         self._based_on: tuple[Planner, Policies] | None = None
 
     def began(self) -> None:
-        """Record the beginning of the term."""
         self._began = True
         self._record(lambda at_ms: [term_record(at_ms, self._epoch, "began")])
 
     def ended(self) -> None:
-        """Record the end of the term, and a pending round whose orders are unknown."""
         if self._began:
             self._began = False
             self._write_round()
@@ -79,15 +75,12 @@ class HistoryRecorder:
     # --- reports and samples -----------------------------------------------------------
 
     def took(self, broker: BrokerId, reported_at_ms: int) -> None:
-        """Note that a report is in use from now on."""
         self._taken[broker] = reported_at_ms
 
     def forgot(self, broker: BrokerId) -> None:
-        """Note that a broker left."""
         self._left.add(broker)
 
     def ticked(self) -> None:
-        """Record that a sample was added to all averages."""
         self._ticks += 1
         self._record_tick(sampled=True)
 
@@ -158,7 +151,6 @@ class HistoryRecorder:
         self._facts = facts
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
-        """Note the plan of the round that began; `round_over` records it."""
         facts, self._facts = self._facts, None
         if facts is not None:
             self._decided = _Decided(facts, view, plan)
@@ -214,12 +206,10 @@ class HistoryRecorder:
         )
 
     def assessed(self, found: Optimality) -> None:
-        """Record the distance of the cluster from the best possible at the last decided round."""
         epoch, number = self._epoch, self._rounds
         self._record(lambda at_ms: [optimality_record(at_ms, epoch, number, found)])
 
     def shadowed(self, strategy: str, shadowed: Shadowed) -> None:
-        """Record the result of a shadow strategy at that round."""
         epoch, number = self._epoch, self._rounds
         self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
@@ -246,14 +236,12 @@ class HistoryRecorder:
         )
 
     def task_changed(self, task: BundleTask) -> None:
-        """Record a task in its new state, and its hand-over if it has ended."""
         if not self._began:
             return
         now_s = self._context.clock.monotonic_s()
         self._record(lambda at_ms: task_records(at_ms, task, now_s))
 
     def cut(self, action: str, whole: BundleId, parts: Sequence[BundleId]) -> None:
-        """Record a split of ``whole`` into ``parts``, or their merge."""
         # Averages were divided or summed: a replay has to restart from a new base.
         self._based_on = None
         self._record(

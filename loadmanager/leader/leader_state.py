@@ -36,8 +36,6 @@ _MOST_POINTS: Final = 120
 
 @dataclass(slots=True, eq=False)
 class LeaderState:
-    """Reads the former leader's state, and stores this leader's state for the next."""
-
     context: Context
     term: Term
     tracker: LoadTracker
@@ -47,10 +45,8 @@ class LeaderState:
     async def take(self) -> RoundMemory:
         """Restore the state of the former leader, and return its memory.
 
-        Without usable state the memory is empty.
-
-        Raises:
-            Disconnected: the state cannot be read now.
+        Without usable state the memory is empty. Raises `Disconnected`: the state cannot be read
+        now.
         """
         standby = await self._stored()
         now_s = self.context.clock.monotonic_s()
@@ -68,9 +64,7 @@ class LeaderState:
     async def leave(self, memory: RoundMemory) -> None:
         """Store this leader's state for the next one.
 
-        Raises:
-            Deposed: another sidecar leads.
-            Disconnected: the state may or may not have been stored.
+        Raises `Deposed`; `Disconnected`: the state may or may not have been stored.
         """
         epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
@@ -84,7 +78,6 @@ class LeaderState:
             await self.context.coordination.ensure(znodes.STATE)
 
     async def write(self, memory: RoundMemory) -> SetData:
-        """Return the operation that stores this leader's state with ``memory``."""
         offset_s = self._wall_offset_s()
         standby = Standby(
             shifted(memory, offset_s),
@@ -133,7 +126,6 @@ class LeaderState:
         return replace(memory, shedder=replace(memory.shedder, joint=joint))
 
     def _wall_offset_s(self) -> float:
-        """Return the offset from this leader's clock to the wall clock."""
         return self.context.clock.wall_ms() / 1000 - self.context.clock.monotonic_s()
 
 

@@ -1,5 +1,3 @@
-"""Runs the leader's terms, and refuses leader requests at other times."""
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,8 +18,6 @@ _LOOK_S = 0.2
 
 
 class Leadership:
-    """Opens a `LeaderTerm` for each term to which this agent is elected."""
-
     def __init__(self, open_term: Callable[[Term], LeaderTerm], context: Context) -> None:
         self._open_term = open_term
         self._identity = context.identity
@@ -41,9 +37,7 @@ class Leadership:
     def require_term(self) -> LeaderTerm:
         """Return the current term, for requests that only the leader can serve.
 
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no leader is at work.
+        Raises `LeaderElsewhere`: another sidecar leads; `Unavailable`: no leader is at work.
         """
         leader_term = self.leader_term
         if leader_term is not None:
@@ -87,9 +81,7 @@ class Leadership:
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide which broker is to own ``bundle``.
 
-        Raises:
-            NotLeader: this agent does not lead.
-            Unavailable: no broker can take the bundle.
+        Raises `NotLeader`: this agent does not lead; `Unavailable`: no broker can take the bundle.
         """
         leader_term = self.leader_term
         if leader_term is None:

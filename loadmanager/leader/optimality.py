@@ -45,7 +45,6 @@ class OptimalityWatch:
     _not_before_s: float = float("-inf")
 
     def inherit(self, course: Iterable[BalancePoint]) -> None:
-        """Continue the course of former leaders."""
         self.course.extend(course)
 
     def decided(self, view: ClusterView, plan: Plan) -> None:
@@ -94,7 +93,6 @@ class OptimalityWatch:
             self.recorder.assessed(found)
 
     def end(self) -> None:
-        """Clear the metrics at the end of the term."""
         self.shadows.end()
         self.context.metrics.optimality.found(None)
 

@@ -54,8 +54,6 @@ MANY_BUNDLES = 64
 
 
 class OrderBook:
-    """The standing orders of one term."""
-
     def __init__(self, context: Context, term: Term) -> None:
         self._coordination = context.coordination
         self._cluster_state = context.cluster_state
@@ -70,7 +68,6 @@ class OrderBook:
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """The broker that should own each placed bundle."""
         return self._assigned
 
     @property
@@ -80,7 +77,6 @@ class OrderBook:
 
     @property
     def known(self) -> bool:
-        """Whether the standing orders are known; False initially and after a lost reply."""
         return self._read
 
     def follow(self, reported: Reported) -> None:

@@ -1,5 +1,3 @@
-"""The overview of a cluster, from state that its leader keeps anyway, without a view."""
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,12 +41,6 @@ class OverviewRequests:
     )
 
     def overview(self) -> Overview:
-        """Return the cluster at a glance.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            Unavailable: no sidecar leads.
-        """
         term = self.leading.require_term()
         tasks = self.explainer.tasks(TaskFilter(limit=MOST_TASKS))
         now_s, at_ms = tasks.now_s, tasks.at_ms

@@ -1,5 +1,3 @@
-"""Places unowned bundles and empties draining brokers, between the rounds."""
-
 import asyncio
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,11 +49,9 @@ class PlacementWorker:
 
     @property
     def unowned(self) -> tuple[BundleId, ...]:
-        """The bundles to place, now or after the wait for their brokers."""
         return tuple(dict.fromkeys([*self.wanted, *self.absences.orphans()]))
 
     def planned(self, bundle: BundleId) -> BrokerId | None:
-        """Return the registered broker that is to own ``bundle``."""
         planned = self.tasks.assigned.get(bundle)
         passed_over = planned in self.untaken.passed_over
         return (
@@ -63,7 +59,6 @@ class PlacementWorker:
         )
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide which broker is to own ``bundle``; see `LeaderTerm.assign`."""
         answer, new = self.wanted.ask(bundle)
         if new:
             self._work.notify()
@@ -72,8 +67,7 @@ class PlacementWorker:
     async def run(self) -> None:
         """Place bundles requested by lookups, and bundles of departed brokers.
 
-        Raises:
-            Deposed: another sidecar leads.
+        Raises `Deposed`: another sidecar leads.
         """
         self.context.cluster_state.changes.subscribe(self._work.notify)
         try:
@@ -141,7 +135,6 @@ class PlacementWorker:
         return _RETRY_S if len(found.ordered) < len(bundles) else 0.0
 
     async def _empty_draining(self) -> bool:
-        """Move some bundles off draining brokers; return whether any were due."""
         leaving = self.drain.due()
         if not leaving:
             return False

@@ -1,5 +1,3 @@
-"""The bundles that lookups wait for, and the answers to these lookups."""
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -16,14 +14,11 @@ Refusals = Mapping[BundleId, tuple[Refusal, ...]]
 
 
 class PlacementQueue:
-    """Bundles to place because lookups wait for them, during one term."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._answers: dict[BundleId, asyncio.Future[BrokerId]] = {}
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the awaited bundles in the order of the first requests."""
         return iter(self._answers)
 
     def ask(self, bundle: BundleId) -> tuple[asyncio.Future[BrokerId], bool]:
@@ -60,12 +55,10 @@ class PlacementQueue:
             self._refuse(bundle, Unavailable(f"{bundle} could not be ordered: {reason}"))
 
     def refuse_all(self, reason: str) -> None:
-        """Refuse all waiting lookups for now."""
         for bundle in list(self._answers):
             self._refuse(bundle, Unavailable(reason))
 
     def end(self, epoch: int) -> None:
-        """Refuse all waiting lookups at the end of the term."""
         for bundle in list(self._answers):
             self._refuse(bundle, NotLeader(f"epoch {epoch} is over"))
 
@@ -77,5 +70,4 @@ class PlacementQueue:
 
 
 def why(reasons: Iterable[Refusal]) -> str:
-    """Return reasons in one line, with their figures if any."""
     return ", ".join(reason.detail or reason.reason.value for reason in reasons)

@@ -1,5 +1,3 @@
-"""Previews of rounds with the leader's own strategies or others, which change nothing."""
-
 import asyncio
 
 import numpy as np
@@ -18,10 +16,8 @@ from loadmanager.ports.lookup import Unavailable
 async def preview_round(leading: Leadership, wish: PlanOverrides) -> Preview:
     """Return the result of a round of the leader at this time, which is not carried out.
 
-    Raises:
-        LeaderElsewhere: another sidecar leads.
-        Unavailable: no sidecar leads, or no broker has reported yet.
-        Unfit: a strategy or setting is unknown, or a value is invalid.
+    Raises `LeaderElsewhere`: another sidecar leads; `Unavailable`: no sidecar leads, or no broker
+    has reported yet; `Unfit`: a strategy or setting is unknown, or a value is invalid.
     """
     look = leading.require_term().look()
     if not look.view.brokers.names:

@@ -29,8 +29,6 @@ _LOOK_AGAIN_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Reconciler:
-    """Checks once per round, during one term."""
-
     context: Context
     tasks: TaskController
     adoption: Adoption
@@ -39,11 +37,7 @@ class Reconciler:
     _suspects: set[tuple[BundleId, BrokerId]] = field(default_factory=set, init=False)
 
     async def reconcile(self) -> None:
-        """Repair or report inconsistencies.
-
-        Raises:
-            CoordinationError: the state cannot be read, or the orders cannot be written, now.
-        """
+        """Raises `CoordinationError`: the state cannot be read, or the orders be written, now."""
         found = [
             Disagreement(Kind.ORDERS_CHANGED, broker, "written by another client", repaired=True)
             for broker in await self.tasks.rewrite_changed()

@@ -1,5 +1,3 @@
-"""The leader's ticks, which add samples, and rounds, which decide on moves."""
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -32,7 +30,6 @@ MOST_FAILED_ROUNDS: Final = 3
 
 
 def report_plan(metrics: Metrics, strategy: str, plan: Plan, epoch: int) -> None:
-    """Report each move, and each refusal with its reason."""
     for move in (*plan.moves, *plan.observed):
         metrics.moves.labels(strategy, move.cause.value).inc()
         log.info(
@@ -102,9 +99,7 @@ class Rounds:
     async def run(self) -> None:
         """Run rounds until cancelled.
 
-        Raises:
-            Deposed: another sidecar leads.
-            TermGivenUp: rounds fail for an unknown reason.
+        Raises `Deposed`: another sidecar leads; `TermGivenUp`: rounds fail for an unknown reason.
         """
         failed_in_a_row = 0
         while True:

@@ -1,5 +1,3 @@
-"""Strategies evaluated beside the active one, on the leader's views; they move nothing."""
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,7 +39,6 @@ class Shadows:
             self.recorder.shadowed(strategy, shadow.rounds[-1])
 
     def _follow_configuration(self) -> None:
-        """Reset strategies whose settings changed."""
         wanted = self.settings.now.shadows
         for strategy in self._planners.keys() - wanted.keys():
             self._forget(strategy)
@@ -54,6 +51,5 @@ class Shadows:
         self.context.metrics.shadows.forget(strategy)
 
     def end(self) -> None:
-        """Clear the metrics at the end of the term."""
         for strategy in list(self._planners):
             self._forget(strategy)

@@ -1,5 +1,3 @@
-"""The input of a view at one time, as a value that may be used in another thread."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

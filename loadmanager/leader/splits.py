@@ -1,5 +1,3 @@
-"""Proposes splits and merges of bundles, and adopts their results."""
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -48,7 +46,6 @@ class Splits:
         return {b: until_s for b, until_s in self._resting_until_s.items() if until_s > now_s}
 
     def inherit(self, rests_s: Mapping[BundleId, float]) -> None:
-        """Continue the former leader's delays for bundles that could not be split."""
         latest_s = self.context.clock.monotonic_s() + _REST_S
         self._resting_until_s = {b: min(until_s, latest_s) for b, until_s in rests_s.items()}
 
@@ -56,10 +53,8 @@ class Splits:
         """Adopt the parts of split bundles, and place all except the first anew.
 
         The first part stays, so that at least its clients need not reconnect. Splits and merges
-        that were not made in time are withdrawn.
-
-        Raises:
-            CoordinationError: boundaries cannot be read, or the orders not be written.
+        that were not made in time are withdrawn. Raises `CoordinationError`: boundaries cannot be
+        read, or the orders not be written.
         """
         cut = await self.adoption.adopt()
         late = await self.tasks.tend(TaskEvent.EXPIRED)
@@ -74,8 +69,7 @@ class Splits:
     async def order_oversized(self) -> None:
         """Order splits of bundles that are too large, as many as one round allows.
 
-        Raises:
-            CoordinationError: boundaries cannot be read, or the orders not be written.
+        Raises `CoordinationError`: boundaries cannot be read, or the orders not be written.
         """
         if not self._policy.enabled:
             return
@@ -101,9 +95,8 @@ class Splits:
     async def order(self, bundle: BundleId, order: SplitOrder) -> None:
         """Order the split of one bundle by its owner, on request.
 
-        Raises:
-            SplitRefused: no broker owns it, or it is about to be merged with another.
-            CoordinationError, Deposed: as `TaskController.dispatch`.
+        Raises `SplitRefused`: no broker owns it, or it is about to be merged with another;
+        `CoordinationError` or `Deposed`: as `TaskController.dispatch`.
         """
         await self.adopt_parts()
         task = self.tasks.tasks.of(bundle)
@@ -115,11 +108,9 @@ class Splits:
     async def merge(self, both: Merge, hotter: BundleId) -> None:
         """Order a merge on the owner of the hotter bundle, or else on the other owner.
 
-        Rounds exclude both bundles for the cool-down, as after a move. Raises as `order`.
-
-        Raises:
-            Conflict: another task is under way for one of them.
-            MergeRefused: one of them has no owner, or neither owner may own both.
+        Rounds exclude both bundles for the cool-down, as after a move. Raises as `order`. Raises
+        `Conflict`: another task is under way for one of them; `MergeRefused`: one of them has no
+        owner, or neither owner may own both.
         """
         await self.adopt_parts()
         owner_of = self._owners(both)

@@ -46,14 +46,8 @@ class _Request:
 class TaskController:
     """Arbitrates proposals, writes orders, and follows tasks, for one term.
 
-    Args:
-        epoch: the epoch of the term.
-        orders: where orders are kept, and how they are carried out.
-        owners: the view of the owners of bundles.
-        clock: the clock of the tasks.
-        bounds: returns the current bounds.
-        listener: called with each task in its new state, for history and metrics.
-        caught: called with the place and the error of a fault of this program.
+    ``listener`` is called with each task in its new state, for history and metrics; ``caught`` with
+    the place and the error of a fault of this program.
     """
 
     def __init__(
@@ -84,12 +78,10 @@ class TaskController:
 
     @property
     def assigned(self) -> Mapping[BundleId, BrokerId]:
-        """The broker ordered to own each bundle."""
         return self._orders.assigned
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """The bundles that are ordered to be split or merged, and how."""
         return self._orders.splits
 
     @property
@@ -104,9 +96,7 @@ class TaskController:
     async def open(self) -> None:
         """Read the orders of former leaders, and follow those not carried out yet.
 
-        Raises:
-            Disconnected: they cannot be read now.
-            Deposed: another sidecar leads.
+        Raises `Disconnected`: they cannot be read now; `Deposed`: another sidecar leads.
         """
         await self.change(OrderChanges)
 
@@ -165,7 +155,6 @@ class TaskController:
             self._follower.observe()
 
     def withdraw(self, proposal: BundleTask, why: str) -> None:
-        """Report a proposal as withdrawn instead of ordering it."""
         task = self.tasks.admit(proposal, self._now_s)
         self._advance(task, TaskEvent.WITHDRAWN, why)
 
@@ -225,7 +214,6 @@ class TaskController:
             return await self._orders.rewrite_changed()
 
     async def _write_waiting(self) -> None:
-        """Write all waiting proposals together."""
         batch, self._waiting = self._waiting, []
         batch.sort(key=lambda one: min((p.asked_by for p in one.proposals), default=0))
         try:

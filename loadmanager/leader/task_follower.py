@@ -1,5 +1,3 @@
-"""Follows the tasks of one term to their ends, from owners and orders."""
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +33,6 @@ class TaskFollower:
         self.orders.follow(self._reported)
 
     def close(self) -> None:
-        """End all tasks with the term."""
         self.owners.owner_changes.unsubscribe(self._follow)
         for task in self.tasks:
             self.advance(task, TaskEvent.TERM_ENDED, "the term ended")
@@ -60,7 +57,6 @@ class TaskFollower:
             self.advance(task, TaskEvent.ORDER_WRITTEN)
 
     def advance(self, task: BundleTask, event: TaskEvent, note: str = "") -> BundleTask:
-        """Return the task after an event, and report each task that it changed."""
         try:
             changed = self.tasks.advance(task, event, self.clock.monotonic_s(), note)
         except LoadManagerError as error:

@@ -1,5 +1,3 @@
-"""Reports bundle tasks: metrics, history, and the effect of moves on their sources."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -31,7 +29,6 @@ class TaskReports:
         metrics.oldest_task_age_seconds.set_function(self._oldest_age_s)
 
     def task_changed(self, task: BundleTask) -> None:
-        """Take note of a task in its new state."""
         self._recorder.task_changed(task)
         if task.state.ended:
             self._proposed_at_s.pop(task.number, None)
@@ -67,7 +64,6 @@ class TaskGains:
         self._ended: dict[int, BundleTask] = {}
 
     def task_changed(self, task: BundleTask) -> None:
-        """Take note of a task in its new state."""
         if task.state is TaskState.ORDERED and task.number not in self._gains:
             load = None if task.source is None else self._tracker.loads.get(task.source)
             if load is not None and task.relocates and task.influence is not None:

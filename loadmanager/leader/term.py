@@ -1,5 +1,3 @@
-"""One term of a leader: its components, and the requests that it serves."""
-
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -50,12 +48,10 @@ class ForeignTerm(Protocol):
     """The parts of a term over brokers that acquire bundles themselves, without agents."""
 
     @property
-    def orders(self) -> StandingOrders:
-        """The orders of the term, and their execution."""
+    def orders(self) -> StandingOrders: ...
 
     @property
-    def owners(self) -> OwnerView:
-        """The view of the owners of bundles."""
+    def owners(self) -> OwnerView: ...
 
     @property
     def uncut(self) -> Collection[BundleId]:
@@ -70,8 +66,7 @@ class ForeignTerm(Protocol):
         ``wanted`` returns whether balancing may move bundles now.
         """
 
-    def close(self) -> None:
-        """End with the term."""
+    def close(self) -> None: ...
 
 
 class LeaderTerm:
@@ -207,7 +202,6 @@ class LeaderTerm:
         )
 
     def look(self) -> Look:
-        """Return the current view and memory of this leader."""
         return Look(
             epoch=self._term.epoch,
             view=self._view_builder.view(),
@@ -222,10 +216,9 @@ class LeaderTerm:
     async def run(self) -> None:
         """Work until cancelled.
 
-        Raises:
-            Deposed: another sidecar leads (in an exception group).
-            TermGivenUp: three rounds in a row failed unexpectedly (in an exception group).
-            CoordinationError: the orders of the former leader cannot be read.
+        Raises `Deposed`: another sidecar leads (in an exception group); `TermGivenUp`: three rounds
+        in a row failed unexpectedly (in an exception group); `CoordinationError`: the orders of the
+        former leader cannot be read.
         """
         documents = (self._constraints, self.steering)
         for one in documents:
@@ -263,9 +256,8 @@ class LeaderTerm:
     async def assign(self, bundle: BundleId) -> BrokerId:
         """Decide which broker is to own ``bundle``; a bundle under way keeps its plan.
 
-        Raises:
-            Unavailable: no broker can take it, or the order could not be written.
-            NotLeader: the term ended meanwhile.
+        Raises `Unavailable`: no broker can take it, or the order could not be written; `NotLeader`:
+        the term ended meanwhile.
         """
         holding = self._context.cluster_state.live_owner(bundle)
         if holding is not None:

@@ -29,8 +29,6 @@ MOST_REST_S: Final = 600.0
 
 
 class _Taker(NamedTuple):
-    """A broker that is to take a lock, in one registration."""
-
     broker: BrokerId
     registered_as: int
 
@@ -46,8 +44,6 @@ class _Rest:
 
 @dataclass(slots=True, eq=False)
 class UntakenOrders:
-    """The free locks that brokers were ordered to take, during one term."""
-
     context: Context
     tasks: TaskController
     _since_s: dict[BundleId, tuple[_Taker, float]] = field(default_factory=dict, init=False)
@@ -69,7 +65,6 @@ class UntakenOrders:
 
     @property
     def waiting(self) -> bool:
-        """Whether some free lock has not been taken yet."""
         return bool(self._since_s)
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
@@ -81,7 +76,6 @@ class UntakenOrders:
         return {b: to for b, to in assigned if to in passed_over and b not in owners}
 
     def disagreements(self) -> list[Disagreement]:
-        """Return the brokers passed over as inconsistencies to report."""
         now_s = self.context.clock.monotonic_s()
         return [
             Disagreement(
@@ -96,8 +90,7 @@ class UntakenOrders:
     async def check(self) -> None:
         """Compare orders and owners, and pass over brokers that are too late.
 
-        Raises:
-            CoordinationError: a lock cannot be read now.
+        Raises `CoordinationError`: a lock cannot be read now.
         """
         if not self.context.cluster_state.current:
             self._since_s.clear()

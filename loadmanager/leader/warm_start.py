@@ -79,7 +79,6 @@ class WarmStart:
         log.info("leadership.warm_start.applied", bundles=count, age_s=round(age_ms / 1000))
 
     async def _boundaries(self, namespaces: Iterable[Namespace]) -> Mapping[Namespace, Boundaries]:
-        """Return the current boundaries of the namespaces that exist."""
         cluster_state = self.context.cluster_state
         names = sorted(namespaces)
         found: dict[Namespace, Boundaries] = {}
