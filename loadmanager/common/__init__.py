@@ -1,1 +1,0 @@
-"""Shared by all parts of one sidecar: its context, cluster state, settings."""

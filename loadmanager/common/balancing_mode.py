@@ -1,5 +1,3 @@
-"""The balancing mode in ZooKeeper, for the admin API and for the leader."""
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,14 +18,11 @@ _READ_POLL_S = 1.0
 
 
 class BalancingModeRequests:
-    """Reads and sets the balancing mode."""
-
     def __init__(self, context: Context) -> None:
         self._documents = Documents(context.coordination)
         self._clock = context.clock
 
     async def state(self) -> Balancing:
-        """Return the current mode."""
         data = await self._documents.read(znodes.BALANCING)
         with as_unavailable(znodes.BALANCING, "read"):
             return decode_balancing(znodes.BALANCING, data) if data else Balancing()
@@ -62,7 +57,6 @@ class BalancingModeWatch:
 
     @property
     def balancing(self) -> Balancing:
-        """The mode now; only after `read`."""
         read = self.wanted
         if read.mode is BalancingMode.ACTIVE and (why := self._held()):
             return replace(read, mode=BalancingMode.OBSERVING, reason=why)
@@ -70,15 +64,12 @@ class BalancingModeWatch:
 
     @property
     def wanted(self) -> Balancing:
-        """The configured mode."""
         return self._read or Balancing(mode=BalancingMode.PAUSED)
 
     def open(self) -> None:
-        """Start watching."""
         self._watch = self._coordination.watch(znodes.BALANCING, self._on_node)
 
     def close(self) -> None:
-        """Stop watching."""
         if self._watch:
             self._watch.close()
         self._metrics.balancing_changed(None)

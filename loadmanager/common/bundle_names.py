@@ -1,5 +1,3 @@
-"""Resolves names of bundles and clusters in requests."""
-
 from typing import Final
 
 from loadmanager.common.cluster_state import ClusterState
@@ -14,12 +12,7 @@ _RANGES_NAMED: Final = 8
 
 
 async def boundaries_of(cluster_state: ClusterState, namespace: Namespace) -> Boundaries:
-    """Return the bundles of a namespace.
-
-    Raises:
-        NamespaceUnknown: there is no such namespace.
-        Unavailable: its bundles cannot be read now.
-    """
+    """Raises `NamespaceUnknown`, and `Unavailable`: its bundles cannot be read now."""
     try:
         boundaries = await cluster_state.boundaries(namespace)
     except (CoordinationError, MalformedContent) as error:
@@ -30,11 +23,7 @@ async def boundaries_of(cluster_state: ClusterState, namespace: Namespace) -> Bo
 
 
 def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
-    """Return the bundle with this range (``0xLLLLLLLL_0xUUUUUUUU``).
-
-    Raises:
-        BundleUnknown: the namespace has no such bundle, or the text is not a range.
-    """
+    """Raises `BundleUnknown`: there is no such bundle, or ``range_text`` is no range."""
     try:
         bundle = parse_bundle(f"{boundaries.namespace}/{range_text.lower()}")
     except InvalidName as error:
@@ -50,6 +39,5 @@ def bundle_in(boundaries: Boundaries, range_text: str) -> BundleId:
 
 
 def check_cluster(cluster: str, ours: str) -> None:
-    """Raise `Missing` for a cluster that is not this one."""
     if cluster != ours:
         raise Missing(f"cluster {cluster} does not exist here; this one is {ours}")

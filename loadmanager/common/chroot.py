@@ -29,9 +29,8 @@ async def refuse_nodes_of_others(coordination: Coordination, default_chroot: str
         default_chroot: the chroot if it is the default one, empty if it was configured.
             A cluster of version 0.1 kept its nodes at the root by default.
 
-    Raises:
-        ChrootRefused: Pulsar uses these paths, or the root has a cluster of version 0.1.
-        CoordinationError: ZooKeeper could not be read.
+    Raises `ChrootRefused`: Pulsar uses these paths, or the root has a cluster of version 0.1;
+    `CoordinationError`: ZooKeeper could not be read.
     """
     if await _exists(coordination, LEDGERS):
         raise _of_pulsar(f"{LEDGERS} exists in it")

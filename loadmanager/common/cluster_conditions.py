@@ -39,11 +39,7 @@ class TopicHash:
         self.name: HashName | None = name
 
     def position(self, topic: TopicName) -> int:
-        """Return the position of ``topic`` in the hash range of its namespace.
-
-        Raises:
-            Unavailable: the cluster's record has not been read yet.
-        """
+        """Raises `Unavailable`: the cluster's record has not been read yet."""
         if self.name is None:
             raise Unavailable(f"{znodes.CLUSTER} has not been read yet, which names the hash")
         return position(topic, self.name)
@@ -67,12 +63,9 @@ async def agree(coordination: Coordination, clock: Clock, wanted: Conditions) ->
     """Return the cluster's hash function once the nodes are seen to be this cluster's.
 
     Two members with different functions would compute different bundles for the same topic. This
-    waits for ZooKeeper without a limit, and logs the wait.
-
-    Raises:
-        ClusterDisagrees: the cluster uses another function, or another format of nodes.
-        ChrootRefused: the nodes belong to Pulsar, or those of the cluster are elsewhere.
-        MalformedContent: the record cannot be read.
+    waits for ZooKeeper without a limit, and logs the wait. Raises `ClusterDisagrees`: the cluster
+    uses another function, or another format of nodes; `ChrootRefused`: the nodes belong to Pulsar,
+    or those of the cluster are elsewhere; `MalformedContent`: the record cannot be read.
     """
     told_at_s = clock.monotonic_s() - _TELL_EVERY_S + _PATIENCE_S
     while True:

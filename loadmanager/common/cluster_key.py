@@ -34,16 +34,14 @@ _RECHECK_S: Final = 30.0
 
 
 def new_key() -> bytes:
-    """Return a random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] = new_key) -> bytes:
     """Return the key, created if the cluster has none.
 
-    Raises:
-        CoordinationError: the key can be neither read nor created now.
-        MalformedContent: the node's content is not a key.
+    Raises `CoordinationError`: the key can be neither read nor created now; `MalformedContent`: the
+    node's content is not a key.
     """
     while True:
         node = await coordination.get(znodes.KEY)
@@ -53,8 +51,6 @@ async def key_of_cluster(coordination: Coordination, make: Callable[[], bytes] =
 
 
 class ClusterKey:
-    """The key in ZooKeeper."""
-
     def __init__(
         self, coordination: Coordination, clock: Clock, make: Callable[[], bytes] = new_key
     ) -> None:
@@ -66,7 +62,6 @@ class ClusterKey:
         """None while unknown; after a lost connection the last known key."""
 
     async def run(self) -> None:
-        """Keep the key current, and create it if there is none, until cancelled."""
         watch = self._coordination.watch(znodes.KEY, self._read)
         try:
             while True:

@@ -54,7 +54,6 @@ class ClusterLoads:
         self._reports: dict[BrokerId, KnownLoads] = {}
 
     def open(self) -> None:
-        """Start watching, unless started already."""
         if self._folder is not None:
             return
         self._folder = WatchedFolder(
@@ -68,7 +67,6 @@ class ClusterLoads:
         self._folder.open()
 
     def close(self) -> None:
-        """Stop watching, and drop all loads."""
         if self._folder is not None:
             self._folder.close()
         self._folder = None
@@ -81,7 +79,6 @@ class ClusterLoads:
 
     @property
     def reports(self) -> Mapping[BrokerId, KnownLoads]:
-        """The report of every registered broker whose loads can be read."""
         return self._reports
 
     def registration_changed(self, broker: BrokerId) -> None:

@@ -113,15 +113,12 @@ class ClusterOwners:
         return len(self._lists.names) <= self._read_ahead
 
     def is_read(self, broker: BrokerId) -> bool:
-        """Return whether the list of ``broker`` has been read."""
         return broker not in self._lists.postponed
 
     def read_list(self, broker: BrokerId) -> None:
-        """Read a list if it changed since the last read."""
         self._lists.read(broker)
 
     def read_all(self) -> None:
-        """Read all lists that changed since the last read."""
         for name in tuple(self._lists.postponed):
             self._lists.read(name)
 
@@ -136,8 +133,7 @@ class ClusterOwners:
     async def require_read(self, broker: BrokerId | None = None) -> None:
         """Read changed lists, for an answer about all bundles of ``broker`` or of all brokers.
 
-        Raises:
-            Unavailable: it cannot be read now.
+        Raises `Unavailable`: it cannot be read now.
         """
         if not await self.until_read(_READ_WITHIN_S, broker):
             raise Unavailable("the lists of owned bundles cannot be read now")

@@ -1,5 +1,3 @@
-"""This sidecar's view of the cluster, kept current by watches."""
-
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -40,24 +38,18 @@ class OwnerView(Protocol):
     """The registered brokers and the bundles that they own."""
 
     @property
-    def brokers(self) -> Collection[BrokerId]:
-        """The registered brokers."""
+    def brokers(self) -> Collection[BrokerId]: ...
 
     @property
-    def owners(self) -> Mapping[BundleId, Holding]:
-        """The broker that lists each bundle as owned."""
+    def owners(self) -> Mapping[BundleId, Holding]: ...
 
     @property
-    def owner_changes(self) -> Subscriptions:
-        """Notifies that owners changed."""
+    def owner_changes(self) -> Subscriptions: ...
 
-    def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that lists ``bundle`` as owned, registered or not."""
+    def listed_owner(self, bundle: BundleId) -> BrokerId | None: ...
 
 
 class ClusterState:
-    """Brokers, owners, boundaries and leader, as observed by one sidecar."""
-
     def __init__(
         self,
         coordination: Coordination,
@@ -108,14 +100,12 @@ class ClusterState:
         self._holdings = self.lists.holdings  # The leader looks into it for each bundle, and often.
 
     def open(self) -> None:
-        """Start watching."""
         self._brokers.open()
         self.lists.open()
         self._watches.append(self._coordination.watch(znodes.LEADER, self.leader_read))
         self._watches.append(self._coordination.on_session(self._session_changed))
 
     def close(self) -> None:
-        """Stop watching."""
         self._brokers.close()
         self.lists.close()
         self.loads.close()
@@ -126,7 +116,6 @@ class ClusterState:
 
     @property
     def complete(self) -> bool:
-        """Whether everything has been read at least once."""
         return self._brokers.complete and self.lists.complete and self._leader_read
 
     @property
@@ -136,7 +125,6 @@ class ClusterState:
 
     @property
     def brokers(self) -> Mapping[BrokerId, KnownBroker]:
-        """Every registered broker whose registration can be read."""
         return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
 
     def advertises(self, sidecar_url: str) -> bool:
@@ -148,22 +136,18 @@ class ClusterState:
 
     @property
     def successors(self) -> frozenset[BrokerId]:
-        """The sidecars next in line to lead."""
         leader = self.leader.broker if self.leader else None
         return successors({one: known.registered_as for one, known in self.brokers.items()}, leader)
 
     @property
     def owners(self) -> Mapping[BundleId, Holding]:
-        """The broker that lists each bundle as owned, by the lists as read last."""
         return self.lists.holdings
 
     @property
     def owner_changes(self) -> Subscriptions:
-        """Notifies that owners changed."""
         return self.lists.changes
 
     def listed_owner(self, bundle: BundleId) -> BrokerId | None:
-        """Return the broker that lists ``bundle`` as owned, registered or not."""
         holding = self._holdings.get(bundle)
         return holding.broker if holding else None
 
@@ -181,20 +165,16 @@ class ClusterState:
 
     @property
     def namespaces(self) -> int:
-        """The number of namespaces whose bundles are known here."""
         return len(self._boundaries)
 
     def known_boundaries(self, namespace: Namespace) -> Boundaries | None:
-        """Return the namespace's bundles if already read, without waiting."""
         return self._boundaries.get(namespace)
 
     async def boundaries(self, namespace: Namespace) -> Boundaries | None:
         """Return the namespace's bundles, None if it does not exist.
 
-        The first call reads and watches; later ones return what the watch reported.
-
-        Raises:
-            CoordinationError: they have not been read and cannot be read now.
+        The first call reads and watches; later ones return what the watch reported. Raises
+        `CoordinationError`: they have not been read and cannot be read now.
         """
         if namespace in self._boundaries:
             return self._boundaries[namespace]
@@ -256,7 +236,6 @@ class ClusterState:
         self.changes.notify()
 
     def leader_read(self, node: Node | None) -> None:
-        """Apply the election node as just read."""
         self._leader_read = True
         self.leader, self.incumbent = None, None
         if node is not None:

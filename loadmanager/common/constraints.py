@@ -29,8 +29,6 @@ _READ_POLL_S = 1.0
 
 
 class Constraints:
-    """The operators' policies, as observed by one leader during one term."""
-
     def __init__(self, context: Context, cluster: str) -> None:
         self._coordination = context.coordination
         self._metrics = context.metrics
@@ -53,13 +51,11 @@ class Constraints:
         self._changes = Subscriptions()
 
     def open(self) -> None:
-        """Start watching."""
         self._isolation_watch = self._coordination.watch(self._isolation_path, self._on_isolation)
         self._domains.open()
         self._groups.open()
 
     def close(self) -> None:
-        """Stop watching."""
         if self._isolation_watch:
             self._isolation_watch.close()
         self._domains.close()
@@ -67,7 +63,6 @@ class Constraints:
 
     @property
     def complete(self) -> bool:
-        """Whether everything has been read at least once."""
         return self._isolation_read and self._domains.complete and self._groups.complete
 
     async def read(self) -> None:

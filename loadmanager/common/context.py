@@ -1,5 +1,3 @@
-"""The context of every part of the application, built once by the wiring."""
-
 from dataclasses import dataclass, field
 
 from loadmanager.common.cluster_conditions import TopicHash
@@ -16,8 +14,6 @@ from loadmanager.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The identity of one sidecar, and its adapters."""
-
     identity: Identity
     coordination: Coordination
     cluster_state: ClusterState
@@ -32,6 +28,5 @@ class Context:
     oversized: OversizedWrites = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the counters of unexpected errors and of oversized writes."""
         object.__setattr__(self, "unexpected", UnexpectedErrors(self.clock, self.metrics))
         object.__setattr__(self, "oversized", OversizedWrites(self.clock, self.metrics))

@@ -1,5 +1,3 @@
-"""Documents in ZooKeeper that the admin API changes, by compare and set."""
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -36,29 +34,23 @@ class Documents:
         self._coordination = coordination
 
     async def read(self, path: str) -> bytes | None:
-        """Return a node's content, None if there is no such node."""
         node = await self.node(path)
         return None if node is None else node.data
 
     async def node(self, path: str) -> Node | None:
-        """Return a node, None if there is none."""
         with as_unavailable(path, "read"):
             return await self._coordination.get(path)
 
     async def names(self, path: str) -> tuple[str, ...]:
-        """Return the names below a node, none for a missing one."""
         with as_unavailable(path, "read"):
             return await self._coordination.children(path)
 
     async def change(self, path: str, edit: Edit) -> None:
         """Replace a node's content by the result of ``edit``, with retries on conflicts.
 
-        ``edit`` may be called several times, each time with what another client wrote.
-
-        Raises:
-            Conflict: others changed it each time.
-            Unfit: the content is too large.
-            Unavailable: it cannot be read or written now.
+        ``edit`` may be called several times, each time with what another client wrote. Raises
+        `Conflict`: others changed it each time; `Unfit`: the content is too large; `Unavailable`:
+        it cannot be read or written now.
         """
         for _ in range(_TRIES):
             node = await self.node(path)
@@ -85,16 +77,14 @@ class Documents:
             await self._coordination.set(path, after, version=node.stat.version)
 
     async def ensure(self, path: str) -> None:
-        """Create a node and its parents unless they exist."""
         with as_unavailable(path, "written"):
             await self._coordination.ensure(path)
 
     async def commit(self, what: str, operations: Sequence[Operation]) -> bool:
         """Apply all operations or none; False if a node is not as they expect.
 
-        Raises:
-            Unfit: the operations are too large.
-            Unavailable: they cannot be applied now, or it is unknown whether they were.
+        Raises `Unfit`: the operations are too large; `Unavailable`: they cannot be applied now, or
+        it is unknown whether they were.
         """
         written = (one.data for one in operations if isinstance(one, Create | SetData))
         _check_size(what, *written)

@@ -46,20 +46,16 @@ class DynamicSettings:
         self._subscribers.append(callback)
 
     def open(self) -> None:
-        """Start watching."""
         self._watch = self._coordination.watch(znodes.CONFIGURATION, self._changed)
 
     def close(self) -> None:
-        """Stop watching."""
         if self._watch:
             self._watch.close()
 
     def names(self) -> Sequence[str]:
-        """Return every name that can be set."""
         return dynamic_names()
 
     async def values(self) -> Mapping[str, str]:
-        """Return the current settings, as texts by name."""
         data = await self._documents.read(znodes.CONFIGURATION)
         with as_unavailable(znodes.CONFIGURATION, "read"):
             return _parsed(data)
@@ -75,11 +71,7 @@ class DynamicSettings:
         }
 
     async def put(self, name: str, value: str) -> None:
-        """Set a value.
-
-        Raises:
-            Unfit: the name cannot be set, or the value is invalid.
-        """
+        """Raises `Unfit`: the name cannot be set, or the value is invalid."""
         self._check_name(name)
 
         def edit(data: bytes | None) -> bytes:
@@ -95,8 +87,7 @@ class DynamicSettings:
     async def remove(self, name: str) -> None:
         """Let every sidecar use its own value again; ignored if it is not set.
 
-        Raises:
-            Unfit: the name cannot be set.
+        Raises `Unfit`: the name cannot be set.
         """
 
         def edit(data: bytes | None) -> bytes | None:

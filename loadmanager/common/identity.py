@@ -1,5 +1,3 @@
-"""The identity of this sidecar in the cluster."""
-
 from dataclasses import dataclass
 
 from loadmanager.core.ids import BrokerId
@@ -26,11 +24,9 @@ class Identity:
     process_id: int = 0
 
     def lock_content(self, epoch: int) -> bytes:
-        """Return the content of an ownership lock; ``epoch`` is that of its order."""
         return encode_lock(LockRecord(urls=self.urls, broker=self.broker, epoch=epoch))
 
     def leader_content(self, epoch: int) -> bytes:
-        """Return the content of the election node."""
         return encode_leader(
             LeaderRecord(
                 broker=self.broker,

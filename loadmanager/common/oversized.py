@@ -1,5 +1,3 @@
-"""Counts and logs writes that exceed ZooKeeper's limit."""
-
 import math
 from typing import Final
 

@@ -1,5 +1,3 @@
-"""Brokers and refusals of an overview, for every kind of overview."""
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final

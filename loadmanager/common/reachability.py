@@ -1,5 +1,3 @@
-"""Detection that the other sidecars cannot reach this one at its advertised URL."""
-
 from collections.abc import Iterator
 
 import structlog
@@ -30,7 +28,6 @@ class Reachability:
 
     @property
     def why(self) -> str:
-        """Why the others cannot reach this sidecar, empty if they can."""
         return unreachable(self._identity.sidecar_url, self._cluster_state.brokers)
 
     async def run(self) -> None:

@@ -1,5 +1,3 @@
-"""The settings that may change while the sidecar runs."""
-
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -30,8 +28,6 @@ class Rhythm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPolicy:
-    """Whether, when and how bundles are split automatically."""
-
     enabled: bool
     rules: SplitRules
     algorithm: str
@@ -42,10 +38,8 @@ class SplitPolicy:
 class TaskBounds:
     """How many tasks may be in flight, and how long an order may wait.
 
-    Attributes:
-        most_per_broker: tasks that drains and rounds may have under way with one broker.
-        lost_after_s: how long after it was written an order that is not carried out counts as
-            lost.
+    Drains and rounds may have ``most_per_broker`` tasks under way with one broker. An order that is
+    not carried out counts as lost ``lost_after_s`` after it was written.
     """
 
     most_per_broker: int
@@ -72,7 +66,6 @@ class RuntimeValues:
 
     @property
     def task_bounds(self) -> TaskBounds:
-        """The bounds of the tasks of a term."""
         return TaskBounds(
             most_per_broker=max(self.planner.settings.in_flight_per_broker, 1),
             lost_after_s=min(_LOST_AFTER_S, _LOST_AFTER_ROUNDS * self.rhythm.round_interval_s),
@@ -80,8 +73,6 @@ class RuntimeValues:
 
 
 class RuntimeSettings:
-    """Holds the current settings; deciders read them here and keep no copy."""
-
     def __init__(self, tuned: RuntimeValues) -> None:
         self.now = tuned
 

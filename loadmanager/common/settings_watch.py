@@ -1,5 +1,3 @@
-"""Follows the settings that are changed for the whole cluster while it runs."""
-
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -28,11 +26,9 @@ class SettingsWatch:
         self._last = config
 
     def follow(self, follower: Callable[[Config], None]) -> None:
-        """Call ``follower`` with the whole configuration after each change of it."""
         self._followers.append(follower)
 
     def changed(self, values: Mapping[str, str]) -> None:
-        """Apply the current settings of the cluster: all of them, by name."""
         result = override(self._config, values)
         for name, why in result.faults.items():
             if self._faults.get(name) != why:
@@ -56,11 +52,7 @@ def _same(one: Config, other: Config) -> bool:
 
 
 def tuned_by(config: Config) -> RuntimeValues:
-    """Return a configuration's values of all dynamic settings.
-
-    Raises:
-        ConfigError: a strategy or one of its settings does not exist.
-    """
+    """Raises `ConfigError`: a strategy or one of its settings does not exist."""
     report, split, leader = config.report, config.split, config.leader
     return RuntimeValues(
         planner=planner_of(config.shedding, config.placement, config.planner, leader),

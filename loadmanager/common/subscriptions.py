@@ -1,5 +1,3 @@
-"""Notifies parts of the application of changes."""
-
 import asyncio
 from collections.abc import Callable
 
@@ -21,15 +19,12 @@ class Subscriptions:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after each change."""
         self._callbacks.append(callback)
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
-        """Stop calling ``callback``."""
         self._callbacks.remove(callback)
 
     def notify(self) -> None:
-        """Notify of a change."""
         self.version += 1
         waiting, self._waiting = self._waiting, {}
         for future in waiting:

@@ -1,15 +1,11 @@
-"""Helpers for the exceptions of task groups."""
-
 import asyncio
 
 
 def raise_if_cancelled() -> None:
     """Continue a cancellation that coincided with an error.
 
-    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone.
-
-    Raises:
-        CancelledError: this task is being cancelled.
+    A `TaskGroup` that is cancelled while a task of it fails raises the failure alone. Raises
+    `CancelledError`: this task is being cancelled.
     """
     task = asyncio.current_task()
     if task and task.cancelling():
@@ -17,7 +13,6 @@ def raise_if_cancelled() -> None:
 
 
 def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
-    """Return the errors in a group of groups."""
     found: list[BaseException] = []
     for error in group.exceptions:
         found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
@@ -25,7 +20,6 @@ def leaves(group: BaseExceptionGroup[Exception]) -> list[BaseException]:
 
 
 def first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first exception in a group of groups."""
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

@@ -1,5 +1,3 @@
-"""Unexpected errors: counted, and logged at most once a minute for each place."""
-
 from collections.abc import Callable
 from typing import Final
 

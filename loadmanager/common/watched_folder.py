@@ -1,5 +1,3 @@
-"""A watched folder of znodes, with the current content of its children decoded."""
-
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Generic, TypeVar
@@ -53,7 +51,6 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """The readable values, by child name."""
         return self._values
 
     @property
@@ -63,7 +60,6 @@ class WatchedFolder(Generic[Value]):
 
     @property
     def names(self) -> Collection[str]:
-        """The existing children."""
         return self._names
 
     @property
@@ -77,7 +73,6 @@ class WatchedFolder(Generic[Value]):
             self._watches[name].read()
 
     def open(self) -> None:
-        """Start watching."""
         self._folder_watch = self._coordination.watch_children(self._path, self._children_changed)
 
     def close(self) -> None:
