@@ -1,5 +1,3 @@
-"""Anti-affinity groups of namespaces."""
-
 from collections.abc import Sequence
 from typing import Annotated, Final
 
@@ -33,8 +31,6 @@ class GroupQuery(Query):
 
 
 class AntiAffinity(Resource, tag="anti-affinity"):
-    """Anti-affinity groups: namespaces of one group are kept apart."""
-
     def __init__(self, context: Context, cluster: str) -> None:
         self._documents = Documents(context.coordination)
         self._cluster = cluster
@@ -94,7 +90,6 @@ class AntiAffinity(Resource, tag="anti-affinity"):
         return found
 
     async def _put(self, namespace: Namespace, group: str) -> None:
-        """Put a namespace into a group, with "" into none."""
         path = znodes.local_policies(namespace)
 
         def edit(data: bytes | None) -> bytes:

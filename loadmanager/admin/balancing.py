@@ -1,5 +1,3 @@
-"""The balancing mode: pause the rounds of the leader, only observe them, or resume them."""
-
 from typing import Final
 
 from loadmanager.adapters.http.operations import Document, Reply, Resource, operation
@@ -22,8 +20,6 @@ class BalancingState(Document):
 
 
 class BalancingModes(Resource, tag="balancing"):
-    """Answers under ``/admin/v2/loadmanager/balancing``."""
-
     def __init__(self, service: BalancingModeRequests) -> None:
         self._service = service
 

@@ -48,8 +48,6 @@ class StatsQuery(Query):
 
 
 class Brokers(Resource, tag="brokers"):
-    """The brokers of the cluster, and the one beside this sidecar."""
-
     def __init__(self, context: Context, cluster: str, topics: Topics) -> None:
         self._cluster_state = context.cluster_state
         self._me = context.identity.broker

@@ -64,8 +64,6 @@ class DecisionsQuery(Query):
 
 
 class Decisions(Resource, tag="decisions"):
-    """Answers under ``/admin/v2/loadmanager``."""
-
     def __init__(self, leader_term: Explainer) -> None:
         self._leader_term = leader_term
 
@@ -155,7 +153,6 @@ class Decisions(Resource, tag="decisions"):
 
 
 def explanation_to_json(account: Account) -> dict[str, Any]:
-    """Return an account as a JSON object; scores are fractions, 1.0 is a full broker."""
     story = account.explanation
     return {
         "subject": story.subject,
@@ -188,7 +185,6 @@ def explanation_to_json(account: Account) -> dict[str, Any]:
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:
-    """Return a decision as a JSON object, its code put into words."""
     return {
         "atMs": decision.at_ms,
         "epoch": decision.epoch,

@@ -1,5 +1,3 @@
-"""Drains of brokers: marking a broker, removing the mark, and the progress."""
-
 from collections.abc import Callable
 from typing import Final
 
@@ -57,11 +55,7 @@ class DrainRequests:
         self._metrics = context.metrics
 
     async def mark(self, broker: BrokerId, *, by: str, reason: str) -> None:
-        """Have a broker drained until `unmark`; an existing mark is kept.
-
-        Raises:
-            BrokerUnknown: it is not registered.
-        """
+        """Drain a broker until `unmark`; an existing mark is kept. Raises `BrokerUnknown`."""
         if broker not in self._cluster_state.brokers:
             raise BrokerUnknown(f"{broker}: no such broker is registered")
         mark = DrainMark(since_ms=self._clock.wall_ms(), by=by, reason=reason)
@@ -75,7 +69,6 @@ class DrainRequests:
         log.info("broker.drain.requested", broker=broker, by=by, reason=reason)
 
     async def unmark(self, broker: BrokerId) -> None:
-        """Remove the mark of a broker, if it has one."""
         path = znodes.draining(broker)
         try:
             await self._coordination.delete(path)
@@ -86,11 +79,7 @@ class DrainRequests:
         log.info("broker.drain.cancelled", broker=broker)
 
     async def status(self, broker: BrokerId) -> DrainState:
-        """Return the progress of a drain.
-
-        Raises:
-            BrokerUnknown: it is neither registered nor marked.
-        """
+        """Raises `BrokerUnknown`: it is neither registered nor marked."""
         mark = await self._mark(broker)
         known = self._cluster_state.brokers.get(broker)
         if known is None and mark is None:
@@ -137,13 +126,10 @@ class AuthorQuery(Query):
     """The reason; up to 500 characters are kept."""
 
     def kept(self) -> dict[str, str]:
-        """Return both, cut to what is kept."""
         return {"by": self.by[:_LONGEST], "reason": self.reason[:_LONGEST]}
 
 
 class Drains(Resource, tag="draining"):
-    """Answers ``/admin/v2/loadmanager/brokers/{broker}[/drain]``."""
-
     def __init__(self, service: DrainRequests) -> None:
         self._service = service
 

@@ -1,5 +1,3 @@
-"""Failure domains: brokers that are likely to fail together."""
-
 from collections.abc import Mapping
 from typing import Annotated, Final
 

@@ -1,5 +1,3 @@
-"""Isolation policies: which brokers may serve which namespaces."""
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
@@ -93,15 +91,6 @@ class BrokerPolicy(Document):
 
 
 class Isolation(Resource, tag="isolation"):
-    """Answers under ``/admin/v2/clusters/{cluster}/namespaceIsolationPolicies``.
-
-    Args:
-        context: of this sidecar.
-        leading: has the leader's term.
-        unload: moves the bundles that may not stay under a new policy.
-        cluster: the cluster of the policies.
-    """
-
     def __init__(self, context: Context, leading: Leadership, unload: Unload, cluster: str) -> None:
         self._context = context
         self._leading = leading

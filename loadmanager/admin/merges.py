@@ -21,8 +21,6 @@ from loadmanager.ports.lookup import Unavailable
 
 @dataclass(slots=True, eq=False)
 class MergeRequests:
-    """Merges adjacent bundles on request, on the leader only."""
-
     context: Context
     leading: Leadership
     settings: RuntimeSettings
@@ -31,16 +29,12 @@ class MergeRequests:
     async def merge(self, namespace: Namespace, range_text: str, other: str | None) -> BundleId:
         """Merge two bundles, and return the result when it is in the boundaries of the namespace.
 
-        ``other`` is the range of the second bundle, None for the one above.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: there is no such namespace.
-            BundleUnknown: it has no such bundle.
-            MergeRefused: they are not adjacent, no broker owns one of them, the result would
-                be split again at once, or neither owner may have both.
-            Conflict: one of them is being split, merged or moved.
-            Unavailable: they were not merged in time, and stay as they were.
+        ``other`` is the range of the second bundle, None for the one above. Raises
+        `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: there is no such namespace;
+        `BundleUnknown`: it has no such bundle; `MergeRefused`: they are not adjacent, no broker
+        owns one of them, the result would be split again at once, or neither owner may have both;
+        `Conflict`: one of them is being split, merged or moved; `Unavailable`: they were not merged
+        in time, and stay as they were.
         """
         leader_term = self.leading.require_term()
         both = _chosen(
@@ -110,8 +104,6 @@ class MergedBundle(Document):
 
 
 class Merges(Resource, tag="bundles"):
-    """Answers ``PUT /admin/v2/loadmanager/namespaces/{tenant}/{namespace}/{bundle}/merge``."""
-
     def __init__(self, merge: Callable[[Namespace, str, str | None], Awaitable[BundleId]]) -> None:
         self._merge = merge
 

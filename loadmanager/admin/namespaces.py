@@ -1,5 +1,3 @@
-"""Namespaces and their bundles."""
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -51,11 +49,7 @@ class NamespaceRequests:
         self._documents = Documents(context.coordination)
 
     async def of_tenant(self, tenant: str) -> Sequence[Namespace]:
-        """Return all namespaces of a tenant, sorted.
-
-        Raises:
-            Missing: there is no such tenant.
-        """
+        """Return all namespaces of a tenant, sorted. Raises `Missing`: there is no such tenant."""
         folders = [f"{znodes.POLICIES}/{tenant}", f"{znodes.LOCAL_POLICIES}/{tenant}"]
         names = {name for folder in folders for name in await self._documents.names(folder)}
         if not names and not [one for one in folders if await self._documents.node(one)]:
@@ -63,11 +57,7 @@ class NamespaceRequests:
         return tuple(Namespace(f"{tenant}/{name}") for name in sorted(names))
 
     async def policies(self, namespace: Namespace) -> Mapping[str, Any]:
-        """Return a namespace's policies in Pulsar's form, with its present bundles.
-
-        Raises:
-            NamespaceUnknown: it does not exist.
-        """
+        """In Pulsar's form, with the present bundles. Raises `NamespaceUnknown`."""
         boundaries = await boundaries_of(self._context.cluster_state, namespace)
         path = znodes.policies(namespace)
         data = await self._documents.read(path)
@@ -78,9 +68,8 @@ class NamespaceRequests:
     async def create(self, boundaries: Boundaries, policies: Mapping[str, Any]) -> None:
         """Create a namespace, and its tenant if need be, in one commit with its bundles.
 
-        Raises:
-            NamespaceTaken: it exists, or bundles of a former one are locked still.
-            Conflict: other clients kept changing it.
+        Raises `NamespaceTaken`: it exists, or bundles of a former one are locked still; `Conflict`:
+        other clients kept changing it.
         """
         namespace = boundaries.namespace
         tenant = namespace.partition("/")[0]
@@ -105,11 +94,9 @@ class NamespaceRequests:
     async def _nothing_stands(self, namespace: Namespace) -> Operation:
         """Return a check that holds while there is no such namespace, nor a lock of a former one.
 
-        The versions of its boundaries begin at 0 again, so the check that keeps a former
-        bundle from being locked, or cut, would mistake the new boundaries for the earlier ones.
-
-        Raises:
-            NamespaceTaken: it exists, or bundles of a former one are locked still.
+        The versions of its boundaries begin at 0 again, so the check that keeps a former bundle
+        from being locked, or cut, would mistake the new boundaries for the earlier ones. Raises
+        `NamespaceTaken`: it exists, or bundles of a former one are locked still.
         """
         path = znodes.lock_folder_of(namespace)
         with as_unavailable(path, "read"):
@@ -139,10 +126,8 @@ class NamespaceRequests:
     async def delete(self, namespace: Namespace, *, force: bool) -> None:
         """Delete a namespace, and wait up to 10 s until no broker owns a bundle of it.
 
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: it does not exist.
-            Conflict: brokers report topics of it, or topics are partitioned, and not ``force``.
+        Raises `LeaderElsewhere`: another sidecar leads; `NamespaceUnknown`: it does not exist;
+        `Conflict`: brokers report topics of it, or topics are partitioned, and not ``force``.
         """
         self._leading.require_term()
         for _ in range(_TRIES):
@@ -157,9 +142,7 @@ class NamespaceRequests:
     async def _deletion(self, namespace: Namespace, *, force: bool) -> list[Operation]:
         """Return the operations that delete every node of a namespace.
 
-        Raises:
-            NamespaceUnknown: it does not exist.
-            Conflict: it has topics, and not ``force``.
+        Raises `NamespaceUnknown`: it does not exist; `Conflict`: it has topics, and not ``force``.
         """
         paths = [znodes.local_policies(namespace), znodes.policies(namespace)]
         nodes = {path: await self._documents.node(path) for path in paths}
@@ -246,8 +229,6 @@ class DeletionQuery(Query):
 
 
 class Namespaces(Resource, tag="namespaces"):
-    """Answers under ``/admin/v2/namespaces``."""
-
     def __init__(
         self, lookup: LookupService, service: NamespaceRequests, *, default_bundles: int
     ) -> None:
@@ -334,11 +315,9 @@ def boundaries_wanted(
 ) -> Boundaries:
     """Return the boundaries that a policies object's ``bundles`` asks for.
 
-    As in Pulsar, ``boundaries`` win over ``numBundles``, in any order and with
-    repetitions; they must reach from ``0x00000000`` to ``0xffffffff``.
-
-    Raises:
-        Refused: the bundles are not valid (412).
+    As in Pulsar, ``boundaries`` win over ``numBundles``, in any order and with repetitions; they
+    must reach from ``0x00000000`` to ``0xffffffff``. Raises `Refused`: the bundles are not valid
+    (412).
     """
     if bundles is not None and bundles.boundaries:
         return Boundaries(namespace, _bounds(bundles.boundaries))

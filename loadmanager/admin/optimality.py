@@ -1,5 +1,3 @@
-"""How far the cluster is from the best possible, shadows, and how a strategy weighs, as JSON."""
-
 from loadmanager.adapters.http.operations import Document
 from loadmanager.core.joint.weighing import CostSource
 from loadmanager.core.shadow import Shadow
@@ -41,7 +39,6 @@ class AssessmentDocument(Document):
 
 
 def assessment_document(assessment: Assessment | None) -> RoundOptimality | None:
-    """Return the assessment of a round as a document, None if there is none yet."""
     if assessment is None:
         return None
     found = OptimalityDocument.model_validate(assessment.optimality)
@@ -82,7 +79,6 @@ class ShadowsDocument(Document):
 
 
 def shadows_document(beside: ShadowList) -> ShadowsDocument:
-    """Return the strategies beside the active one as a document."""
     shadows = [_shadow(strategy, shadow) for strategy, shadow in beside.shadows.items()]
     return ShadowsDocument(active=beside.active, shadows=shadows)
 

@@ -1,5 +1,3 @@
-"""The overview of a cluster as one JSON document: that of sidecars and that of ``attach``."""
-
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -108,8 +106,6 @@ class OverviewDocument(Document):
 
 
 class Overviews(Resource, tag="decisions"):
-    """Answers ``GET /admin/v2/loadmanager/overview``."""
-
     def __init__(self, overview: Callable[[], Overview]) -> None:
         self._overview = overview
 
@@ -124,7 +120,6 @@ class Overviews(Resource, tag="decisions"):
 
 
 def overview_document(overview: Overview) -> OverviewDocument:
-    """Return an overview as a document."""
     gains = {number: GainDocument.model_validate(gain) for number, gain in overview.gains.items()}
     alike = {name: getattr(overview, name) for name in OverviewDocument.model_fields}
     other = {

@@ -1,5 +1,3 @@
-"""How many partitions topics have."""
-
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -63,8 +61,6 @@ def _in_each_domain(method: str, *replies: Reply, **declared: Any) -> Callable[[
 
 
 class Partitions(Resource, tag="topics"):
-    """Answers ``/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions``."""
-
     def __init__(self, lookup: LookupService, service: PartitionRequests) -> None:
         self._lookup = lookup
         self._service = service

@@ -1,5 +1,3 @@
-"""The plan of a round, computed and not carried out."""
-
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -82,8 +80,6 @@ class PlanDocument(Document):
 
 
 class Plans(Resource, tag="decisions"):
-    """Answers ``GET /admin/v2/loadmanager/plan``."""
-
     def __init__(self, plan: Callable[[PlanOverrides], Awaitable[Preview]]) -> None:
         self._plan = plan
 

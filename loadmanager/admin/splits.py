@@ -1,5 +1,3 @@
-"""Splits of bundles on request, as in Pulsar's admin REST."""
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -34,15 +32,12 @@ class SplitRequests:
     async def split(self, namespace: Namespace, chosen: str, order: SplitOrder) -> None:
         """Split a bundle, and return when its parts are in the boundaries of the namespace.
 
-        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with
-        the most topics, or ``HOT`` for the one with the most traffic.
-
-        Raises:
-            LeaderElsewhere: another sidecar leads.
-            NamespaceUnknown: there is no such namespace.
-            BundleUnknown: it has no such bundle, or no broker reports one.
-            SplitRefused: the algorithm or its positions do not fit, or no broker owns the bundle.
-            Unavailable: no sidecar leads, or the bundle was not split in time.
+        ``chosen`` is a range (``0xLLLLLLLL_0xUUUUUUUU``), ``LARGEST`` for the bundle with the most
+        topics, or ``HOT`` for the one with the most traffic. Raises `LeaderElsewhere`: another
+        sidecar leads; `NamespaceUnknown`: there is no such namespace; `BundleUnknown`: it has no
+        such bundle, or no broker reports one; `SplitRefused`: the algorithm or its positions do not
+        fit, or no broker owns the bundle; `Unavailable`: no sidecar leads, or the bundle was not
+        split in time.
         """
         if order.algorithm not in SPLIT_ALGORITHMS:
             known = ", ".join(sorted(SPLIT_ALGORITHMS))

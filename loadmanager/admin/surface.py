@@ -1,5 +1,3 @@
-"""Every resource of the HTTP API, in the order of the documents."""
-
 from typing import Final
 
 from loadmanager.adapters.http.describing import Describing
@@ -50,5 +48,4 @@ RESOURCES: Final[tuple[type[Resource], ...]] = (
 
 
 def surface() -> tuple[Operation, ...]:
-    """Return every operation of the API."""
     return operations_of(*RESOURCES)

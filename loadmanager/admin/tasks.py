@@ -110,7 +110,6 @@ class TasksDocument(Document):
 
 
 def tasks_document(tasks: TaskList) -> TasksDocument:
-    """Return a list of tasks as a document."""
     return TasksDocument(
         leader=tasks.leader,
         epoch=tasks.epoch,

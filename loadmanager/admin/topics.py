@@ -1,5 +1,3 @@
-"""The topics that brokers have open, and their hash positions."""
-
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
@@ -66,8 +64,6 @@ class HashPositions(Document):
 
 
 class Topics(Resource, tag="topics"):
-    """Topics, as the brokers have them open."""
-
     def __init__(self, context: Context, line: HttpTopicsClient) -> None:
         self._context = context
         self._line = line
@@ -124,7 +120,6 @@ class Topics(Resource, tag="topics"):
         )
 
     async def own(self, namespace: Namespace | None) -> _Topics:
-        """Return the topics of this broker's bundles, of one namespace or of all."""
         me = self._context.identity.broker
         found: dict[BundleId, Mapping[TopicName, Rates]] = {}
         await self._context.cluster_state.lists.require_read(me)
@@ -159,7 +154,6 @@ class Topics(Resource, tag="topics"):
         return list(await asyncio.gather(*map(ask, owners)))
 
     async def _partitions(self, namespace: Namespace) -> list[TopicName]:
-        """Return every partition of the partitioned topics, open or not."""
         found = []
         for domain in DOMAINS:
             folder = f"{znodes.partitioned_topics(namespace)}/{domain}"
@@ -192,19 +186,12 @@ def _topic(namespace: Namespace, text: str) -> TopicName:
 
 
 class PartitionRequests:
-    """How many partitions topics have."""
-
     def __init__(self, context: Context) -> None:
         self._cluster_state = context.cluster_state
         self._documents = Documents(context.coordination)
 
     async def create(self, topic: TopicName, partitions: int) -> None:
-        """Make a topic a partitioned one.
-
-        Raises:
-            NamespaceUnknown: its namespace does not exist.
-            Conflict: it has partitions already.
-        """
+        """Raises `NamespaceUnknown`, and `Conflict`: it has partitions already."""
         await boundaries_of(self._cluster_state, topic.namespace)
 
         def edit(data: bytes | None) -> bytes:
@@ -215,11 +202,6 @@ class PartitionRequests:
         await self._documents.change(_checked(znodes.partitions(topic), topic), edit)
 
     async def delete(self, topic: TopicName) -> None:
-        """Remove the partitions of a topic.
-
-        Raises:
-            Missing: it has none.
-        """
         path = _checked(znodes.partitions(topic), topic)
         if await self._documents.read(path) is None:
             raise Missing(f"topic {topic} is not partitioned")
