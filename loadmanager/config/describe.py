@@ -84,13 +84,11 @@ class KeyDescription:
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets this key."""
         return f"{ENVIRONMENT_PREFIX}{self.section.upper()}__{self.key.upper()}"
 
 
 @cache
 def describe() -> tuple[KeyDescription, ...]:
-    """Return all keys, in the order of the file."""
     return tuple(
         _key_description(section, key, field, dynamic=_is_dynamic(model, key))
         for section, model in section_models().items()
@@ -100,13 +98,11 @@ def describe() -> tuple[KeyDescription, ...]:
 
 @cache
 def keys_of(section: str) -> Mapping[str, KeyDescription]:
-    """Return the keys of one section by name; none for an unknown section."""
     return {k.key: k for k in describe() if k.section == section}
 
 
 @cache
 def section_models() -> Mapping[str, type[Section]]:
-    """Return the model of each section by its name."""
     return {
         name: field.annotation
         for name, field in Config.model_fields.items()

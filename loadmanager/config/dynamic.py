@@ -66,9 +66,8 @@ def override(config: Config, overrides: Mapping[str, str]) -> Overridden:
 def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
     """Return ``config`` with every one of ``overrides``.
 
-    Raises:
-        NotDynamic: a name cannot be set while the sidecars run.
-        ConfigError: a value is none for its name, or contradicts another one.
+    Raises `NotDynamic`: a name cannot be set while the sidecars run; `ConfigError`: a value is none
+    for its name, or contradicts another one.
     """
     given = _given_by(config)
     # A strategy goes before the settings of strategies.
@@ -78,7 +77,6 @@ def with_overrides(config: Config, overrides: Mapping[str, str]) -> Config:
 
 
 def _given_by(config: Config) -> GivenSettings:
-    """Return the values that a configuration sets, without defaults."""
     given = GivenSettings()
     for known in describe():
         section = getattr(config, known.section)
@@ -130,7 +128,6 @@ def _begin_anew(given: GivenSettings, known: KeyDescription, text: str) -> None:
 
 
 def _value(given: GivenSettings, known: KeyDescription) -> str:
-    """Return what is set, or the default."""
     found = given.settings.get((known.section, known.key))
     return str(known.default if found is None else found.value)
 

@@ -1,5 +1,3 @@
-"""Errors of a configuration."""
-
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 

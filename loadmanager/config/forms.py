@@ -1,5 +1,3 @@
-"""The base of all sections of the configuration, and the types of their fields."""
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The section for the history of load reports and decisions."""
-
 from typing import Literal
 
 from pydantic import Field
@@ -57,5 +55,4 @@ class HistorySettings(Section):
 
     @property
     def is_remote(self) -> bool:
-        """Whether files are uploaded."""
         return "://" in self.dir

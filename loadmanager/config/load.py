@@ -1,5 +1,3 @@
-"""Reading a configuration and reporting all its faults at once."""
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,8 +37,7 @@ def load_config(
         environ: variables ``LOADMANAGER_<SECTION>__<KEY>`` count, others do not.
         overrides: ``section.key=value`` each, as given to ``--set``.
 
-    Raises:
-        ConfigError: any source has a fault; it reports all faults of all sources.
+    Raises `ConfigError`: any source has a fault; it reports all faults of all sources.
     """
     return checked(gather(path, environ, overrides))
 
@@ -50,11 +47,8 @@ def check_config(
 ) -> Config:
     """Return the settings as `load_config` does, if a sidecar becomes ready with them.
 
-    One that advertises a URL which other hosts cannot reach starts, for it may be alone,
-    and does not become ready.
-
-    Raises:
-        ConfigError: as `load_config`.
+    One that advertises a URL which other hosts cannot reach starts, for it may be alone, and does
+    not become ready. Raises `ConfigError`: as `load_config`.
     """
     return checked(gather(path, environ, overrides), reachable=True)
 
@@ -62,10 +56,8 @@ def check_config(
 def checked(given: GivenSettings, *, reachable: bool = False) -> Config:
     """Return the configuration that was given.
 
-    ``reachable`` refuses an advertised URL that other hosts cannot reach.
-
-    Raises:
-        ConfigError: it has a fault, or was not to be read; it reports all faults.
+    ``reachable`` refuses an advertised URL that other hosts cannot reach. Raises `ConfigError`: it
+    has a fault, or was not to be read; it reports all faults.
     """
     config, found = _check(given.settings)
     faults = [*given.faults, *found, *(_unreachable(given.settings) if reachable else ())]

@@ -44,8 +44,6 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Part:
-    """One settings dataclass to be made: a strategy, the planner's settings or the filters."""
-
     kind: type
     where: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -54,10 +52,8 @@ class _Part:
 def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
     """Return the planner to decide on a snapshot with; ``where`` names its file.
 
-    Settings that are not in the snapshot are those of a sidecar with an empty configuration.
-
-    Raises:
-        ConfigError: a strategy or setting does not exist, or has a value it cannot have.
+    Settings that are not in the snapshot are those of a sidecar with an empty configuration. Raises
+    `ConfigError`: a strategy or setting does not exist, or has a value it cannot have.
     """
     usual = in_force(default_planner())
     wanted = _together(in_use, wanted)

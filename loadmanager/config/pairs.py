@@ -13,7 +13,6 @@ from loadmanager.core.shedding import SHEDDERS
 
 
 def _short_names(known: Mapping[str, type]) -> tuple[str, ...]:
-    """Return our name of each strategy, in the order of the table."""
     first: dict[type, str] = {}
     for name, kind in known.items():
         first.setdefault(kind, name)
@@ -25,7 +24,6 @@ PLACEMENT_NAMES: Final = _short_names(PLACEMENTS)
 
 
 def placements_of(shedder: str) -> tuple[str, ...]:
-    """Return the placements that go with a shedder, by our short names."""
     kind = SHEDDERS[shedder]
     return tuple(name for name in PLACEMENT_NAMES if go_together(kind, PLACEMENTS[name]))
 
@@ -33,8 +31,7 @@ def placements_of(shedder: str) -> tuple[str, ...]:
 def short_name(known: Mapping[str, type], name: str, where: str) -> str:
     """Return our name of a strategy that is named by ours or Pulsar's.
 
-    Raises:
-        ConfigError: there is none; it begins with ``where``.
+    Raises `ConfigError`: there is none; it begins with ``where``.
     """
     kind: type = strategy_named(known, name, where)
     return next(short for short, its_kind in known.items() if its_kind is kind)
@@ -43,9 +40,8 @@ def short_name(known: Mapping[str, type], name: str, where: str) -> str:
 def parse_pair(text: str, where: str) -> tuple[str, str]:
     """Return the shedder and the placement of ``shedder+placement``.
 
-    Raises:
-        ConfigError: not a pair, one of the two does not exist, or they do not go together; it
-            begins with ``where``.
+    Raises `ConfigError`: not a pair, one of the two does not exist, or they do not go together; it
+    begins with ``where``.
     """
     shedder, plus, placement = text.strip().partition("+")
     if not plus:
@@ -61,7 +57,6 @@ def parse_pair(text: str, where: str) -> tuple[str, str]:
 
 
 def no_pair_like(where: str) -> ConfigError:
-    """Return the error of a pattern that no pair matches."""
     shedders, placements = ", ".join(SHEDDER_NAMES), ", ".join(PLACEMENT_NAMES)
     expected = f"shedders are {shedders}, and placements {placements}"
     return ConfigError([f"{where}: no pair is like that; {expected}"])
@@ -78,7 +73,6 @@ def parts_of(shedder: str, placement: str) -> Mapping[str, type]:
 
 
 def has_setting(shedder: str, placement: str, name: str) -> bool:
-    """Return whether a part has the setting ``name``, before which a part may be named."""
     part, key = part_and_key(name)
     parts = parts_of(shedder, placement)
     kinds = ([parts[part]] if part in parts else []) if part else list(parts.values())

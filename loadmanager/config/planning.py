@@ -1,5 +1,3 @@
-"""From the sections of the configuration to the planner that a leader decides with."""
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -48,11 +46,9 @@ def planner_of(
 ) -> Planner:
     """Return the planner that the configuration asks for.
 
-    A strategy that weighs its moves by their price is held to a number of moves in a round
-    or an hour only where the configuration gives one.
-
-    Raises:
-        ConfigError: a strategy or one of its settings does not exist.
+    A strategy that weighs its moves by their price is held to a number of moves in a round or an
+    hour only where the configuration gives one. Raises `ConfigError`: a strategy or one of its
+    settings does not exist.
     """
     shedder = make_shedder(shedding)
     weights = getattr(shedder, "weights", None) or ResourceWeights()
@@ -96,11 +92,9 @@ def shadows_of(
 ) -> Mapping[str, Planner]:
     """Return the planner of each strategy that decides beside the active one, by its class.
 
-    It is the one that the configuration would ask for with that strategy and its settings,
-    and another placement where the configured one does not go with it.
-
-    Raises:
-        ConfigError: a setting of a strategy does not exist.
+    It is the one that the configuration would ask for with that strategy and its settings, and
+    another placement where the configured one does not go with it. Raises `ConfigError`: a setting
+    of a strategy does not exist.
     """
     found = {}
     for shadow in map(ShadowSettings.of, shedding.shadows):
@@ -115,7 +109,6 @@ def shadows_of(
 
 
 def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules:
-    """Return from what size bundles are cut; the planner's mode is that of splits, too."""
     return SplitRules(
         max_topics=split.max_topics,
         max_sessions=split.max_sessions,
@@ -137,5 +130,4 @@ def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimi
 
 
 def default_planner() -> Planner:
-    """Return the planner of a sidecar with an empty configuration."""
     return planner_of(SheddingSettings(), PlacementSettings(), PlannerSettings(), LeaderSettings())

@@ -40,8 +40,6 @@ _CLOSE: Final = 0.9
 
 
 class Taken(NamedTuple):
-    """A value of our configuration, and Pulsar's key that it comes from."""
-
     value: object
     source: str
 
@@ -115,8 +113,7 @@ class Imported:
 def read_broker_conf(path: Path) -> dict[str, str]:
     """Return the keys of a Java properties file with their texts; empty ones are left out.
 
-    Raises:
-        ConfigError: the file cannot be read, or is no properties file.
+    Raises `ConfigError`: the file cannot be read, or is no properties file.
     """
     try:
         found = parse_properties(path.read_text(encoding="utf-8"))

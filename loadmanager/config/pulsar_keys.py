@@ -31,12 +31,10 @@ def switch(text: str) -> bool:
 
 
 def names(text: str) -> list[str]:
-    """Return the elements of a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def whole(text: str) -> int:
-    """Return a whole number."""
     try:
         return int(text)
     except ValueError:

@@ -1,5 +1,3 @@
-"""Sections for access rights and TLS."""
-
 from collections.abc import Iterator
 from typing import Literal
 
@@ -65,7 +63,6 @@ class SecuritySettings(Section):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether bearer tokens are checked."""
         return bool(self.token_secret_key_file or self.token_public_key_file)
 
 

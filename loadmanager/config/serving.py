@@ -1,5 +1,3 @@
-"""Sections for ownership, lookups, and access to a real Pulsar broker."""
-
 from collections.abc import Iterator
 from typing import Literal
 

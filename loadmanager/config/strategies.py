@@ -28,20 +28,12 @@ _KINDS: Final[Mapping[type, str]] = {
 
 
 def make_shedder(settings: SheddingSettings) -> Shedder:
-    """Return the configured shedder.
-
-    Raises:
-        ConfigError: no strategy has that name, or a setting is not one of its own.
-    """
+    """Raises `ConfigError`: no strategy has that name, or a setting is not one of its own."""
     return _make(SHEDDERS, settings.strategy, settings.settings, "shedding")
 
 
 def make_shadow(shadow: ShadowSettings) -> Shedder:
-    """Return a shedder that decides beside the active one.
-
-    Raises:
-        ConfigError: a setting is not one of its own.
-    """
+    """Raises `ConfigError`: a setting is not one of the shedder's."""
     kind = SHEDDERS[shadow.strategy]
     return filled(kind, shadow.settings, f"[shedding] shadows, settings for {kind.__name__}")
 
@@ -55,8 +47,7 @@ def make_placement(settings: PlacementSettings, shedder: type) -> Placement:
 def placement_beside(shedder: type, settings: PlacementSettings) -> Placement:
     """Return the placement to go with a shedder: the configured one, or the shedder's own.
 
-    Raises:
-        ConfigError: as `make_shedder`; or the two do not go together.
+    Raises `ConfigError`: as `make_shedder`; or the two do not go together.
     """
     placement = make_placement(settings, shedder)
     if not go_together(shedder, type(placement)):
@@ -66,7 +57,6 @@ def placement_beside(shedder: type, settings: PlacementSettings) -> Placement:
 
 
 def own_placement(shedder: type) -> str:
-    """Return the placement beside a shedder where none is configured."""
     return "joint" if shedder is JointShedder else "AvgShedder"
 
 
@@ -93,8 +83,7 @@ def _make(
 def strategy_named(known: Mapping[str, type[T]], name: str, where: str) -> type[T]:
     """Return the strategy of that name; ``where`` is how it was asked for.
 
-    Raises:
-        ConfigError: there is none; it names those there are.
+    Raises `ConfigError`: there is none; it names those there are.
     """
     if name not in known:
         short = sorted({known_name for known_name in known if "." not in known_name})
@@ -115,8 +104,7 @@ def _hint(kind: type, key: str, known: Collection[str]) -> str:
 def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
     """Return a ``kind`` with the given settings, its groups filled from theirs.
 
-    Raises:
-        ConfigError: a setting is unknown, or has a value that it cannot have.
+    Raises `ConfigError`: a setting is unknown, or has a value that it cannot have.
     """
     fields = fields_of(kind)
     values: dict[str, Any] = {}
