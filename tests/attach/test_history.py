@@ -14,10 +14,10 @@ from fake_pulsar import FakePulsar, lies_in
 from history_disks import finished, lines_in
 from replay_events import events_of
 from replayed import replayed
+from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.cli import main
 from loadmanager.config.offline import Wanted, planner_for
-from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.combinations import combinations
 from loadmanager.pipeline.replay.recorded_rounds import RECORDED

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.core.averages import Average, BundleAverages
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
@@ -26,7 +27,6 @@ from loadmanager.core.history.records import (
     term_record,
     tick_record,
 )
-from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.history.rounds import RoundFacts, bundles_records, round_records
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, BundleId

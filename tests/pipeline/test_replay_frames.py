@@ -8,8 +8,8 @@ import pytest
 from history_sinks import Archive, KeptHistory
 from replay_events import events_of
 from replayed import events, frames, live, simulated, told
+from snapshot_of_history import report_of, snapshot_of
 
-from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.snapshot.document import view_of_snapshot
 from loadmanager.pipeline.replay.events import Event

@@ -9,12 +9,12 @@ import pytest
 from history_disks import finished, lines_in
 from history_sinks import KeptHistory
 from simulated_worlds import EXACT, FREE, QUIET, scenario
+from snapshot_of_history import report_of, snapshot_of
 
 from loadmanager.adapters.history import recorded
 from loadmanager.adapters.history.checking import check_history
 from loadmanager.core.averages import BundleAverages
 from loadmanager.core.cluster import ClusterView
-from loadmanager.core.history.replaying import report_of, snapshot_of
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.planner import Plan
 from loadmanager.core.snapshot.document import view_of_snapshot
