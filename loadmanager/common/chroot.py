@@ -1,5 +1,3 @@
-"""Refuses a chroot whose nodes do not belong to this cluster."""
-
 from typing import Final
 
 from loadmanager.core import znodes

@@ -1,5 +1,3 @@
-"""The settings that all members of a cluster must agree on before any of them may act."""
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -105,7 +105,6 @@ class ClusterLoads:
 
 
 def _unregistered(broker: BrokerId) -> Registration:
-    """Return a placeholder for a registration that may not have been read yet."""
     return Registration(
         broker=broker, urls=BrokerUrls(http_url=""), sidecar_url="", started_at_ms=0
     )

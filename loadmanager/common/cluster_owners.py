@@ -179,7 +179,6 @@ class ClusterOwners:
         return True
 
     def _has_turn(self) -> bool:
-        """Take one of the reads for lists that are not followed, if one is left."""
         now_s = self._clock.monotonic_s()
         saved = (now_s - self._counted_at_s) * _READS_PER_S
         self._reads_left = min(self._reads_left + saved, self._read_ahead)

@@ -35,8 +35,6 @@ class KnownBroker:
 
 
 class OwnerView(Protocol):
-    """The registered brokers and the bundles that they own."""
-
     @property
     def brokers(self) -> Collection[BrokerId]: ...
 
@@ -128,7 +126,6 @@ class ClusterState:
         return self._brokers.values  # type: ignore[return-value]  # names were parsed on reading
 
     def advertises(self, sidecar_url: str) -> bool:
-        """Return whether a registered broker's sidecar advertises this address."""
         return any(
             known.registration.sidecar_url.rstrip("/") == sidecar_url
             for known in self.brokers.values()

@@ -122,8 +122,6 @@ class Constraints:
 
 
 class _Groups:
-    """The anti-affinity group of every namespace that has one, in its local policies."""
-
     def __init__(
         self, context: Context, changed: Callable[..., None], refused: Callable[[str], None]
     ) -> None:

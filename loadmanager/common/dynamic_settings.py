@@ -42,7 +42,6 @@ class DynamicSettings:
         self._subscribers: list[Callable[[Mapping[str, str]], None]] = []
 
     def subscribe(self, callback: Callable[[Mapping[str, str]], None]) -> None:
-        """Call ``callback`` with all settings after `open`, and after each change of them."""
         self._subscribers.append(callback)
 
     def open(self) -> None:

@@ -20,7 +20,6 @@ def scarcest_first(brokers: Iterable[BrokerUse]) -> list[BrokerUse]:
 
 
 def resources_of(brokers: Iterable[BrokerUse]) -> list[ResourceUse]:
-    """Return the resources, scarcest on any broker first."""
     uses: dict[str, list[tuple[float, BrokerUse]]] = {}
     for one in brokers:
         for resource, fraction in one.uses.items():
@@ -41,7 +40,6 @@ def resources_of(brokers: Iterable[BrokerUse]) -> list[ResourceUse]:
 
 
 def most_refused(refusals: Iterable[Refusal]) -> Sequence[RefusalCount]:
-    """Return the reasons of refusals, the most frequent first, each with its first example."""
     counts: Counter[Reason] = Counter()
     examples: dict[Reason, Refusal] = {}
     for one in refusals:

@@ -21,7 +21,6 @@ class Reachability:
         self._logged_at_s: float | None = None
 
     def unready(self) -> Iterator[str]:
-        """Yield the reason why other sidecars cannot reach this one, if so."""
         why = self.why
         if why:
             yield why

@@ -1,5 +1,3 @@
-"""Settings from a TOML file, the environment and the command line, checked whole at the start."""
-
 from loadmanager.config.balancing import (
     LeaderSettings,
     PlacementSettings,

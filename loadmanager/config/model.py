@@ -129,7 +129,6 @@ def lease_warning(config: Config) -> str:
 
 
 def contradictions(config: Config) -> Iterator[Contradiction]:
-    """Yield every value that conflicts with another one."""
     yield from timing_contradictions(config.report, config.leader)
     yield from _fencing(config.ownership)
     yield from _addresses(config)
@@ -142,7 +141,6 @@ def contradictions(config: Config) -> Iterator[Contradiction]:
 def timing_contradictions(
     report: ReportSettings, leader: LeaderSettings
 ) -> Iterator[Contradiction]:
-    """Yield what conflicts in the intervals of load reports and of the leader's decisions."""
     most = f"at most [report] max_interval_s ({report.max_interval_s:g})"
     if report.min_interval_s > report.max_interval_s:
         yield Contradiction.of("report.min_interval_s", most, "report.max_interval_s")

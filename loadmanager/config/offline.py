@@ -1,5 +1,3 @@
-"""A planner for a snapshot: the settings that were in force, and those to be tried instead."""
-
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,7 +83,6 @@ def planner_for(where: str, in_use: InForce, wanted: Wanted) -> Planner:
 
 
 def _together(in_use: InForce, wanted: Wanted) -> Wanted:
-    """Return what is wanted, and the placement that has to go with the shedder."""
     shedder = wanted.shedder or (in_use.shedder.strategy if in_use.shedder else "")
     if shedder not in SHEDDERS or wanted.placement is not None:
         return wanted

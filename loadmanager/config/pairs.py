@@ -1,5 +1,3 @@
-"""Pairs of a shedder and a placement, by our short names, as commands accept them."""
-
 from collections.abc import Mapping
 from typing import Final
 
@@ -63,7 +61,6 @@ def no_pair_like(where: str) -> ConfigError:
 
 
 def parts_of(shedder: str, placement: str) -> Mapping[str, type]:
-    """Return the parts of a planner that have settings."""
     return {
         "shedder": SHEDDERS[shedder],
         "placement": PLACEMENTS[placement],

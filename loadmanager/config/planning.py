@@ -120,7 +120,6 @@ def split_rules_of(split: SplitSettings, planner: PlannerSettings) -> SplitRules
 
 
 def split_limits_of(split: SplitSettings, planner: PlannerSettings) -> SplitLimits:
-    """Return how much traffic a part may have where bundles are cut by traffic."""
     return SplitLimits(
         max_msgs_per_s=split.max_msgs_per_s,
         max_mib_per_s=split.max_mib_per_s,

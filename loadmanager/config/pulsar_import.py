@@ -1,5 +1,3 @@
-"""Translates Pulsar's ``broker.conf``: the settings taken over, and the reasons for the others."""
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -69,7 +67,6 @@ class Imported:
             self.taken[at] = Taken(value, source)
 
     def given(self, path: Path) -> GivenSettings:
-        """Return the values as a source of settings, each placed by Pulsar's key."""
         given = GivenSettings(faults=[f"{path}: {fault}" for fault in self.faults])
         for (section, key, subkey), (value, source) in self.taken.items():
             known = keys_of(section)[key]
@@ -77,7 +74,6 @@ class Imported:
         return given
 
     def summary(self) -> Iterator[str]:
-        """Yield what became of the keys that were not taken, what endangers most first."""
         for key in sorted(self.security):
             yield f"{key} dropped: security is not carried over; see [security] and [tls]"
         for key, meant in sorted(self.misspelt.items()):
@@ -156,7 +152,6 @@ def _translate(imported: Imported, key: str, text: str) -> None:
 
 
 def _deploy(imported: Imported, found: Mapping[str, str], host: str) -> None:
-    """Take in where the broker and ZooKeeper are, and how Pulsar hashes."""
     name = found.get("advertisedAddress", host)
     port = found.get("webServicePort", _WEB_PORT)
     source = " and ".join(

@@ -23,7 +23,6 @@ class Ours:
 
 
 def switch(text: str) -> bool:
-    """Return the truth of ``true`` or ``false``, in any case."""
     words = {"true": True, "false": False}
     if text.strip().lower() not in words:
         raise ValueError("expected true or false")

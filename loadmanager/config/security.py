@@ -74,7 +74,6 @@ def uses_cluster_key(security: SecuritySettings, tls: TlsSettings) -> bool:
 def anonymous_right(
     security: SecuritySettings, tls: TlsSettings, listen_host: str
 ) -> Literal["none", "lookup", "read", "admin"]:
-    """Return what a caller without a name may do."""
     if security.anonymous != "auto":
         return security.anonymous
     proofs = security.has_tokens or tls.client_authorities_file
@@ -84,7 +83,6 @@ def anonymous_right(
 def security_contradictions(
     security: SecuritySettings, tls: TlsSettings, listen_host: str
 ) -> Iterator[Contradiction]:
-    """Yield what conflicts in the rights of callers and the addresses that they can reach."""
     if security.token_secret_key_file and security.token_public_key_file:
         expected = "empty, because [security] token_secret_key_file is set: tokens have one key"
         because = "security.token_secret_key_file"

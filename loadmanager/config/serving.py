@@ -64,7 +64,6 @@ class PulsarSettings(Section):
 def pulsar_contradictions(
     broker: BrokerSettings, pulsar: PulsarSettings, cluster: ClusterSettings
 ) -> Iterator[Contradiction]:
-    """Yield what conflicts with the kind of the broker."""
     kind = "broker.kind"
     if broker.kind == "contract":
         for key in PulsarSettings.model_fields:

@@ -1,5 +1,3 @@
-"""Where settings come from: a file, the environment, the command line. The last one wins."""
-
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +42,6 @@ class GivenSettings:
     faults: list[str] = field(default_factory=list)
 
     def put(self, known: KeyDescription, value: object, place: str, subkey: str = "") -> None:
-        """Set a key, or one entry of a key that is a table."""
         at = (known.section, known.key)
         if subkey:
             before = self.settings.get(at)

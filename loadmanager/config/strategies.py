@@ -131,7 +131,6 @@ def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
 
 
 def fields_of(kind: type) -> Mapping[str, tuple[str, Setting]]:
-    """Return every accepted key with the group and the setting it stands for."""
     found: dict[str, tuple[str, Setting]] = {}
     for group, inner in {"": kind, **groups_of(kind)}.items():
         for setting in settings_of(inner):

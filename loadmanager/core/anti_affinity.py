@@ -70,6 +70,5 @@ def fewest(counts: Counts, among: Mask) -> Mask:
 
 
 def group_counts(view: ClusterView, bundle: BundleId) -> Counts | None:
-    """Return the namespaces of the bundle's group per broker; None if it has no group."""
     group = view.policies.group_of(namespace_of(bundle))
     return namespaces_on(view, group, bundle) if group else None

@@ -1,5 +1,3 @@
-"""Decides which proposals become tasks, by precedence and by the current tasks and orders."""
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,3 @@
-"""The balance of a cluster over the last hour: kept by the leader, shown on the live page."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

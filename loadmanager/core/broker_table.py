@@ -1,5 +1,3 @@
-"""The brokers of a load tracker: the retained part of each report, and all brokers as columns."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

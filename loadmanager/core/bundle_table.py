@@ -1,5 +1,3 @@
-"""Averages of up to a hundred thousand bundles, one row each, updated in one step."""
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -94,7 +92,6 @@ class BundleTable:
         max_samples: int,
         resting: Indices,
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """Return averages and counts with one more sample in all rows except ``resting``."""
         known = len(self._names)
         mixed, grown = add_samples(
             averages[:known], counts[:known], self._samples[:known], max_samples
@@ -235,7 +232,6 @@ class TableAverages(Mapping[BundleId, BundleAverages]):
     topics: NDArray[np.int64]
 
     def heaviest(self, count: int) -> dict[BundleId, BundleAverages]:
-        """Return the averages of the bundles with the highest short-term throughput, descending."""
         rows = np.flatnonzero(self.known)
         bytes_per_s = self.short[rows, BYTES_IN] + self.short[rows, BYTES_OUT]
         # Ties keep the order of rows, as in `heapq.nlargest`.

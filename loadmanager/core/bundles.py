@@ -1,5 +1,3 @@
-"""The bundles of a namespace: boundaries that divide the hash range."""
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from operator import lt

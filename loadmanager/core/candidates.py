@@ -1,5 +1,3 @@
-"""Candidate brokers for a bundle, and why each of the others may not or should not take it."""
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-"""The cluster at one instant, as every decision sees it."""
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,8 +22,6 @@ class UnknownBroker(LoadManagerError, KeyError):
 
 @dataclass(frozen=True, slots=True)
 class TopBundle:
-    """One of the heaviest bundles a broker reported, with its throughput in plus out."""
-
     bundle: BundleId
     bytes_per_s: float
 

@@ -1,5 +1,3 @@
-"""Reports and the cluster in columns, so that large clusters are cheap to process."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -148,7 +146,6 @@ class BundleColumns:
         return row if row is not None and row < len(self.known) else None
 
     def measured_row(self, bundle: BundleId) -> int | None:
-        """Return the row of ``bundle``, None if it has no sample or does not belong to these."""
         row = self.row(bundle)
         return row if row is not None and self.known[row] else None
 
@@ -184,7 +181,6 @@ class OwnedRows:
 
     @cached_property
     def counts(self) -> Indices:
-        """How many bundles each broker's report lists, system bundles included."""
         return np.diff(self.starts)
 
     @cached_property

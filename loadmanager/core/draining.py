@@ -15,8 +15,6 @@ TRY_AGAIN_S: Final = 2.0
 
 
 class Drains:
-    """Selects the bundles to leave, and delays those that no broker could take recently."""
-
     def __init__(self) -> None:
         self._again_s: dict[BundleId, float] = {}
 

@@ -1,6 +1,3 @@
-"""Errors raised by the core, one class for each way of handling them."""
-
-
 class LoadManagerError(Exception):
     """Base of all errors that this package raises deliberately."""
 

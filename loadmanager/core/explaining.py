@@ -1,5 +1,3 @@
-"""Explains the state of a bundle or broker, from the leader's view and its decisions."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,8 +24,6 @@ class Outcome(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kind of a decision: the origin of the move, or that there was none."""
-
     MOVE = "move"
     OBSERVED = "observed"
     PLACEMENT = "placement"

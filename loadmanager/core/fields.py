@@ -50,11 +50,9 @@ class Fields:
         return tuple(self._found)
 
     def values(self) -> Mapping[str, Any]:
-        """Return all fields as they are, unchecked."""
         return self._found
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text that can be written as UTF-8."""
         value = self._found.get(name)
         if value is None and default is not None:
             return default
@@ -98,7 +96,6 @@ class Fields:
         return Fields(self._where, value, f"{self._prefix}{name}.")
 
     def parsed(self, name: str, parse: Callable[[str], _Value]) -> _Value:
-        """Return a text parsed by ``parse``, which may raise `InvalidName`."""
         text = self.text(name)
         try:
             return parse(text)
@@ -114,7 +111,6 @@ class Fields:
         return {key: read(inner, name) for key, name in zip(keys, inner.names(), strict=True)}
 
     def keys(self, names: Iterable[str], parse: Callable[[str], _Key]) -> list[_Key]:
-        """Return names of fields parsed by ``parse``, which may raise `InvalidName`."""
         found, name = list[_Key](), ""
         try:
             for name in names:
@@ -136,7 +132,6 @@ class Fields:
         return tuple(value)
 
     def parsed_texts(self, name: str, parse: Callable[[str], _Value]) -> tuple[_Value, ...]:
-        """Return a list of texts parsed by ``parse``, which may raise `InvalidName`."""
         try:
             return tuple(parse(text) for text in self.texts(name))
         except InvalidName as problem:
@@ -165,7 +160,6 @@ class Fields:
         return value
 
     def _items(self, name: str, values: list[Any]) -> "Fields":
-        """Return the items of a list as fields named by their position."""
         named = {str(position): item for position, item in enumerate(values)}
         return Fields(self._where, named, f"{self._prefix}{name}.")
 

@@ -27,8 +27,6 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 
 class Eligibility:
-    """The brokers of a view, each eligible or refused for the first reason that applies."""
-
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._codes: NDArray[np.int16] = np.full(len(view.brokers.names), _ELIGIBLE, dtype=np.int16)
@@ -143,8 +141,6 @@ def version_rank(version: str) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class RestrictedTargets:
-    """Applies the filters to the view after the moves chosen so far."""
-
     view: ClusterView
     filters: Filters
 

@@ -40,7 +40,6 @@ def _overlaps(task: BundleTask, bundle: BundleId) -> bool:
 
 
 def seen(task: BundleTask, owner: BrokerId | None, *, serving: bool) -> Iterator[TaskEvent]:
-    """Yield the events of a placement or move, given that ``owner`` lists its bundle."""
     if not task.relocates or task.state is TaskState.UNCONFIRMED:
         return
     if task.state is TaskState.ORDERED and task.source not in {None, owner}:

@@ -1,5 +1,3 @@
-"""Classifies host names and addresses by their text, without name resolution."""
-
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address

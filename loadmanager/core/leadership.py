@@ -19,8 +19,6 @@ SUCCESSORS: Final = 2
 
 
 class Standing(StrEnum):
-    """What an agent has to do about the leadership, given the election node."""
-
     CAMPAIGN = "campaign"
     """No sidecar leads: try to create the election node."""
 

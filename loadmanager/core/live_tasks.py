@@ -1,5 +1,3 @@
-"""The bundle tasks of one term that have not ended, and their invariants."""
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

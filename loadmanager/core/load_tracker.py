@@ -128,7 +128,6 @@ class LoadTracker:
         self.put(BrokerLoad.of(report, seen_s))
 
     def put(self, load: BrokerLoad) -> None:
-        """Add one broker's load, replacing its earlier load."""
         former = self._entries.get(load.broker)
         listing = load.listing
         same = former is not None and former.load.listing.names == listing.names
@@ -220,7 +219,6 @@ class LoadTracker:
         return self._departed_at_s
 
     def averages(self) -> TableAverages:
-        """Return the averages of every bundle that has a sample, for the next leader."""
         return self._table.averages()
 
     def view(

@@ -120,7 +120,6 @@ def _of_present(
     class_of: NDArray[np.intp],
     present: NDArray[np.bool_] | None,
 ) -> _Problem:
-    """Return the problem restricted to the brokers present and to their classes."""
     if present is not None:
         background, capacity, class_of = background[present], capacity[present], class_of[present]
     classes, class_of = np.unique(class_of, return_inverse=True)

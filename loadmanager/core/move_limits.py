@@ -55,7 +55,6 @@ class MoveBudget:
     _last_end_s: float = float("-inf")
 
     def may_decide_on(self, sample_began_s: float) -> bool:
-        """Return whether a sample reflects the current owners of bundles."""
         return not self._under_way and sample_began_s >= self._last_end_s
 
     def exhausted(self, bundle: BundleId, now_s: float) -> str:

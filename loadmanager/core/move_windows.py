@@ -1,5 +1,3 @@
-"""Times of the week in which bundles may be moved, such as ``Mon-Fri 02:00-05:00``."""
-
 import re
 from dataclasses import dataclass
 from typing import Final

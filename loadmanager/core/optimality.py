@@ -41,8 +41,6 @@ class Confined:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Assignable:
-    """Bundles and brokers, independent of ownership: the arguments of `lower_bound`."""
-
     cost: FloatArray
     background: FloatArray
     capacity: FloatArray
@@ -50,7 +48,6 @@ class Assignable:
     present: Mask
 
     def bound(self, confined: Iterable[Confined] = ()) -> float:
-        """Return a lower bound of the largest demand, subject to the ``confined`` bundles."""
         brokers = (self.background, self.capacity, self.class_of)
         found = lower_bound(self.cost, *brokers, self.present)
         for one in confined:

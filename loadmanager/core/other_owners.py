@@ -67,7 +67,6 @@ def _brokers(
 
 
 def _owned(view: ClusterView, owner: Indices, changed: Indices) -> OwnedRows:
-    """Return each broker's bundle rows in order of names; only ``changed`` brokers are sorted."""
     position = np.zeros(len(owner), dtype=np.intp)
     position[view.owned.rows] = np.arange(len(view.owned.rows))
     held = np.flatnonzero(owner >= 0)

@@ -1,5 +1,3 @@
-"""One round of the leader: turns a view into a plan in which every move has a target."""
-
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,5 +1,3 @@
-"""Policies set by operators: which brokers may serve which namespaces."""
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -16,8 +16,6 @@ from loadmanager.core.settings import Settings, setting
 
 
 class Due(StrEnum):
-    """Why a report is to be published now."""
-
     FIRST = "first"
     FORCED = "forced"
     REGISTRATION = "registration"
@@ -36,8 +34,6 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRules(Settings):
-    """How often and on what change a report is published."""
-
     min_interval_s: float = setting(
         "Shortest time between two reports; forced reports are written at once.",
         "seconds",

@@ -1,5 +1,3 @@
-"""Turns a seed into averages of the current bundles, which may have been split since."""
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -47,7 +45,6 @@ def seeded(
 def _overlapped(
     present: tuple[int, int], ranges: Iterable[tuple[int, int, Expected]]
 ) -> Expected | None:
-    """Return the sum of the overlapping parts; None if they do not cover the whole range."""
     lower, upper = present
     parts = []
     covered = 0

@@ -75,7 +75,6 @@ class Settings:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Raises `SettingOutOfRange`: with the field, the value and the range."""
         for one in settings_of(type(self)):
             number = getattr(self, one.name)
             if not isinstance(number, int | float):

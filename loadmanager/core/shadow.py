@@ -86,7 +86,6 @@ class Seen:
 
 
 def after_round(shadow: Shadow, planner: Planner, seen: Seen, rng: np.random.Generator) -> Shadow:
-    """Return the shadow after a round decided by ``planner`` with ``rng``."""
     view, divided = seen.view, seen.divided
     away, owner = _owners(view, divided, shadow.away)
     world = with_owners(view, divided, owner, planner.weights)

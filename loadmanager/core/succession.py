@@ -24,8 +24,6 @@ SOON_MS: Final = 600_000
 
 
 class Verdict(StrEnum):
-    """The action of an agent that is about to register."""
-
     TAKE_OVER = "take_over"
     STAND_BY = "stand_by"
     END = "end"

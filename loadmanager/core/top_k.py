@@ -1,5 +1,3 @@
-"""The heaviest bundles of a broker: those that TransferShedder may move."""
-
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The default cost model: a bundle's usage is proportional to its share of the traffic."""
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +18,6 @@ from loadmanager.core.scores import (
 
 
 class CostModel(Protocol):
-    """Predicts the usage of serving a bundle."""
-
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
         """Return the usage of ``bundle``, by `RESOURCES`, in the units of load reports.
 
@@ -54,7 +50,6 @@ class TrafficShare:
     """
 
     def usage(self, view: ClusterView, bundle: BundleId, source: BrokerId | None) -> FloatArray:
-        """Return the usage of ``bundle``."""
         row = view.bundles.measured_row(bundle)
         if row is None:
             return _mean_usage(view)
@@ -81,7 +76,6 @@ class TrafficShare:
         usage: FloatArray,
         rows: Indices,
     ) -> FloatArray:
-        """Return ``usage`` for each of ``rows``."""
         return np.broadcast_to(usage, (len(rows), len(usage)))
 
 

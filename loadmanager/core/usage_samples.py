@@ -1,5 +1,3 @@
-"""The recent samples of a broker's usage, for the means and variances in its reports."""
-
 import statistics
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace

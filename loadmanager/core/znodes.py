@@ -104,7 +104,6 @@ def failure_domains(cluster: str) -> str:
 
 
 def partitioned_topics(namespace: Namespace) -> str:
-    """Return the folder of the partitioned topics of ``namespace``, with one folder per domain."""
     return f"{PARTITIONED_TOPICS}/{namespace}"
 
 

@@ -26,7 +26,6 @@ class AbsentBrokers:
         return {b: planned for b, planned in self.tasks.assigned.items() if planned not in brokers}
 
     def awaited(self, orphans: Mapping[BundleId, BrokerId]) -> Mapping[BundleId, float]:
-        """Return which of these wait for their broker's return, with the remaining seconds."""
         now_s, state = self.context.clock.monotonic_s(), self.context.cluster_state
         if not state.current:
             return {}  # Neither departures nor returns can be observed.

@@ -80,7 +80,6 @@ class Adoption:
         return found
 
     def _changes(self, found: _Found) -> OrderChanges:
-        """Compare the standing orders with the boundaries; return the changes to write."""
         assigned = self.tasks.assigned
         bundles: dict[Namespace, set[BundleId]] = {name: set() for name in found.boundaries}
         for bundle in assigned:

@@ -106,7 +106,6 @@ class ViewBuilder:
         return replace(sight, assigned=ordered).view()
 
     def sight(self) -> Sight:
-        """Return the input of a current view."""
         self.take_reports()
         return Sight(
             now_s=self.context.clock.monotonic_s(),

@@ -1,5 +1,3 @@
-"""The decisions of one leader: the planner, and its memory between decisions."""
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -75,7 +73,6 @@ class Decider:
 
     @property
     def planner(self) -> Planner:
-        """The currently configured planner."""
         return self.settings.now.planner
 
     @property
@@ -144,7 +141,6 @@ class Decider:
         return await self.tasks.dispatch(proposals, rider=rider, known=known)
 
     def _outdated(self, decided: Decided) -> Mapping[BundleId, str]:
-        """Return the moves that are outdated, and why."""
         why = ""
         if decided.planner != self.steered:
             why = "settings or the balancing mode changed meanwhile"
@@ -224,7 +220,6 @@ def _proposals(
     assigned: Mapping[BundleId, BrokerId],
     asked_by: AskedBy,
 ) -> list[BundleTask]:
-    """Return moves as proposals to the task controller, based on the orders ``assigned``."""
     return [
         BundleTask(
             kind=TaskKind.PLACE if move.source is None else TaskKind.MOVE,

@@ -27,7 +27,6 @@ class Drain:
         return self._drains.due(self._staying(left), left, self.context.clock.monotonic_s())
 
     def refused(self, bundles: Iterable[BundleId]) -> None:
-        """Delay these bundles, which no broker can take now."""
         self._drains.refused(bundles, self.context.clock.monotonic_s())
 
     def _staying(self, draining: Collection[BrokerId]) -> Iterator[tuple[BundleId, BrokerId]]:

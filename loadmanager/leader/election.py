@@ -1,5 +1,3 @@
-"""Takes part in the election of the leader, and detects the end of a term."""
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,3 @@
-"""Answers queries about the leader's view, decisions and settings."""
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
@@ -155,7 +153,6 @@ class Explainer:
         )
 
     def _boundaries(self, bundles: Sequence[BundleId]) -> dict[Namespace, Boundaries]:
-        """Return the boundaries of all these bundles; empty if any is unknown."""
         namespaces = {namespace_of(one) for one in bundles if not belongs_to_a_broker(one)}
         found = {name: self._context.cluster_state.known_boundaries(name) for name in namespaces}
         known = {name: boundaries for name, boundaries in found.items() if boundaries is not None}

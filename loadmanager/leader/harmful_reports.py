@@ -38,7 +38,6 @@ class HarmfulReports:
 
     @property
     def brokers(self) -> Mapping[BrokerId, str]:
-        """The brokers left out, each with the error that its report may have caused."""
         return {broker: one.why for broker, one in self._left_out.items()}
 
     def current(self) -> frozenset[BrokerId]:
@@ -52,13 +51,11 @@ class HarmfulReports:
         return frozenset(self._left_out)
 
     def round_begins(self) -> None:
-        """Note the reports of a round."""
         left_out = self.current()
         known = self.context.cluster_state.loads.reports
         self._used = {name: one.mzxid for name, one in known.items() if name not in left_out}
 
     def round_succeeded(self) -> None:
-        """Note that the reports of the round are sound."""
         self._sound = self._used
 
     def leave_out_new(self, error: Exception) -> bool:
@@ -78,7 +75,6 @@ class HarmfulReports:
         return True
 
     def end(self) -> None:
-        """Clear the metric at the end of the term."""
         self._left_out.clear()
         self._show()
 

@@ -214,7 +214,6 @@ class HistoryRecorder:
         self._record(lambda at_ms: [shadow_record(at_ms, epoch, number, strategy, shadowed)])
 
     def placed(self, moves: Sequence[Move], view: ClusterView, planner: Planner) -> None:
-        """Record moves that were decided on this view between two rounds and ordered."""
         if not moves:
             return
         first_move = self._moves + 1

@@ -130,7 +130,6 @@ class LeaderState:
 
 
 def _encoded(standby: Standby, averages: TableAverages) -> bytes:
-    """Return the encoded state, with the joint strategy's learned state and the averages."""
     joint = standby.memory.shedder.joint
     learned = b"" if joint is None else encode_joint(joint)
 

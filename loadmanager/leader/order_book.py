@@ -72,7 +72,6 @@ class OrderBook:
 
     @property
     def splits(self) -> Mapping[BundleId, SplitOrder]:
-        """The bundles that are ordered to be split or merged, and how."""
         return self._splits
 
     @property

@@ -29,8 +29,6 @@ _SPLIT: Final = "split"
 
 @dataclass(slots=True, eq=False)
 class OverviewRequests:
-    """Gives the overview of a cluster; ``splits`` is whether bundles can be split."""
-
     context: Context
     leading: Leadership
     explainer: Explainer

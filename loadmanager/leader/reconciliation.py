@@ -57,7 +57,6 @@ class Reconciler:
         report(found, self.context.metrics, self.decision_log)
 
     async def _recall_what_is_no_bundle(self) -> list[Disagreement]:
-        """Recall bundles of deleted namespaces, and ranges that are not in their namespace."""
         found: list[Disagreement] = []
         ordered: dict[Namespace, list[BundleId]] = {}
         for bundle in self.tasks.assigned:

@@ -24,7 +24,6 @@ class Shadows:
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     async def round_over(self, seen: Seen) -> None:
-        """Let each shadow strategy decide on the completed round, one at a time."""
         self._follow_configuration()
         for strategy, planner in self._planners.items():
             try:

@@ -1,5 +1,3 @@
-"""Reads ahead: loads on the likely next leaders, and owned lists one after the other."""
-
 from typing import Final, Never
 
 from loadmanager.common.context import Context

@@ -34,8 +34,6 @@ log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Proposals of one decider, waiting to be written or to be confirmed."""
-
     proposals: Sequence[BundleTask]
     rider: SetData | None
     known: Callable[[Dispatched], None] | None

@@ -89,7 +89,6 @@ class TaskGains:
 
 
 def _expected(load: BrokerLoad, influence: Rates) -> TaskGain:
-    """Return the expected gain, from the moved share of the source's traffic."""
     before, totals = _largest(load), load.totals
     share = (
         _share(influence.msgs_per_s, totals.msgs_per_s)

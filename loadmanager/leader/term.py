@@ -45,8 +45,6 @@ log = structlog.get_logger()
 
 
 class ForeignTerm(Protocol):
-    """The parts of a term over brokers that acquire bundles themselves, without agents."""
-
     @property
     def orders(self) -> StandingOrders: ...
 
@@ -57,8 +55,7 @@ class ForeignTerm(Protocol):
     def uncut(self) -> Collection[BundleId]:
         """The bundles whose ordered split failed, and which are not to be split."""
 
-    def held(self) -> str:
-        """Return why no bundle may move now, "" if bundles may move."""
+    def held(self) -> str: ...
 
     async def run(self, wanted: Callable[[], bool]) -> None:
         """Run the work besides the rounds, until cancelled.

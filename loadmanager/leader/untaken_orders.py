@@ -68,7 +68,6 @@ class UntakenOrders:
         return bool(self._since_s)
 
     def bundles(self) -> Mapping[BundleId, BrokerId]:
-        """Return the bundles to place elsewhere, each with the broker that did not take it."""
         passed_over, owners = self.passed_over, self.context.cluster_state.owners
         if not passed_over or not self.context.cluster_state.current:
             return {}

@@ -1,5 +1,3 @@
-"""Assumed averages for a leader that inherited too few, from the seed of a rollup."""
-
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

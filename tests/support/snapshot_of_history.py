@@ -1,5 +1,3 @@
-"""Restores a leader's state from lines of history: for replays, and for ``loadmanager decide``."""
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

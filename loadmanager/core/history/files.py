@@ -1,5 +1,3 @@
-"""Paths of history files: partitions by hour, and names with the writer."""
-
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,7 +22,6 @@ _PARTITION: Final = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)")
 
 
 def hour_of(at_ms: int) -> int:
-    """Return the hour of a time, counted since 1970."""
     return at_ms // HOUR_MS
 
 

@@ -1,5 +1,3 @@
-"""Background and speed of each broker, from a Kalman filter with two states."""
-
 from dataclasses import dataclass, replace
 from typing import Final
 

@@ -1,5 +1,3 @@
-"""The learned costs as the planner's cost model."""
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -25,7 +25,6 @@ _MOST_SHARE: Final = 0.6
 
 
 def learned_from(view: ClusterView, former: JointState | None) -> JointState:
-    """Return the state after the reports of ``view``."""
     learned = (former.learned if former else Learned.nothing(view)).after(view)
     persistence = former.persistence if former else Persistence()
     short, long = shares(view, learned)

@@ -78,7 +78,6 @@ class Persistence:
     def after(
         self, now_s: float, rows: Sequence[BundleId], short: FloatArray, long: FloatArray
     ) -> "Persistence":
-        """Return the state after the shares ``short``, and ``long`` in the long term."""
         snapshots = self.snapshots if rows is self.rows else ()
         lasted, looked_at = _KEPT_PER_ROUND * self.lasted, _KEPT_PER_ROUND * self.looked_at
         confirmed = _confirmed(now_s, snapshots, short - long)

@@ -116,7 +116,6 @@ class Search:
         return True
 
     def _targets(self, broker: int) -> Indices:
-        """Return the brokers with the lowest use over all resources, lowest first."""
         rows = np.flatnonzero(self.limits.takes)
         rows = rows[rows != broker]
         height = self._high[rows].max(axis=1) + 1e-3 * self._high[rows].sum(axis=1)
@@ -152,7 +151,6 @@ class Search:
     def _best_swap(
         self, broker: int, rows: Indices, targets: Indices
     ) -> tuple[Found, Found] | None:
-        """Return the best exchange of a bundle for one on a broker with low use."""
         rows = self._costliest(broker, rows)
         best: tuple[Found, Found] | None = None
         for target in targets.tolist():

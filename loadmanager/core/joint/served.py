@@ -1,5 +1,3 @@
-"""The work of brokers and bundles, in the columns used for learning costs."""
-
 from typing import Final
 
 import numpy as np
@@ -38,7 +36,6 @@ def owners(view: ClusterView) -> Indices:
 
 
 def fractions(usage: FloatArray, limit: FloatArray) -> FloatArray:
-    """Return usage as a fraction of the limit, 0 if the limit is unknown."""
     return np.asarray(usage / np.where(limit > 0, limit, np.inf))
 
 

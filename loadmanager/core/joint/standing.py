@@ -1,5 +1,3 @@
-"""The predicted use of brokers relative to the level, for the joint strategy."""
-
 from dataclasses import dataclass
 from typing import Final
 
@@ -193,7 +191,6 @@ def _by_rates(view: ClusterView, state: JointState, owner: Indices) -> _Use:
 
 
 def _level(use: _Use, counted: Mask) -> float:
-    """Return the highest level of any resource, 0 if none counts."""
     background, capacity = np.maximum(use.background, 0.0)[counted], 1.0 / use.unit[counted]
     total = use.work[counted].sum(axis=0)
     levels = (

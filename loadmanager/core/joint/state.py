@@ -1,5 +1,3 @@
-"""State of the joint strategy between rounds."""
-
 from dataclasses import dataclass, field
 
 from loadmanager.core.joint.ages import Ages
@@ -10,8 +8,6 @@ from loadmanager.core.joint.restarts import Restarts
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class JointState:
-    """Costs of traffic, how much of a change of it lasts, and recent restarts."""
-
     learned: Learned
     persistence: Persistence = field(default_factory=Persistence)
     restarts: Restarts = field(default_factory=Restarts)

@@ -1,5 +1,3 @@
-"""Explains how the joint strategy weighs a bundle or broker, with the sources of its figures."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -225,5 +223,4 @@ class Weigher:
 
 
 def _numbered(at: Standing) -> list[tuple[str, int]]:
-    """Return the considered resources, with their indices in `RESOURCES`."""
     return [(name, RESOURCES.index(name)) for name in at.resources]

@@ -1,5 +1,3 @@
-"""Placement strategies, which choose the broker for a bundle, and the table of them."""
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -37,14 +37,11 @@ class Placement(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """A placement that also follows the cluster from round to round."""
-
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
         """Return the memory after ``view``; called once at the start of each round."""
 
 
 def choose(best: Indices, rng: np.random.Generator) -> int | None:
-    """Return one of ``best`` at random, None if there is none."""
     if not len(best):
         return None
     return int(best[0]) if len(best) == 1 else int(best[rng.integers(len(best))])

@@ -1,5 +1,3 @@
-"""Shedding strategies, which choose bundles to move off brokers, and the table of them."""
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -35,8 +35,6 @@ class Shed:
 
 
 class Shedder(Protocol):
-    """A strategy that chooses which bundles should leave which brokers."""
-
     def shed(self, view: ClusterView, memory: Memory) -> Shed: ...
 
 
@@ -46,10 +44,8 @@ class Deciding(Protocol):
 
     def decide(self, view: ClusterView, memory: Memory, limits: Limits) -> Shed: ...
 
-    def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return the memory after a view in which nothing may move."""
+    def watch(self, view: ClusterView, memory: Memory) -> Memory: ...
 
     def weigher(self, view: ClusterView, memory: Memory, limits: Limits) -> Weigher: ...
 
-    def costs(self, memory: Memory, otherwise: CostModel) -> CostModel:
-        """Return the costs for projecting moves."""
+    def costs(self, memory: Memory, otherwise: CostModel) -> CostModel: ...

@@ -95,7 +95,6 @@ class Offload:
             remaining -= 1
 
     def moved_load(self) -> float:
-        """Return the expected reduction of the source's load."""
         net = self.out_bytes_per_s - self.back_bytes_per_s
         return divided(net * self.source_load, self.source_bytes_per_s)
 

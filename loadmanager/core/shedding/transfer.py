@@ -118,7 +118,6 @@ class TransferShedder(Settings):
         return self._even_out(view, memory, order, measured)
 
     def _measure(self, view: ClusterView, memory: Memory) -> Spread | Refusal:
-        """Return mean and deviation of the load, or why they are unknown in this round."""
         brokers = view.brokers
         fresh = (view.age_s <= self.load_ttl_s) & ~np.isnan(brokers.load_ema)
         for row in np.flatnonzero(fresh).tolist():

@@ -1,5 +1,3 @@
-"""Checks that the parts of a snapshot are consistent: owners with brokers, ranges with ranges."""
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -71,8 +69,6 @@ def outside(bundle: BundleId, boundaries: Mapping[Namespace, Boundaries]) -> boo
 
 
 class _Faults:
-    """Raises the first fault, or records all faults and leaves their entries out."""
-
     def __init__(self, where: str, left_out: list[str], *, lenient: bool) -> None:
         self._where = where
         self._left_out = left_out

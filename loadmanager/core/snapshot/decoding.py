@@ -158,7 +158,6 @@ class Reading:
         read: Callable[[Fields, Name, str], Value],
         inside: str = "",
     ) -> dict[Name, Value]:
-        """Return all entries of one object, by parsed names."""
         found: dict[Name, Value] = {}
         outer = self._fields.inner(inside) if inside else self._fields
         path = f"{inside}.{name}" if inside else name

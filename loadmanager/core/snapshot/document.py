@@ -120,7 +120,6 @@ def _load(snapshot: Snapshot, broker: BrokerId, weights: ResourceWeights) -> Bro
 
 
 def running_load(report: LoadReport, weights: ResourceWeights) -> RunningLoad:
-    """Return the averages of a broker with a single sample."""
     usage, limit = report_usage(report)
     score = weighted_max_with_memory(np.array(usage), np.array(limit), weights)
     return RunningLoad(float(score), report.totals.bytes_per_s)

@@ -62,7 +62,6 @@ def in_force(planner: Planner) -> InForce:
 
 
 def averages_to_json(averages: BundleAverages) -> dict[str, Any]:
-    """Return a bundle's averages in the form of Pulsar's ``BundleData``."""
     return {
         "shortTermData": _average_to_json(averages.short),
         "longTermData": _average_to_json(averages.long),

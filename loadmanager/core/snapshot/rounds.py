@@ -1,5 +1,3 @@
-"""Consecutive rounds of the planner on a snapshot, each on the result of the last one."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -119,7 +117,6 @@ def _with_usage(
 
 
 def _averages(snapshot: Snapshot) -> Mapping[BundleId, BundleAverages]:
-    """Return the averages with the samples of one interval added."""
     found = dict(snapshot.averages or {})
     for report in snapshot.reports.values():
         for bundle, stats in report.bundles.items():

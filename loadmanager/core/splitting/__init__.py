@@ -1,1 +1,0 @@
-"""Splits bundles that have become too large, and merges small ones."""

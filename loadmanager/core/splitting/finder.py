@@ -70,8 +70,6 @@ class SplitRules(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A bundle to split, and the figure that exceeds its limit."""
-
     bundle: BundleId
     broker: BrokerId
     excess: str
@@ -79,8 +77,6 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The bundles to split, heaviest first, and why other large bundles are not split."""
-
     chosen: tuple[Split, ...]
     refusals: tuple[Refusal, ...]
 

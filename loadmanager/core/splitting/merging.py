@@ -28,8 +28,6 @@ class CannotMerge(LoadManagerError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Two adjacent bundles that are to become one."""
-
     lower: BundleId
     upper: BundleId
 
@@ -87,7 +85,6 @@ def whole_ordered(half: BundleId, order: SplitOrder) -> BundleId | None:
 
 
 def merges_in(orders: Mapping[BundleId, SplitOrder]) -> tuple[Merge, ...]:
-    """Return the merges for which ``orders`` has both halves, sorted by name."""
     lower: dict[BundleId, BundleId] = {}
     upper: dict[BundleId, BundleId] = {}
     for half, order in sorted(orders.items()):

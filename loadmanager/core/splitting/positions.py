@@ -49,7 +49,6 @@ class SplitAsk:
     force: bool = False
 
     def held(self) -> list[TopicLoad]:
-        """Return the topics in the bundle's range, in order of their positions."""
         held = (one for one in self.topics if in_range(one.position, self.lower, self.upper))
         return sorted(held, key=lambda topic: topic.position)
 

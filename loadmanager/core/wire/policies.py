@@ -117,7 +117,6 @@ def encode_tenant(cluster: str) -> bytes:
 
 
 def encode_policies(policies: Mapping[str, Any], boundaries: Boundaries, cluster: str) -> bytes:
-    """Return the content of a new namespace's policies, with a copy of its bundles."""
     document = {"replication_clusters": [cluster], **policies}
     return to_json({**document, "bundles": bundles_to_json(boundaries)})
 

@@ -172,7 +172,6 @@ def _resources_from(fields: Fields) -> dict[str, Any]:
 
 
 def _usage_from(resource: Fields) -> ResourceUsage | None:
-    """Return one resource, None where its limit says that it does not count."""
     if resource.rate("limit", bound=AMOUNT) <= 0:
         resource.rate("usage", bound=AMOUNT)
         return None
@@ -185,7 +184,6 @@ def _usage_from(resource: Fields) -> ResourceUsage | None:
 
 
 def _figure(resource: Fields, name: str, bound: Bound) -> float | None:
-    """Return a figure that not every agent reports, None where it is not there."""
     if resource.values().get(name) is None:
         return None
     return resource.rate(name, bound=bound)

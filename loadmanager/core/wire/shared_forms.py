@@ -51,7 +51,6 @@ def rates_to_json(rates: Rates) -> dict[str, float]:
 
 
 def rates_from(fields: Fields) -> Rates:
-    """Return the rates in a JSON object; an absent one is 0."""
     return Rates(*(fields.rate(name) for name, _ in RATES))
 
 
