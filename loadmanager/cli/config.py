@@ -22,8 +22,9 @@ _DYNAMIC_PATH = "/admin/v2/brokers/configuration"
     "config",
     cls=SectionedGroup,
     removed={
-        "show-reference": "docs/configuration.md, which `make reference` writes in a checkout",
-        "show-strategies": "docs/strategies.md, which `make ratings` writes in a checkout",
+        "show-reference": "docs/configuration.md, which `make reference` writes",
+        "show-scenario-format": "docs/scenario-format.md, which `make reference` writes",
+        "show-strategies": "docs/strategies.md, which `make ratings` writes",
     },
 )
 def config_commands() -> None:
@@ -68,17 +69,6 @@ def show_defaults() -> None:
     from loadmanager.config import annotated_toml
 
     click.echo(annotated_toml(), nl=False)
-
-
-@config_commands.command("show-scenario-format")
-def show_scenario_format() -> None:
-    """Print the reference of scenario files and traces, for simulations.
-
-    Example: loadmanager config show-scenario-format > docs/scenario-format.md
-    """
-    from loadmanager.simulator.scenario.guide import scenario_reference
-
-    click.echo(scenario_reference(), nl=False)
 
 
 @config_commands.command("check-scenario")

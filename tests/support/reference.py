@@ -8,11 +8,11 @@ from command_reference import command_reference
 from configuration_reference import configuration_reference
 from history_reference import history_reference
 from rest_reference import rest_reference
+from scenario_reference import scenario_reference
 
 from loadmanager.admin.surface import surface
 from loadmanager.cli import main
 from loadmanager.pipeline.described import described
-from loadmanager.simulator.scenario.guide import scenario_reference
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PAGES: Final[Mapping[str, Callable[[], str]]] = {

@@ -1,7 +1,7 @@
-"""The reference of scenario files, made from the declarations of their keys."""
+"""docs/scenario-format.md, from the declarations of the keys of scenario files."""
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
+from pathlib import Path
 from textwrap import indent
 from typing import Final
 
@@ -13,8 +13,8 @@ from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.scenario.shapes import Key, Kinds, Several, Shape, Table, keys_of
 from loadmanager.simulator.scores import SCORE_DOCS
 
-_FOLDER: Final = resources.files(__package__)
-EXAMPLE: Final = (_FOLDER / "example.toml").read_text(encoding="utf-8")
+_FOLDER: Final = Path(__file__).parent
+EXAMPLE: Final = (_FOLDER / "scenario_example.toml").read_text(encoding="utf-8")
 """A small scenario, shown in the reference."""
 
 _CONFIGURED: Final = ("report", "leader", "shedding", "placement", "planner")
@@ -22,7 +22,7 @@ _CONFIGURED: Final = ("report", "leader", "shedding", "placement", "planner")
 
 def scenario_reference() -> str:
     """Return all keys of a scenario file, and the rules of traces, as Markdown."""
-    template = (_FOLDER / "format.md").read_text(encoding="utf-8")
+    template = (_FOLDER / "scenario_format.md").read_text(encoding="utf-8")
     shown = template.replace("{example}\n", indent(EXAMPLE, "    "))
     return shown.replace("{sections}\n", "".join(f"{line}\n" for line in _sections()))
 
