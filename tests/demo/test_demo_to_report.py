@@ -25,7 +25,10 @@ from loadmanager.pipeline.reporting import (
     split_candidates,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [
+    *(pytest.mark.thorough, pytest.mark.spark, pytest.mark.processes),
+    pytest.mark.timeout(900),
+]
 
 PARTS = (
     *(balance, move_results, hottest, split_candidates, namespaces),

@@ -235,6 +235,7 @@ def tasks_by_host(stack: Stack) -> Counter[str]:
     return Counter(event["Task Info"]["Host"] for event in ended)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_jobs_run_on_both_workers_of_the_spark_cluster_beside_it(
     stack: Stack, pipeline_image: str, eventually: Eventually

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from live_history import write_live_history
-from small_history import write_history
+from small_history import REPLAYED, write_history
 
 from loadmanager.pipeline.ingest import job as ingest
-from loadmanager.pipeline.jobs import Work
+from loadmanager.pipeline.jobs import JOBS, Work
+from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.runtime import SparkUnavailable
 from loadmanager.pipeline.session import SessionSettings, spark_session
 from loadmanager.pipeline.store import Store
@@ -59,6 +60,19 @@ def ingested(
     store = Store(spark, str(tmp_path_factory.mktemp("tables")))
     ingest.run(Work(spark=spark, store=store, history=str(small_history)))
     return store
+
+
+@pytest.fixture(scope="session")
+def worked(
+    spark: "SparkSession", ingested: Store, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Store, dict[str, list[str]]]:
+    """Return a store with the tables of every job of `small_history`, and what each job said."""
+    folder = tmp_path_factory.mktemp("worked")
+    for each in Path(ingested.out).iterdir():
+        (folder / each.name).symlink_to(each)
+    store = Store(spark, str(folder))
+    work = Work(spark=spark, store=store, options=REPLAYED)
+    return store, {job: run_job(job, work) for job in JOBS if job != "ingest"}
 
 
 @pytest.fixture(scope="session")

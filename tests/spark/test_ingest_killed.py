@@ -17,7 +17,7 @@ from loadmanager.pipeline.tables import INGESTED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.timeout(600)]
 
 TRIES: Final = 3
 Digests = dict[str, tuple[int, int]]

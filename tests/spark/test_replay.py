@@ -14,6 +14,7 @@ from history_disks import finished, lines_in
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from replay_events import events_of
+from small_history import REPLAYED
 
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.schema import Stream
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PAIRS = ("threshold+least_long_term_message_rate", "avg+avg")
-SETTINGS = ("margin=0.02,0.1",)
+PAIRS, SETTINGS = REPLAYED["strategy"], REPLAYED["setting"]
 ROUNDS = 180
 """Of `small_history`: three hours of one a minute."""
 
@@ -65,18 +65,10 @@ def beside(ingested: Store, spark: "SparkSession", folder: Path) -> Store:
     return Store(spark, str(folder))
 
 
-@pytest.fixture(name="store", scope="module")
-def store_fixture(
-    ingested: Store, spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory
-) -> Store:
-    return beside(ingested, spark, tmp_path_factory.mktemp("replay"))
-
-
 @pytest.fixture(name="done", scope="module")
-def done_fixture(store: Store, spark: "SparkSession") -> Done:
-    options = {"strategy": PAIRS, "setting": SETTINGS, "segment_h": 1.0}
-    said = replay.run(Work(spark=spark, store=store, options=options))
-    return Done(store, said)
+def done_fixture(worked: tuple[Store, dict[str, list[str]]]) -> Done:
+    store, said = worked
+    return Done(store, said["replay"])
 
 
 def pure(history: Path, done: Done) -> Iterator[Row]:

@@ -8,9 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from chromium import chromium, opened
 from given_store import GivenStore
-from playwright.sync_api import expect
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
@@ -402,18 +400,3 @@ def test_a_replay_of_a_version_without_advice_is_to_be_made_again(
     former = Store(spark, str(folder))
     former.replace("replay", replays(spark), {})
     assert replayed.read(Tables(former, CLUSTER)) is None
-
-
-@pytest.mark.browser
-def test_what_spark_read_is_drawn_by_a_browser(found: Found, tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    shown = [part.show(found[part]) for part in PARTS]
-    file.write_text(report.report_page({CLUSTER: shown}), encoding="utf-8")
-    with chromium() as browser, opened(browser, file) as (page, heard):
-        for chart in page.locator(".plot").all():
-            chart.scroll_into_view_if_needed()
-            expect(chart).to_have_attribute("data-state", "drawn")
-        assert heard.errors == []
-        assert [url for url in heard.requests if not url.startswith(("data:", "blob:"))] == [
-            file.as_uri()
-        ]

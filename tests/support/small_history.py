@@ -1,7 +1,7 @@
 """A small simulated cluster whose costs are known, and its history."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from loadmanager.adapters.history import recorded
 from loadmanager.simulator.engine import simulate
@@ -12,6 +12,12 @@ from loadmanager.simulator.strategies import Strategy, planner_for
 
 PAIR: Final = "threshold+least_long_term_message_rate"
 HOURS: Final = 3
+REPLAYED: Final[dict[str, Any]] = {
+    "strategy": (PAIR, "avg+avg"),
+    "setting": ("margin=0.02,0.1",),
+    "segment_h": 1.0,
+}
+"""Options of the job ``replay``: four combinations."""
 
 SCENARIO: Final = Scenario.model_validate(
     {

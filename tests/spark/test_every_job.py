@@ -1,0 +1,54 @@
+"""A recorded history through every job to its report, in one session."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_disks import finished, lines_in
+
+from loadmanager.pipeline.reporting import (
+    balance,
+    capacity,
+    cost_quality,
+    hottest,
+    intake,
+    move_results,
+    namespaces,
+    optimality,
+    replayed,
+    speeds,
+    split_candidates,
+)
+from loadmanager.pipeline.store import Store
+
+pytestmark = pytest.mark.spark
+
+PARTS = (
+    *(balance, optimality, move_results, hottest, split_candidates, namespaces),
+    *(capacity, speeds, cost_quality, replayed, intake),
+)
+Worked = tuple[Store, dict[str, list[str]]]
+
+
+def test_the_report_has_every_part_and_lacks_no_job(worked: Worked) -> None:
+    store, said = worked
+    assert said["report"][0].startswith(f"{store.out}/report.html: ")
+    text = Path(store.out, "report.html").read_text(encoding="utf-8")
+    for part in PARTS:
+        assert f">{part.TITLE}</h2>" in text, part.TITLE
+    assert "loadmanager pipeline " not in text
+    assert text.count('class="plot"') == 14
+
+
+def test_every_move_that_was_recorded_is_in_the_summary_with_its_pause(
+    worked: Worked, small_history: Path
+) -> None:
+    store, _ = worked
+    lines: list[Mapping[str, Any]] = list(lines_in(*finished(small_history)))
+    moves = [one for one in lines if one["kind"] == "move"]
+    pauses = [one["pause_s"] or 0.0 for one in lines if one["kind"] == "hand_over"]
+    told = store.table("move_summary").agg({"moves": "sum", "pause_s": "sum"}).first()
+    assert told is not None
+    assert (told["sum(moves)"], told["sum(pause_s)"]) == (len(moves), pytest.approx(sum(pauses)))
+    assert sum(pauses) > 0
