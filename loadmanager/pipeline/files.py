@@ -24,8 +24,6 @@ _STATUS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An entry of a directory listing."""
-
     path: str
     name: str
     size_bytes: int
@@ -48,7 +46,6 @@ class Files:
         self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
 
     def exists(self, where: str) -> bool:
-        """Return whether a file or a folder exists."""
         with _named_errors(where):
             system, path = self._at(where)
             return bool(system.exists(path))
@@ -70,11 +67,9 @@ class Files:
         return [one.name for one in self.listed(folder)]
 
     def read(self, where: str) -> str:
-        """Return the text of a small file."""
         return self.read_bytes(where).decode()
 
     def read_bytes(self, where: str) -> bytes:
-        """Return the content of a small file."""
         with _named_errors(where):
             system, path = self._at(where)
             stream = system.open(path)

@@ -28,7 +28,6 @@ _TYPES: Final[dict[Type, DataType]] = {
 
 
 def line_schema(kind: str) -> StructType:
-    """Return the schema of the JSON of a line of ``kind``."""
     return StructType([_field(one) for one in (*ENVELOPE, *KINDS[kind].fields)])
 
 
@@ -46,12 +45,10 @@ def fields_of(kind: str) -> tuple[StructField, ...]:
 
 
 def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
-    """Return fields as columns of a table."""
     return tuple(_field(one) for one in fields)
 
 
 def row_of(columns: Columns) -> StructType:
-    """Return the schema of one row of a group of parallel lists."""
     return StructType([column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
 
 

@@ -28,7 +28,6 @@ class StageStatus:
     failed: int = 0
 
     def __str__(self) -> str:
-        """Return the progress as part of a line."""
         if not self.stages:
             return "between two stages"
         which = f"stage {self.stages[0]}"
@@ -55,7 +54,6 @@ Progress = Callable[["SparkSession", str], AbstractContextManager[None]]
 
 
 def status_of(tracker: Tracker) -> StageStatus:
-    """Return the progress of the running stages."""
     numbers = sorted(tracker.getActiveStageIds())
     found = {number: tracker.getStageInfo(number) for number in numbers}
     known = {number: info for number, info in found.items() if info is not None}
@@ -70,12 +68,10 @@ def status_of(tracker: Tracker) -> StageStatus:
 
 
 def no_progress(_spark: "SparkSession", _job: str) -> AbstractContextManager[None]:
-    """Show nothing."""
     return nullcontext()
 
 
 def progress_on(stream: TextIO) -> Progress:
-    """Return a bar if ``stream`` is a terminal, else plain lines."""
     show = _bar if stream.isatty() else _lines
 
     @contextmanager

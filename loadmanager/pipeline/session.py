@@ -194,7 +194,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def settings_of(spark: "SparkSession", wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set some of Spark's SQL settings while the context is open."""
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         spark.conf.set(name, value)

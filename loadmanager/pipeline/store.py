@@ -56,7 +56,6 @@ class Batch:
 
     @property
     def tables(self) -> frozenset[str]:
-        """Return the names of the tables that the batch has rows of."""
         return frozenset(self.manifest["tables"])
 
 
@@ -126,7 +125,6 @@ class Store:
         return manifest["facts"] if number else None
 
     def batches(self) -> list[Batch]:
-        """Return all committed batches in order."""
         folder = f"{self.out}/batches"
         return [self._batch(number, path) for number, path in self._manifests(folder)]
 
@@ -138,7 +136,6 @@ class Store:
         return found
 
     def place(self, table: str, batch: int) -> str:
-        """Return the folder of the rows of a batch in a table."""
         return f"{self.out}/{table}/batch={batch:06d}"
 
     def put(self, table: Table, batch: int, frame: "DataFrame") -> None:
@@ -150,7 +147,6 @@ class Store:
         self.files.write(f"{self.out}/batches/{batch:06d}.json", _text(manifest))
 
     def batches_of(self, table: Table) -> "DataFrame":
-        """Return the rows of all committed batches."""
         numbers = [one.number for one in self.batches() if table.name in one.tables]
         return self.rows_of(table, numbers)
 

@@ -231,7 +231,6 @@ def with_dates(lines: DataFrame) -> DataFrame:
 
 
 def namespace_of(bundle: str) -> Column:
-    """Return the namespace of the bundle named in a column."""
     # A regular expression would take longer than all other work on a row.
     range_length = F.length(F.substring_index(bundle, "/", -1))
     return F.left(F.col(bundle), F.length(bundle) - range_length - 1)

@@ -22,7 +22,7 @@ from loadmanager.pipeline.reporting import (
 )
 from loadmanager.pipeline.store import Store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PARTS = (
     *(balance, optimality, move_results, hottest, split_candidates, namespaces),

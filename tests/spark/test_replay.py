@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from history_sinks import Archive
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PAIRS, SETTINGS = REPLAYED["strategy"], REPLAYED["setting"]
 ROUNDS = 180

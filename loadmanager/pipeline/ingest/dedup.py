@@ -21,7 +21,6 @@ _KEY: Final = ["stream", "writer", "instance", "seq"]
 
 
 def keys_of(lines: DataFrame) -> DataFrame:
-    """Return the keys (`KEYS`) of valid lines."""
     kind = F.col("content.kind")
     stream = F.coalesce(
         *(F.when(kind == name, F.lit(one.stream.value)) for name, one in KINDS.items())
@@ -64,7 +63,6 @@ def losers(lines: DataFrame, before: DataFrame) -> DataFrame:
 
 
 def kept_lines(lines: DataFrame, lost: DataFrame | None) -> DataFrame:
-    """Return the lines that are kept."""
     sound = lines.where(F.col("content.fault").isNull())
     return sound if lost is None else sound.join(lost, ["file", "line"], "left_anti")
 

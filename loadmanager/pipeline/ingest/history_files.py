@@ -61,7 +61,6 @@ class Found:
 
     @property
     def has_history(self) -> bool:
-        """Return whether there is any file of history."""
         return bool(self.new or self.known or self.outside or self.being_written or self.too_large)
 
     def add_foreign(self, name: str, one: StoredFile) -> None:

@@ -201,7 +201,6 @@ class _Batch:
 
 
 def _counted(kinds: Mapping[str | None, int], lost: DataFrame | None) -> dict[str, int]:
-    """Return the numbers of lines that were read, quarantined and duplicate."""
     read, faults = sum(kinds.values()), kinds.get(None, 0)
     verdicts: dict[str, int] = {}
     if lost is not None:

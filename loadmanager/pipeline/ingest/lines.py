@@ -123,8 +123,6 @@ def _take(name: str, number: int, line: Line, bundles: "_Bundles", lines: "_Line
 
 
 class _Lines:
-    """Buffered rows of lines and of files."""
-
     def __init__(self) -> None:
         self._begin()
 
@@ -163,8 +161,6 @@ class _Lines:
 
 
 class _Bundles:
-    """Buffered rows of bundles, by columns."""
-
     def __init__(self) -> None:
         self._begin()
 
@@ -198,7 +194,6 @@ class _Bundles:
 
 
 def _repeated(of_line: pa.Array, of_row: pa.Array) -> pa.Array:
-    """Return the value of its line for each row."""
     if not pa.types.is_string(of_line.type):
         return of_line.take(of_row)
     coded = of_line.dictionary_encode()

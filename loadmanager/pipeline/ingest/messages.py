@@ -49,13 +49,11 @@ class Taken:
 
     @property
     def lines(self) -> dict[str, int]:
-        """Return the counts of lines by name."""
         names = ("read", "kept", "quarantined", "duplicate")
         return {name: getattr(self, name) for name in names}
 
 
 def nothing_there(history: str, found: Found) -> str:
-    """Return why there is nothing to read."""
     text = f"{history}: there is no file of history in it"
     if found.foreign:
         text += f", but {_some(found.foreign)}"
@@ -79,7 +77,6 @@ def messages_of_files(found: Found) -> Iterator[str]:
 
 
 def messages_of_lines(taken: Taken) -> Iterator[str]:
-    """Yield the counts of lines and the reasons for skipped ones."""
     if taken.gone:
         yield f"gone before they were read: {taken.gone} files"
     yield (

@@ -59,7 +59,6 @@ class LoadMap:
 
 
 def read(tables: Tables) -> Balance | None:
-    """Return the input of this part; None without minutes."""
     minutes = sound(tables.table("cluster_minutes"))
     bounds = bounds_ms(minutes, "minute")
     if bounds is None:
@@ -105,7 +104,6 @@ def _moves(tables: Tables, step: int) -> dict[int, int]:
 
 
 def _map(tables: Tables) -> LoadMap | None:
-    """Return the loads of the brokers that differ most from the mean, by hours."""
     hours = sound(tables.table("broker_hours")).withColumn(
         "load",
         F.greatest(
@@ -139,7 +137,6 @@ def _map(tables: Tables) -> LoadMap | None:
 
 
 def show(found: Balance) -> Part:
-    """Return the part."""
     charts = [_over_time(found).html()]
     if found.map is not None:
         charts.append(_heat(found.map).html())
@@ -151,7 +148,6 @@ def show(found: Balance) -> Part:
 
 
 def _finding(found: Balance) -> Finding:
-    """Return the conclusion on the last day."""
     last = found.days[-1]
     ratio = last["max_over_mean"]
     text = (
@@ -188,7 +184,6 @@ def _over_time(found: Balance) -> Chart:
 
 
 def _axes(*, moves: bool) -> dict[str, object]:
-    """Return the axes: two charts, one below the other, with one time axis."""
     load = {"title": {"text": "load, % of capacity"}, "tickformat": ".0%", "rangemode": "tozero"}
     if not moves:
         return {"yaxis": load}

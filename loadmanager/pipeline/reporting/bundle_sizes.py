@@ -136,10 +136,8 @@ _SMALLEST: Final = 20_000
 
 
 def stats_of(row: Row) -> BundleStats:
-    """Return a row as statistics of a report."""
     return BundleStats(**{name: row[name] for name in (*TRAFFIC, *_COUNTS)})
 
 
 def rates_of(row: Row) -> Rates:
-    """Return the rates of a row."""
     return Rates(*(row[name] for name in TRAFFIC))

@@ -45,7 +45,6 @@ class Capacity:
 
 
 def read(tables: Tables) -> Capacity | None:
-    """Return the input of the forecast; None without hours."""
     hours = sound(tables.table("broker_hours"))
     known = [F.avg(f"{name}_fraction_mean").alias(name) for name in _JUDGED]
     by_hour = hours.groupBy(F.unix_millis("hour").alias("at_ms")).agg(
@@ -71,7 +70,6 @@ def read(tables: Tables) -> Capacity | None:
 
 
 def show(found: Capacity) -> Part:
-    """Return the part."""
     fitted = trend(found.hours_ms // HOUR_MS - _MONDAY_H, found.loads)
     words = _words(found, fitted)
     rows = _table_rows(found, fitted)
@@ -109,7 +107,6 @@ def _words(found: Capacity, fitted: Trend | None) -> Finding:
 
 
 def _foreseen(name: str, days: float, fitted: Trend) -> Finding:
-    """Return the conclusion from a trend over some days."""
     if fitted.days_left == 0:
         uses = f"at its peak the cluster uses {percent(fitted.peak)} of its {name}"
         text = f"Capacity is short now: {uses}."

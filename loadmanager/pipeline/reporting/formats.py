@@ -54,12 +54,10 @@ def span(seconds: float | None) -> str:
 
 
 def moment(at_ms: float) -> str:
-    """Return a time in UTC, to the minute."""
     return f"{_utc(at_ms):%Y-%m-%d %H:%M} UTC"
 
 
 def on_axis(at_ms: float) -> str:
-    """Return a time in the format of a chart axis."""
     return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
@@ -68,7 +66,6 @@ def _utc(at_ms: float) -> datetime:
 
 
 def named(resource: str) -> str:
-    """Return the name of a resource in texts."""
     return _RESOURCES.get(resource, resource.replace("_", " "))
 
 

@@ -28,7 +28,6 @@ class Hottest:
 
 
 def read(tables: Tables) -> Hottest | None:
-    """Return the input of this part; None without bundles."""
     ranking = tables.table("bundle_ranking").where(F.col("rank") <= SHOWN)
     found = rows(ranking.orderBy("rank"))
     if not found:
@@ -48,7 +47,6 @@ def read(tables: Tables) -> Hottest | None:
 
 
 def show(found: Hottest) -> Part:
-    """Return the part."""
     body = [
         _bars(found.hottest).html(),
         figures("The hottest bundles in figures", _table("Hottest bundles", found.hottest)),

@@ -30,7 +30,6 @@ class Intake:
 
 
 def read(tables: Tables) -> Intake:
-    """Return the input of this part."""
     batches = tables.store.batches()
     names = ("read", "kept", "quarantined", "duplicate")
     totals = {n: sum(one.manifest["lines"].get(n, 0) for one in batches) for n in names}
@@ -70,7 +69,6 @@ def read(tables: Tables) -> Intake:
 
 
 def show(found: Intake) -> Part:
-    """Return the part."""
     body = [_totals(found)]
     if found.reasons:
         body.append(_reasons(found.reasons))

@@ -48,7 +48,6 @@ def run(work: Work) -> list[str]:
 
 
 def written(work: Work) -> tuple[str, Sequence[Finding]]:
-    """Return the page, and its conclusions."""
     names = clusters([work.store.table("broker_load")])
     shown = names[:MOST_CLUSTERS]
     parts = {
@@ -121,7 +120,6 @@ def _all_parts(tables: Tables) -> list[Part]:
 
 
 def _part(tables: Tables, job: str, of: ModuleType) -> Part:
-    """Return the part of a module, which needs the tables of ``job``."""
     if not tables.made(job):
         return lacking(of.TITLE, job, tables.store.out)
     found = of.read(tables)
@@ -132,7 +130,6 @@ def _part(tables: Tables, job: str, of: ModuleType) -> Part:
 
 
 def _of_sizes(tables: Tables) -> list[Part]:
-    """Return the parts about sizes of bundles, which are computed once."""
     found = sizes(tables)
     if found is None:
         text = "No bundle was reported lately. "

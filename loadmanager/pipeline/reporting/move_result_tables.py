@@ -10,7 +10,6 @@ from loadmanager.pipeline.reporting.sources import Row
 
 
 def summary_table(summary: Sequence[Row]) -> Html:
-    """Return the summary of moves by cause and strategy."""
     columns = [
         Column(name="cause"),
         Column(name="strategy", explanation="Shedder and placement."),
@@ -48,7 +47,6 @@ def summary_table(summary: Sequence[Row]) -> Html:
 
 
 def worst_table(worst: Sequence[Row]) -> Html:
-    """Return the table of the moves that hurt most."""
     columns = [
         Column(name="bundle"),
         Column(name="when"),
@@ -76,7 +74,6 @@ def worst_table(worst: Sequence[Row]) -> Html:
 
 
 def returned_table(returned: Sequence[Row], facts: Mapping[str, Any]) -> Html:
-    """Return the table of the bundles that returned."""
     columns = [
         Column(name="bundle"),
         Column(name="came back", unit="times"),
@@ -104,7 +101,6 @@ def returned_table(returned: Sequence[Row], facts: Mapping[str, Any]) -> Html:
 
 
 def errors_table(predictions: Sequence[Row]) -> Html:
-    """Return the table of the errors of predictions."""
     columns = [
         Column(name="resource"),
         Column(name="model"),
@@ -128,7 +124,6 @@ def errors_table(predictions: Sequence[Row]) -> Html:
 
 
 def reasons_table(reasons: Sequence[Row]) -> Html:
-    """Return the table of the reasons for missing verdicts."""
     columns = [Column(name="reason"), Column(name="moves")]
     cells = [[Cell(row["reason"]), Cell(f"{row['count']:,}", row["count"])] for row in reasons]
     return table("Moves without a verdict", columns, cells)

@@ -41,7 +41,6 @@ class Namespaces:
 
 
 def read(found: Sizes) -> Namespaces:
-    """Return the input of this part."""
     every = found.bundles.groupBy("namespace").agg(
         F.count("*").alias("bundles"),
         F.sum("share").alias("share"),
@@ -77,7 +76,6 @@ def wanted(row: Row, brokers: int) -> int:
 
 
 def show(found: Namespaces) -> Part:
-    """Return the part."""
     body = [_chart(found).html()] if found.largest else []
     if found.poor:
         body.append(_table("Namespaces with too few bundles", found.poor[:LISTED]))

@@ -61,7 +61,6 @@ class Distance:
 
 
 def read(tables: Tables) -> Distance | None:
-    """Return the input of this part; None if no leader recorded gaps."""
     days = bounds_ms(sound(tables.table("broker_load")), "at")
     if days is None:
         return None
@@ -100,7 +99,6 @@ def _within(frame: DataFrame, bounds: tuple[int, int]) -> DataFrame:
 
 
 def show(found: Distance | None) -> Part:
-    """Return the part."""
     if found is None:
         text = (
             "No leader recorded how far the cluster was from the best possible. Sidecars from 0.2 "
@@ -124,7 +122,6 @@ def _findings(found: Distance) -> list[Finding]:
 
 
 def _of_gap(total: Row) -> Finding:
-    """Return the conclusion on the gap, and on the part of it that policies cause."""
     words = (
         f"The fullest broker used {percent(total['largest'], 1)} on average, where "
         f"{percent(total['bound'], 1)} was possible: a mean gap of {percent(total['gap'])}"
@@ -141,7 +138,6 @@ def _of_gap(total: Row) -> Finding:
 
 
 def _of_shadows(shadows: Sequence[Row]) -> Finding:
-    """Return the conclusion whether another strategy would have been closer."""
     best = shadows[0]
     if best["regret"] <= WORTH:
         text = f"by more than {percent(WORTH)}"
@@ -188,7 +184,6 @@ def _over_time(found: Distance) -> Chart:
 
 
 def _axes(*, shadows: bool) -> dict[str, object]:
-    """Return the axes: one below the other, with the time under both."""
     use = {"title": {"text": "use, % of limit"}, "tickformat": ".0%", "rangemode": "tozero"}
     if not shadows:
         return {"yaxis": use, "xaxis": {"type": "date"}}

@@ -10,8 +10,6 @@ from loadmanager.charts import Html, folded, joined, section, tag
 
 
 class Weight(IntEnum):
-    """The importance of a conclusion."""
-
     ACT = 3
     LOOK = 2
     FINE = 1
@@ -20,22 +18,17 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A conclusion in one or two sentences."""
-
     weight: Weight
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A section of the report."""
-
     title: str
     body: Sequence[Html]
     findings: Sequence[Finding] = ()
 
     def html(self, anchor: str) -> Html:
-        """Return the part as a section, conclusions first."""
         return section(self.title, said(self.findings), *self.body, anchor=anchor)
 
 
@@ -44,7 +37,6 @@ _LABELS: Final = {Weight.ACT: "Act:", Weight.LOOK: "Look:", Weight.FINE: "Fine:"
 
 
 def said(findings: Iterable[Finding]) -> Html:
-    """Return conclusions as paragraphs."""
     return joined(tag("p", *_labelled(one)) for one in findings)
 
 
@@ -57,19 +49,16 @@ def _labelled(finding: Finding) -> tuple[str, ...]:
 
 
 def lacking(title: str, job: str, out: str, what: str = "") -> Part:
-    """Return a part for missing tables, with the command that makes them."""
     command = f"loadmanager pipeline {job} --out {quote(out)}"
     words = [what or "There is nothing to show here yet. ", "To make it: ", tag("code", command)]
     return Part(title=title, body=[tag("p", *words)])
 
 
 def figures(title: str, *body: Html) -> Html:
-    """Return the figures of a chart in a folded element."""
     return folded(title, *body)
 
 
 def next_steps(findings: Iterable[Finding], most: int = 6) -> Html:
-    """Return the ``most`` most important conclusions as a list."""
     order = sorted(findings, key=lambda one: -one.weight)
     chosen = [one for one in order if one.weight > Weight.LACKING][:most]
     if not chosen:

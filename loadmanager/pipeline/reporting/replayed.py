@@ -64,7 +64,6 @@ def _is_default() -> SparkColumn:
 
 
 def show(found: Replayed) -> Part:
-    """Return the part."""
     advice = found.advice
     behind = [
         tag(kind, text)
@@ -139,7 +138,6 @@ def _chart(found: Replayed) -> Chart:
 
 
 def _listed(found: Replayed) -> list[Row]:
-    """Return the listed rows: the best, the default, the configured and the recorded."""
     tried = [row for row in found.scores if row["shedder"]]
     default = [row for row in tried if (row["shedder"], row["placement"]) == default_pair()]
     chosen = [*tried[:BEST], *default[:1]]

@@ -25,15 +25,12 @@ _GAP: Final = timedelta(days=2)
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of ``cluster`` in ``store``."""
-
     store: Store
     cluster: str
     since: datetime | None = None
     until: datetime | None = None
 
     def made(self, job: str) -> bool:
-        """Return whether a job ever ran."""
         if job == INGEST:
             return bool(self.store.batches())
         return self.store.facts(job) is not None
@@ -52,7 +49,6 @@ class Tables:
 
     @cached_property
     def facts(self) -> Row:
-        """The facts of the last run of the job ``moves``."""
         return dict(self.store.facts("moves") or {})
 
 
@@ -62,7 +58,6 @@ def rows(frame: DataFrame) -> list[Row]:
 
 
 def one_row(frame: DataFrame) -> Row:
-    """Return the only row of an aggregate."""
     return rows(frame)[0]
 
 
@@ -115,6 +110,5 @@ def interval(time: str, length_ms: int) -> Column:
 
 
 def clusters(stores: Iterable[DataFrame]) -> list[str]:
-    """Return the names of all clusters in some tables, by name."""
     names = {row["cluster"] for one in stores for row in rows(one.select("cluster").distinct())}
     return sorted(names)

@@ -39,7 +39,6 @@ class Speeds:
 
 
 def read(tables: Tables) -> Speeds | None:
-    """Return the input of this part; None if there is nothing to compare."""
     terms = terms_of(tables) if tables.made("costs") else []
     learned = any(row["resource"] == "cpu" for row in terms)
     found = _by_costs(tables, terms) if learned else []
@@ -52,7 +51,6 @@ def read(tables: Tables) -> Speeds | None:
 
 
 def _by_costs(tables: Tables, terms: list[Row]) -> list[Row]:
-    """Return the slope of usage over predicted usage of each broker."""
     hours = broker_hours(tables, terms).where("by_traffic > 0")
     found = hours.groupBy("broker", "broker_class").agg(
         F.regr_slope("used", "by_traffic").alias("slope"),
@@ -103,7 +101,6 @@ def _by_messages(tables: Tables) -> list[Row]:
 
 
 def show(found: Speeds) -> Part:
-    """Return the part."""
     return Part(
         title=TITLE,
         body=[_chart(found).html(), figures("The figures", _table(found))],
@@ -165,7 +162,6 @@ def _chart(found: Speeds) -> Chart:
 
 
 def _points(upwards: Sequence[Row]) -> list[Mapping[str, Json]]:
-    """Return the traces of the brokers of each class, with intervals."""
     classes = sorted({row["broker_class"] for row in upwards})
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(classes):

@@ -44,7 +44,6 @@ class Cuts:
 
 
 def read(found: Sizes, rules: SplitRules | None = None) -> Cuts:
-    """Return the input of this part."""
     rules = rules or SplitRules()
     splits = to_split(largest(found), found.brokers, rules)
     counts = {
@@ -147,7 +146,6 @@ def _pairs(mine: Sequence[Row], rules: SplitRules) -> Iterable[Row]:
 
 
 def show(found: Cuts) -> Part:
-    """Return the part."""
     rules = found.rules
     sessions = "" if rules.max_sessions <= 0 else f"{rules.max_sessions:,} sessions, "
     text = (

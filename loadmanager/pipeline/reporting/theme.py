@@ -42,7 +42,6 @@ def layout(**more: Any) -> Mapping[str, Json]:
 def line(
     times: Sequence[Json], values: Sequence[float | None], name: str, colour: str
 ) -> dict[str, Json]:
-    """Return a line over time, with gaps for None."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -56,7 +55,6 @@ def line(
 def bars(
     places: Sequence[Json], values: Sequence[float | None], name: str, colour: str = GREY
 ) -> dict[str, Json]:
-    """Return bars."""
     return {
         "type": "bar",
         "name": name,
@@ -69,7 +67,6 @@ def bars(
 def points(
     x: Sequence[float | None], y: Sequence[float | None], name: str, colour: str, **more: Any
 ) -> dict[str, Json]:
-    """Return dots."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -82,7 +79,6 @@ def points(
 
 
 def diagonal(until: float) -> Mapping[str, Json]:
-    """Return the line on which x equals y, as a shape."""
     return {
         "type": "line", "x0": 0, "y0": 0, "x1": until, "y1": until, "layer": "below",
         "line": {"color": GREY, "width": 1, "dash": "dot"},

@@ -103,8 +103,6 @@ def _sampled(state: State, rates: FloatArray, topics: IntArray, listed: NDArray[
 
 
 def ended(table: pa.Table) -> pa.Table:
-    """Return the averages (`STATES`) of bundles with samples at the end of a stretch."""
-
     def column(name: str) -> NDArray[Any]:
         found: NDArray[Any] = table[name].fill_null(0).to_numpy()
         return found

@@ -43,7 +43,6 @@ def run(work: Work) -> list[str]:
 
 
 def _seeded(store: Store, facts: Mapping[str, Any]) -> bool:
-    """Return whether the seed files of a rollup were written."""
     noted = store.facts(_SEEDS)
     return noted is not None and bool(noted["made_at_ms"] == facts["made_at_ms"])
 
@@ -60,7 +59,6 @@ def _summary(store: Store, scope: Scope) -> Iterator[str]:
 
 
 def _write_seeds(store: Store, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Write the seed file of each cluster."""
     days = store.table("bundle_days")
     seeds = bundle_seeds(store.table("averages"), days, store.table("bundle_profiles"))
     spans = days.groupBy("cluster").agg(

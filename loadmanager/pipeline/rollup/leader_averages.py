@@ -36,8 +36,6 @@ _REPORT: Final = ["cluster", "broker", "reported_at_ms"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderHistory:
-    """The ingested tables that are needed, by name."""
-
     rounds: DataFrame
     ticks: DataFrame
     bundle_averages: DataFrame

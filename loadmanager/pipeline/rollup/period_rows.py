@@ -117,13 +117,11 @@ class _Groups:
         return found
 
     def deviations(self, values: FloatArray, weights: FloatArray) -> FloatArray:
-        """Return the weighted standard deviations."""
         mean = self.means(values, weights)
         square: FloatArray = self.means(values * values, weights) - mean * mean
         return np.sqrt(np.maximum(square, 0.0))
 
     def percentiles(self, values: FloatArray) -> dict[str, FloatArray]:
-        """Return the 50th, 95th and 99th percentiles."""
         found = {name: np.full(len(self.starts), np.nan) for name, _ in PERCENTILES}
         # Groups of the same size are sorted together, one per row; most have 60 minutes.
         for size in np.unique(self.sizes):
@@ -183,12 +181,10 @@ def _integers(rows: pa.Table, name: str) -> IntArray:
 
 
 def _numbers(rows: pa.Table, name: str) -> FloatArray:
-    """Return a column with NaN for null."""
     found: FloatArray = rows[name].cast(pa.float64()).to_numpy()
     return found
 
 
 def periods_of(measures: Sequence[str], columns: Sequence[str]) -> Periods:
-    """Return the computation for minutes with these columns."""
     with_max = frozenset(measure for measure in measures if f"{measure}_max" in columns)
     return Periods(measures=tuple(measures), with_max=with_max)

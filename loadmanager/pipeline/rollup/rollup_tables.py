@@ -101,7 +101,6 @@ CLUSTER_MINUTES: Final = _table(
 
 
 def _periods(subject: str, keys: str, measures: tuple[str, ...]) -> list[Table]:
-    """Return the tables of the hours and of the days of a subject."""
     deviations = [_COMMON["msgs_per_s_std"], _COMMON["bytes_per_s_std"]]
     return [
         _table(

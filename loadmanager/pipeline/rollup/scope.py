@@ -60,7 +60,6 @@ class Scope:
         return self.between(slices, minute)
 
     def between(self, rows: DataFrame, at: Column) -> DataFrame:
-        """Return the rows whose time is at or after ``since`` and before ``until``."""
         if self.since is not None:
             rows = rows.where(at >= F.lit(self.since))
         if self.until is not None:
@@ -68,7 +67,6 @@ class Scope:
         return rows
 
     def anew(self, rows: DataFrame) -> DataFrame:
-        """Return the rows (``date``) of the days to compute."""
         return rows if self.days is None else rows.where(_is_one(self.days))
 
     def kept(self, rows: DataFrame) -> DataFrame:
