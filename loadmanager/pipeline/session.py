@@ -16,8 +16,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from loadmanager.pipeline.failures import plain_cause
-from loadmanager.pipeline.masters import is_standalone, own_address
-from loadmanager.pipeline.runtime import SparkUnavailable, check_memory, java_home
+from loadmanager.pipeline.runtime import (
+    SparkUnavailable,
+    check_memory,
+    is_standalone,
+    java_home,
+    own_address,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from loadmanager.core.bounds import TIMES_END_MS
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.files import Files, literal
-from loadmanager.pipeline.ingest.duplicate_reporters import counting_reports
+from loadmanager.pipeline.ingest.dedup import counting_reports
 from loadmanager.pipeline.tables import (
     BROKER_LOAD,
     BUNDLE_LOAD,

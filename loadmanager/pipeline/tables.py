@@ -4,20 +4,72 @@ Every table has the envelope of the line that a row comes from, ``at`` (``at_ms`
 and ``date`` (of ``at`` in UTC), by which it is partitioned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from loadmanager.core.bounds import DAY_MS
 from loadmanager.core.history.kinds import KINDS
-from loadmanager.core.history.schema import ENVELOPE, Columns
+from loadmanager.core.history.schema import ENVELOPE, Columns, Field, Type
 from loadmanager.pipeline.contract import Table, column, columns
-from loadmanager.pipeline.history_schema import columns_of, fields_of, line_schema, plain, row_of
+
+_TYPES: Final[dict[Type, DataType]] = {
+    Type.TEXT: StringType(),
+    Type.COUNT: LongType(),
+    Type.TIME: LongType(),
+    Type.RATE: DoubleType(),
+    Type.FLAG: BooleanType(),
+}
+
+
+def line_schema(kind: str) -> StructType:
+    return StructType([_field(one) for one in (*ENVELOPE, *KINDS[kind].fields)])
+
+
+def columns_of(kind: str, name: str) -> Columns:
+    """Return the group of parallel lists of that name in a line of ``kind``."""
+    found = next(one for one in KINDS[kind].fields if one.name == name)
+    if not isinstance(found, Columns):
+        raise TypeError(f"{kind}.{name} is no columns")
+    return found
+
+
+def fields_of(kind: str) -> tuple[StructField, ...]:
+    """Return the fields of a line except its groups of lists."""
+    return plain(one for one in KINDS[kind].fields if isinstance(one, Field))
+
+
+def plain(fields: Iterable[Field]) -> tuple[StructField, ...]:
+    return tuple(_field(one) for one in fields)
+
+
+def row_of(columns: Columns) -> StructType:
+    return StructType([column(one.name, _TYPES[one.type], one.meaning) for one in columns.fields])
+
+
+def _field(one: Field | Columns) -> StructField:
+    if isinstance(one, Columns):
+        lists = [
+            column(each.name, ArrayType(_TYPES[each.type]), each.meaning) for each in one.fields
+        ]
+        return column(one.name, StructType(lists), one.meaning)
+    kind = _TYPES[one.type]
+    return column(one.name, ArrayType(kind) if one.listed else kind, one.meaning)
+
 
 _ENVELOPE: Final = ("cluster", "writer", "instance", "seq")
 _REPORT: Final = ("broker", "broker_class", "reported_at_ms", "interval_s", "window_s")
@@ -162,7 +214,7 @@ class FromLines:
     inlined: str = ""
 
     def rows(self, lines: DataFrame) -> DataFrame:
-        """Return the rows of parsed lines; `read_files` counted and removed bundles of reports."""
+        """Return the rows of parsed lines; `parts_of` counted and removed bundles of reports."""
         if self.inlined:
             items = row_of(columns_of(self.kind, self.inlined)).names
             own = [one for one in self.table.schema.names if one not in items]
@@ -211,7 +263,7 @@ INGESTED: Final[Mapping[str, Table]] = MappingProxyType(
 
 
 def parsed_schema(kind: str) -> StructType:
-    """Return the schema of the JSON of a line in the output of `read_files`."""
+    """Return the schema of the JSON of a line in the output of `parts_of`."""
     schema = line_schema(kind)
     if kind != "report":
         return schema

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
-from loadmanager.pipeline.ingest.lines import READ, SHOWN_CHARACTERS, read_files
+from loadmanager.pipeline.ingest.lines import SHOWN_CHARACTERS, parts_of
 
 FILE = "date=2026-01-05/hour=12/reports-b1_8080-ab12-000000000001.jsonl.gz"
 
@@ -22,10 +22,9 @@ def read(*contents: bytes) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pydict(
         {"path": [f"file:/some/where/{FILE}"] * len(contents), "content": list(contents)}
     )
-    found = pa.Table.from_batches(read_files(iter([batch])))
-    assert found.schema.names == READ.names
-    rows: list[dict[str, Any]] = found.to_pylist()
-    return rows
+    return [
+        {"part": part, **row} for part, rows in parts_of(iter([batch])) for row in rows.to_pylist()
+    ]
 
 
 def rows_of(part: str, *contents: bytes) -> list[dict[str, Any]]:

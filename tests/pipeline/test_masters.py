@@ -3,8 +3,7 @@ from contextlib import closing
 
 import pytest
 
-from loadmanager.pipeline.masters import addresses, is_standalone, own_address
-from loadmanager.pipeline.runtime import SparkUnavailable
+from loadmanager.pipeline.runtime import SparkUnavailable, addresses, is_standalone, own_address
 
 
 def closed_port() -> int:

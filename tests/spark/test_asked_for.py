@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from loadmanager.pipeline.asked_for import between
+from loadmanager.pipeline.expressions import between
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,6 @@ from loadmanager.pipeline.rollup.minutes import (
     broker_slices,
     bundle_minutes,
     bundle_slices,
-    class_minutes,
     namespace_minutes,
 )
 from loadmanager.pipeline.rollup.rollup_tables import (
@@ -166,18 +165,6 @@ BROKERS: dict[str, list[Row]] = {
         report(30, 1.0, cpu=None, interval_s=30.0),
         report(60, 1.0, cpu=0.5, interval_s=30.0),
     ],
-    "class": [
-        report(60, 1.0, broker="a:1", broker_class="x", interval_s=60.0, cpu=0.5),
-        report(
-            60,
-            2.0,
-            broker="b:1",
-            broker_class="x",
-            interval_s=60.0,
-            cpu_usage=300.0,
-            cpu_limit=1200.0,
-        ),
-    ],
 }
 
 
@@ -205,11 +192,3 @@ def test_what_was_not_measured_is_null_and_counts_for_no_mean(brokers: "DataFram
     assert (row["cpu_fraction_mean"], row["memory_fraction_mean"]) == (0.5, None)
     assert (row["memory_fraction_p95"], row["memory_fraction_max"]) == (None, None)
     assert (row["cpu_usage_mean"], row["memory_usage_mean"]) == (200.0, None)
-
-
-def test_a_class_uses_what_its_brokers_use_together(brokers: "DataFrame") -> None:
-    # 0.5 of 400 and 0.25 of 1200: 500 of 1600.
-    (row,) = class_minutes(brokers.where(F.col("cluster") == "class")).collect()
-    assert row["cpu_fraction_mean"] == pytest.approx(500 / 1600)
-    assert (row["brokers"], row["msgs_in_per_s_mean"]) == (2, 3.0)
-    assert row["memory_fraction_mean"] is None

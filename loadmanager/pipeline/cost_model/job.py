@@ -10,7 +10,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.asked_for import between
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.cost_model import results
 from loadmanager.pipeline.cost_model.learning import Learned, learn
@@ -19,6 +18,7 @@ from loadmanager.pipeline.cost_model.spark_rows import UNIT, Stretches, minutes,
 from loadmanager.pipeline.cost_model.spark_source import InSpark
 from loadmanager.pipeline.cost_model.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
 from loadmanager.pipeline.cost_model.units import Unit, Units, block_minutes
+from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 

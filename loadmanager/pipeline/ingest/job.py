@@ -13,12 +13,13 @@ from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.ingest.dedup import (
     CONTRADICTION,
     DUPLICATE,
+    duplicate_reports,
     kept_lines,
     keys_of,
     losers,
     refused,
+    spans_of,
 )
-from loadmanager.pipeline.ingest.duplicate_reporters import duplicate_reports, spans_of
 from loadmanager.pipeline.ingest.history_files import Bounds, HistoryFile, find_files
 from loadmanager.pipeline.ingest.lines import BUNDLES, FILES, LINES, READ
 from loadmanager.pipeline.ingest.messages import (

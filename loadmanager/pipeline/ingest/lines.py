@@ -19,9 +19,8 @@ from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.kinds import KINDS
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.schema import ENVELOPE, Type
-from loadmanager.pipeline.history_schema import columns_of
 from loadmanager.pipeline.ingest.unpacking import Line, lines_of
-from loadmanager.pipeline.tables import BUNDLE_LOAD
+from loadmanager.pipeline.tables import BUNDLE_LOAD, columns_of
 
 BUNDLES: Final = "bundle_load"
 LINES: Final = "lines"
@@ -51,7 +50,7 @@ READ: Final = StructType(
         StructField("content", CONTENT),
     ]
 )
-"""What `read_files` returns, distinguished by ``part``.
+"""What `parts_of` returns, distinguished by ``part``.
 
 Rows of the table ``bundle_load``; one for each line; one for each file, with its last line.
 """
@@ -74,24 +73,8 @@ Part = tuple[str, pa.RecordBatch]
 """The name of a part of `READ`, and rows with the columns of that part."""
 
 
-def read_files(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `READ` for rows of Spark's source ``binaryFile`` (``path`` and ``content``)."""
-    for part, rows in parts_of(files):
-        found = {"part": pa.repeat(pa.scalar(part), rows.num_rows)}
-        found |= dict(zip(rows.schema.names, rows.columns, strict=True))
-        yield pa.RecordBatch.from_arrays(
-            [
-                found[one.name].cast(one.type)
-                if one.name in found
-                else pa.nulls(rows.num_rows, one.type)
-                for one in _SCHEMA
-            ],
-            schema=_SCHEMA,
-        )
-
-
 def parts_of(files: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-    """Yield the same rows as `read_files` by parts; frequent texts are dictionary-encoded."""
+    """Yield parts of `READ` for rows of ``binaryFile`` (``path``, ``content``), texts encoded."""
     bundles, lines = _Bundles(), _Lines()
     for batch in files:
         for path, content in zip(batch["path"], batch["content"], strict=True):

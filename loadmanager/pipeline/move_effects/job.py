@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from loadmanager.pipeline.asked_for import between
+from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.files import literal
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.move_effects.effects import Recorded, effects, summary

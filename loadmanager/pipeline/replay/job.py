@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.config import ConfigError
-from loadmanager.pipeline.asked_for import between
+from loadmanager.pipeline.expressions import between
 from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.replay.advice import advised, sentences

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.core.history.schema import Columns
 from loadmanager.pipeline.expressions import union
-from loadmanager.pipeline.history_schema import columns_of
 from loadmanager.pipeline.replay.events import AVERAGED, LISTED
+from loadmanager.pipeline.tables import columns_of
 
 Tables = Callable[[str], DataFrame]
 """Returns an ingested table by name."""

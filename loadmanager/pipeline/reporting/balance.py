@@ -8,7 +8,18 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.core.bounds import HOUR_MS, MINUTE_MS
-from loadmanager.pipeline.reporting.formats import many, on_axis, percent, plain, scaled, span
+from loadmanager.pipeline.reporting.formats import (
+    SCALE,
+    bars,
+    layout,
+    line,
+    many,
+    on_axis,
+    percent,
+    plain,
+    scaled,
+    span,
+)
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import (
     Row,
@@ -19,7 +30,6 @@ from loadmanager.pipeline.reporting.sources import (
     sound,
     step_ms,
 )
-from loadmanager.pipeline.reporting.theme import SCALE, bars, layout, line
 
 TITLE: Final = "Balance over time"
 POINTS: Final = 400

@@ -11,7 +11,7 @@ from loadmanager.core.rates import Rates
 from loadmanager.core.splitting.finder import SplitRules
 from loadmanager.pipeline.move_effects.windows import TRAFFIC
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows, sound
-from loadmanager.pipeline.rollup.weights import covered_s
+from loadmanager.pipeline.rollup.minutes import covered_s
 
 LATELY_H: Final = 1
 """Sizes are those of reports of this many last hours."""

@@ -19,10 +19,18 @@ from loadmanager.pipeline.reporting.capacity_trend import (
     Trend,
     trend,
 )
-from loadmanager.pipeline.reporting.formats import named, on_axis, percent, plain
+from loadmanager.pipeline.reporting.formats import (
+    COLOURS,
+    GREY,
+    layout,
+    line,
+    named,
+    on_axis,
+    percent,
+    plain,
+)
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Tables, rows, sound
-from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout, line
 
 TITLE: Final = "Days until capacity is short"
 _MONDAY_H: Final = 96

@@ -8,11 +8,20 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.cost_model.results import UNITS
-from loadmanager.pipeline.reporting.formats import UNKNOWN, named, percent, plain
+from loadmanager.pipeline.reporting.formats import (
+    COLOURS,
+    GREY,
+    UNKNOWN,
+    diagonal,
+    layout,
+    named,
+    percent,
+    plain,
+    points,
+)
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, GREY, diagonal, layout, points
 
 TITLE: Final = "Quality of the cost model"
 SAMPLE: Final = 1200

@@ -7,10 +7,9 @@ from typing import Final
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, numbers, shown, table
-from loadmanager.pipeline.reporting.formats import percent, plain, scaled
+from loadmanager.pipeline.reporting.formats import COLOURS, SCALE, layout, percent, plain, scaled
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, SCALE, layout
 
 TITLE: Final = "Hottest and most volatile bundles"
 SHOWN: Final = 20

@@ -10,9 +10,15 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.charts import Chart, shown
 from loadmanager.pipeline.move_effects.predictions import SHARE
 from loadmanager.pipeline.reporting.formats import (
+    COLOURS,
+    VERDICTS,
+    bars,
+    diagonal,
+    layout,
     many,
     percent,
     plain,
+    points,
     span,
 )
 from loadmanager.pipeline.reporting.move_result_tables import (
@@ -24,7 +30,6 @@ from loadmanager.pipeline.reporting.move_result_tables import (
 )
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, VERDICTS, bars, diagonal, layout, points
 
 TITLE: Final = "Moves and their effect"
 SAMPLE: Final = 1200

@@ -9,10 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.reporting.bundle_sizes import Sizes
-from loadmanager.pipeline.reporting.formats import many, percent
+from loadmanager.pipeline.reporting.formats import COLOURS, layout, many, percent
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.sources import Row, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, layout
 
 TITLE: Final = "Namespaces with too few bundles"
 LISTED: Final = 50

@@ -9,7 +9,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, table, tag
 from loadmanager.core.bounds import MINUTE_MS
-from loadmanager.pipeline.reporting.formats import many, on_axis, percent, plain, span
+from loadmanager.pipeline.reporting.formats import (
+    COLOURS,
+    GREY,
+    layout,
+    line,
+    many,
+    on_axis,
+    percent,
+    plain,
+    span,
+)
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import (
     Row,
@@ -21,7 +31,6 @@ from loadmanager.pipeline.reporting.sources import (
     sound,
     step_ms,
 )
-from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout, line
 
 TITLE: Final = "Distance from the best possible"
 POINTS: Final = 300

@@ -11,10 +11,17 @@ from loadmanager.charts import Best, Cell, Chart, Column, Html, Json, numbers, s
 from loadmanager.pipeline.replay.advice import Advice, Verdict
 from loadmanager.pipeline.replay.combinations import default_pair
 from loadmanager.pipeline.replay.trust import Level
-from loadmanager.pipeline.reporting.formats import UNKNOWN, many, percent, plain
+from loadmanager.pipeline.reporting.formats import (
+    COLOURS,
+    GREY,
+    UNKNOWN,
+    layout,
+    many,
+    percent,
+    plain,
+)
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight
 from loadmanager.pipeline.reporting.sources import Row, Tables, one_row, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 
 TITLE: Final = "What other strategies would have done"
 BEST: Final = 5

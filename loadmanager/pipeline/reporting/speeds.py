@@ -9,11 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from loadmanager.charts import Cell, Chart, Column, Html, Json, numbers, shown, table
 from loadmanager.pipeline.confidence import NORMAL_95
-from loadmanager.pipeline.reporting.formats import percent, plain
+from loadmanager.pipeline.reporting.formats import COLOURS, GREY, layout, percent, plain
 from loadmanager.pipeline.reporting.parts import Finding, Part, Weight, figures
 from loadmanager.pipeline.reporting.predicted import broker_hours, terms_of
 from loadmanager.pipeline.reporting.sources import Row, Tables, rows
-from loadmanager.pipeline.reporting.theme import COLOURS, GREY, layout
 
 TITLE: Final = "Brokers that are differently fast"
 SHOWN: Final = 40

@@ -22,7 +22,6 @@ from loadmanager.pipeline.rollup.minutes import (
     bundle_minutes,
     bundle_names,
     bundle_slices,
-    class_minutes,
     namespace_minutes,
 )
 from loadmanager.pipeline.rollup.period_rows import DAY, periods_of
@@ -79,7 +78,6 @@ _SUBJECTS = (
     ("broker", ("cluster", "broker", "broker_class"), (*RATES, *FRACTIONS)),
     ("bundle", BUNDLE, RATES),
     ("namespace", ("cluster", "namespace"), RATES),
-    ("class", ("cluster", "broker_class"), (*RATES, *FRACTIONS)),
 )
 
 
@@ -100,7 +98,6 @@ class Frames:
         self._add(
             t.NAMESPACE_MINUTES, lambda read: namespace_minutes(self._to_recompute(read, "bundle"))
         )
-        self._add(t.CLASS_MINUTES, lambda read: class_minutes(self._to_recompute(read, "broker")))
         self._add(t.CLUSTER_MINUTES, self._cluster_minutes)
         for subject, keys, measures in _SUBJECTS:
             periods = partial(self._periods, subject, keys, measures)

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from loadmanager.core.seed import SeedHead, encode_seed
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rollup.frames import Frames
+from loadmanager.pipeline.rollup.minutes import CAP_S
 from loadmanager.pipeline.rollup.scope import Scope, facts_of, scope_of
 from loadmanager.pipeline.rollup.seed_file import bundle_seeds, seeds_of
-from loadmanager.pipeline.rollup.weights import CAP_S
 from loadmanager.pipeline.store import Store
 
 SEED = "seed.json.gz"

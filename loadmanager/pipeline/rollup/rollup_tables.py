@@ -6,10 +6,10 @@ from pyspark.sql.types import StructField
 
 from loadmanager.core.history.schema import SHORT_AND_LONG
 from loadmanager.pipeline.contract import Declared, Table, columns
-from loadmanager.pipeline.history_schema import plain
 from loadmanager.pipeline.rollup.imbalance import COMPARED
 from loadmanager.pipeline.rollup.measures import FRACTIONS, RATES, statistics
 from loadmanager.pipeline.rollup.minutes import COUNTS, LIMITS, USAGES
+from loadmanager.pipeline.tables import plain
 
 _COMMON: Final = {
     one.name: one
@@ -74,12 +74,6 @@ NAMESPACE_MINUTES: Final = _table(
     "cluster namespace minute date seconds bundles",
     statistics(RATES, ("mean",)),
 )
-CLASS_MINUTES: Final = _table(
-    "class_minutes",
-    "All brokers of one class in a minute, together.",
-    "cluster broker_class minute date seconds brokers",
-    statistics((*RATES, *FRACTIONS), ("mean",)),
-)
 CLUSTER_MINUTES: Final = _table(
     "cluster_minutes",
     "A cluster in a minute: its traffic, and how unevenly its brokers are loaded.",
@@ -117,7 +111,6 @@ def _periods(subject: str, keys: str, measures: tuple[str, ...]) -> list[Table]:
 BROKER_HOURS, BROKER_DAYS = _periods("broker", "cluster broker broker_class", (*RATES, *FRACTIONS))
 BUNDLE_HOURS, BUNDLE_DAYS = _periods("bundle", "cluster bundle namespace", RATES)
 NAMESPACE_HOURS, NAMESPACE_DAYS = _periods("namespace", "cluster namespace", RATES)
-CLASS_HOURS, CLASS_DAYS = _periods("class", "cluster broker_class", (*RATES, *FRACTIONS))
 
 BUNDLE_PROFILES: Final = _table(
     "bundle_profiles",
@@ -167,7 +160,6 @@ ROLLUP: Final = (
     *(BROKER_MINUTES, BROKER_HOURS, BROKER_DAYS),
     *(BUNDLE_MINUTES, BUNDLE_HOURS, BUNDLE_DAYS),
     *(NAMESPACE_MINUTES, NAMESPACE_HOURS, NAMESPACE_DAYS),
-    *(CLASS_MINUTES, CLASS_HOURS, CLASS_DAYS),
     *(CLUSTER_MINUTES, BUNDLE_PROFILES, BUNDLE_RANKING, AVERAGES),
 )
 """All of them."""
