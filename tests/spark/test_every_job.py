@@ -38,7 +38,7 @@ def test_the_report_has_every_part_and_lacks_no_job(worked: Worked) -> None:
     for part in PARTS:
         assert f">{part.TITLE}</h2>" in text, part.TITLE
     assert "loadmanager pipeline " not in text
-    assert text.count('class="plot"') == 14
+    assert text.count('class="plot"') >= 14
 
 
 def test_every_move_that_was_recorded_is_in_the_summary_with_its_pause(
