@@ -110,7 +110,6 @@ class _Found:
     estimates: Estimates
 
     def finding(self, number: int, resource: int) -> Finding:
-        """Return the finding for a class and resource."""
         estimate = self.estimates[number, ALL, resource]
         blocks = int(self.pulled.blocks[number, ALL, resource])
         refused = self._refused(number, resource, blocks)

@@ -61,7 +61,6 @@ class State:
         )
 
     def in_phase(self, phase: Phase) -> "State":
-        """Return the same fit in another phase."""
         return replace(self, phase=phase)
 
 
@@ -101,7 +100,6 @@ def design(rows: Rows, statistics: RowStatistics, unit: int) -> FloatArray:
 
 
 def row_fit(rows: Rows, statistics: RowStatistics, unit: int, state: State, fit: int) -> RowFit:
-    """Return the rows of a unit at a fit."""
     number = int(statistics.class_of[unit])
     found = design(rows, statistics, unit)
     coefficients = np.hstack([state.background[fit, unit][:, None], state.costs[fit, number]])

@@ -117,7 +117,6 @@ def solved(equations: Within) -> FloatArray:
 
 
 def _better(statistics: RowStatistics, state: State, sums: Sums) -> State:
-    """Return the fit after one pass."""
     equations = unit_equations(statistics, sums)
     costs, background = state.costs.copy(), state.background.copy()
     for number in range(statistics.classes):

@@ -33,7 +33,6 @@ _PER: Final = {
 
 
 def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table ``cost_terms``."""
     for (number, row), finding in learned.findings.items():
         for one in finding.terms:
             typical = float(learned.statistics.scale[number, RATES.index(one.rate)])
@@ -51,7 +50,6 @@ def term_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
 
 
 def quality_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table ``cost_quality``."""
     statistics, trial = learned.statistics, learned.trial
     for (number, row), finding in learned.findings.items():
         at = number, row
@@ -78,7 +76,6 @@ def quality_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
 
 
 def background_rows(units: Units, learned: Learned) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table ``backgrounds``."""
     for (unit, row), term in learned.backgrounds.items():
         one = units.every[unit]
         yield {

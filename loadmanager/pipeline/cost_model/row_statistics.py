@@ -58,16 +58,13 @@ class RowStatistics:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
         return len(self.scale)
 
     def units_of(self, number: int) -> Ints:
-        """Return the units of a class."""
         return np.flatnonzero(self.class_of == number).astype(np.int64)
 
 
 def row_statistics(source: Source, class_of: Sequence[int]) -> RowStatistics:
-    """Return the statistics of all rows, in one pass."""
     classes = np.asarray(class_of, dtype=np.int64)
     sums = source.sums(_summing)
     empty = np.zeros((2, _WIDTH))

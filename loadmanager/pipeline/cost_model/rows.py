@@ -54,16 +54,13 @@ class Rows:
     limit: FloatArray
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.unit)
 
     def take(self, chosen: slice | Flags | Ints) -> "Rows":
-        """Return the selected rows."""
         return Rows(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
 
     @staticmethod
     def joined(parts: Iterable["Rows"]) -> "Rows":
-        """Return the concatenation of at least one part."""
         found = list(parts)
         return Rows(
             **{
@@ -73,7 +70,6 @@ class Rows:
         )
 
     def of_fit(self, fit: int) -> Flags:
-        """Return the mask of the rows of a fit of `FITS`."""
         masks = (np.ones(len(self), dtype=np.bool_), ~self.held_out, ~self.late, self.late)
         return masks[fit]
 
@@ -93,7 +89,6 @@ class Source(Protocol):
 
 
 def added(parts: Iterable[tuple[int, FloatArray]]) -> Sums:
-    """Return the sums by key."""
     found: dict[int, FloatArray] = {}
     for key, part in parts:
         found[key] = found[key] + part if key in found else part

@@ -36,7 +36,6 @@ class InSpark:
         return added((row["key"], _array(row["sums"], row["shape"])) for row in found)
 
     def close(self) -> None:
-        """Release what was persisted."""
         self._frame.unpersist()
 
 

@@ -28,20 +28,17 @@ class Units:
 
     @classmethod
     def of(cls, found: Iterable[Unit]) -> "Units":
-        """Return units in order."""
         every = tuple(sorted(found))
         classes = sorted({(one.cluster, one.broker_class) for one in every})
         return cls(every, tuple(classes))
 
     @property
     def class_of(self) -> list[int]:
-        """The number of the class of each unit."""
         numbers = {one: number for number, one in enumerate(self.classes)}
         return [numbers[one.cluster, one.broker_class] for one in self.every]
 
     @property
     def largest_cluster(self) -> str:
-        """The cluster with the most minutes."""
         minutes: dict[str, int] = {}
         for one in self.every:
             minutes[one.cluster] = minutes.get(one.cluster, 0) + one.minutes

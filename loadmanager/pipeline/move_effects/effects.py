@@ -135,7 +135,6 @@ def _clients(orders: DataFrame, bundle_load: DataFrame, windows: Windows) -> Dat
 
 
 def _columns(judged: DataFrame) -> DataFrame:
-    """Return the columns of the table ``move_effects``."""
     around = {
         f"{role}_{phase}": F.when(
             F.col(f"{role}_{phase}").isNotNull(),

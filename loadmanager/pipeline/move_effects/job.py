@@ -80,12 +80,10 @@ class Drafts:
         return frame.sparkSession.read.schema(frame.schema).parquet(literal(where))
 
     def remove(self) -> None:
-        """Delete all files."""
         self._store.files.delete(self._folder)
 
 
 def _given(work: Work) -> Recorded:
-    """Return the input tables for the requested time range."""
     table = work.store.table
 
     def rows(name: str, margin: timedelta) -> DataFrame:
@@ -107,7 +105,6 @@ def _window_s(broker_load: DataFrame) -> float:
 
 
 def _lines(work: Work, windows: Windows) -> list[str]:
-    """Return the summary."""
     by = work.store.table("move_summary")
     names = ("moves", "helped", "no_difference", "hurt", "judged", "returns", "messages_delayed")
     row = by.agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names)).first()

@@ -67,7 +67,6 @@ def _verdict() -> Column:
 
 
 def _reason(window_s: float) -> Column:
-    """Return why there is no verdict; empty if there is one."""
     reason = (
         F.when(F.col("outcome") == "observed", "only observed, not ordered")
         .when(F.col("outcome") == "failed", "the order could not be written")

@@ -45,7 +45,6 @@ class Windows:
 
     @property
     def width_ms(self) -> int:
-        """The length in milliseconds."""
         return max(round(self.window_s * 1000), 1)
 
 
@@ -156,10 +155,8 @@ def means(
 
 
 def bucket_of(at_ms: Column, windows: Windows) -> Column:
-    """Return the number of the bucket of a time."""
     return F.floor(at_ms / windows.width_ms)
 
 
 def buckets(begin_ms: Column, end_ms: Column, windows: Windows) -> Column:
-    """Return the numbers of all buckets from ``begin_ms`` to ``end_ms``."""
     return F.sequence(bucket_of(begin_ms, windows), bucket_of(end_ms, windows))

@@ -25,8 +25,6 @@ _FIRM: Final = frozenset({Level.HIGH, Level.FAIR})
 
 
 class Verdict(StrEnum):
-    """What is advised."""
-
     TRY = "try"
     STAY = "stay"
     NONE = "none"
@@ -49,7 +47,6 @@ class Advice:
 
     @classmethod
     def of(cls, noted: Mapping[str, Any]) -> "Advice":
-        """Return the advice that the job stored."""
         kinds = {"verdict": Verdict(noted["verdict"]), "sure": Level(noted["sure"])}
         return cls(**{**noted, **kinds})
 
@@ -79,7 +76,6 @@ class _Compared:
 
 
 def advised(found: Found, replay: SegmentReplay) -> Advice:
-    """Return the advice that follows from a replay."""
     if found.evidence.too_little:
         return Advice(verdict=Verdict.NONE, text=f"No advice: {found.evidence.too_little}.")
     compared = _compared(found, replay.combinations)
@@ -101,7 +97,6 @@ def advised(found: Found, replay: SegmentReplay) -> Advice:
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Return an advice as lines of text."""
     return [advice.text, *(f"  {what}: {text}" for what, text in advice.behind.items())]
 
 
@@ -198,7 +193,6 @@ def _rests_on(found: Found, best: _Compared) -> str:
 
 
 def _costs(best: _Compared) -> str:
-    """Return the cost for clients per hour, and once."""
     hours = best.scores.covered_s / 3600
     each = [
         f"{plain(one.moves / hours, 2)} moves, {plain(one.moved_connections / hours, 2)} "

@@ -37,14 +37,12 @@ class CarriedOutMoves:
     """The last epoch with a ``task`` line."""
 
     def task(self, body: Mapping[str, Any]) -> None:
-        """Take a ``task`` line."""
         self._epoch = body["epoch"]
         decided = body["asked_by"] != AskedBy.RECONCILIATION.word
         if decided and body["action"] in _RELOCATING and body["state"] == TaskState.SERVING:
             self._tasks.append(_carried_out(body["bundles"][0], body))
 
     def move(self, body: Mapping[str, Any]) -> None:
-        """Take a ``move`` line."""
         if body["outcome"] in _ORDERED:
             self._moves.append((body["epoch"], _carried_out(body["bundle"], body)))
 

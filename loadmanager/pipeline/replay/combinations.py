@@ -50,18 +50,15 @@ class Combination:
 
     @property
     def pair(self) -> str:
-        """``shedder+placement``, or `AS_RECORDED`."""
         return f"{self.shedder}+{self.placement}" if self.shedder else AS_RECORDED
 
     @property
     def name(self) -> str:
-        """The pair with its settings."""
         pair = SPREAD_ANEW if self.spread_anew and not self.shedder else self.pair
         return " ".join([pair, *self.settings])
 
     @property
     def wanted(self) -> Wanted:
-        """The changes to the settings that were in force."""
         if not self.shedder:
             return Wanted(settings=self.settings)
         given = {text.partition("=")[0].removeprefix("planner.") for text in self.settings}
@@ -99,7 +96,6 @@ def combinations(strategies: Sequence[str], settings: Sequence[str]) -> tuple[Co
 
 
 def default_pair() -> tuple[str, str]:
-    """Return the default shedder and placement, by short names."""
     shedder = SheddingSettings().strategy
     return (
         short_name(SHEDDERS, shedder, "the default shedder"),
@@ -120,8 +116,6 @@ def spread_anew(tried: Sequence[Combination]) -> tuple[Combination, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One setting and its values."""
-
     text: str
     key: str
     values: tuple[str, ...]
@@ -194,7 +188,6 @@ def _refuse_unknown(pairs: Sequence[tuple[str, str]], axes: Sequence[_Axis]) -> 
 
 
 def _check(found: Sequence[Combination]) -> None:
-    """Check the values of all settings."""
     faults = [
         fault
         for one in found

@@ -121,11 +121,9 @@ class Frames:
     """Ticks between the bundles of a first base and its round, which names the current reports."""
 
     def __post_init__(self) -> None:
-        """Start without reports."""
         self._latest = LatestReports(self.bundles)
 
     def of(self, events: Iterable[Event]) -> Iterator[Frame | Refused]:
-        """Yield one item for each round in the events."""
         for event in events:
             done = self._take(event)
             if done is not None:

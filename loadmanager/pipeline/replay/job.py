@@ -87,7 +87,6 @@ def _tables(work: Work) -> Tables:
 
 
 def _hand_over_s(tables: Tables) -> float:
-    """Return the median duration of hand-overs in this history."""
     done = tables("hand_overs").where(
         (F.col("outcome") == "finished") & F.col("took_s").isNotNull()
     )
@@ -102,7 +101,6 @@ def _spread(work: Work, lines: DataFrame, tried: int) -> TaskSplit:
 
 
 def _outside(lines: DataFrame) -> int:
-    """Return the number of rounds outside all segments."""
     return lines.where((F.col("kind") == "round") & F.col("segment").isNull()).count()
 
 

@@ -31,7 +31,6 @@ class Report:
 
     @property
     def connections(self) -> int:
-        """The producers and consumers of all bundles."""
         return int(self.numbers[:, _PRODUCERS : _CONSUMERS + 1].sum())
 
 
@@ -74,7 +73,6 @@ class LatestReports:
         self.cache_bytes[report.rows] = numbers[:, _CACHE]
 
     def forget(self, broker: str) -> None:
-        """Remove the report of a broker."""
         self._reports.pop(broker, None)
 
     def named(self, content: Mapping[str, Any]) -> dict[str, Report] | str:
@@ -95,12 +93,10 @@ class LatestReports:
         return found
 
     def only(self, brokers: Collection[str]) -> None:
-        """Remove the reports of all brokers except ``brokers``."""
         for gone in self._reports.keys() - set(brokers):
             self.forget(gone)
 
     def grow(self) -> None:
-        """Extend the arrays for new bundles."""
         missing = len(self._bundles) - len(self.rates)
         if missing > 0:
             self.rates = np.concatenate([self.rates, np.zeros((missing, 6))])
@@ -108,7 +104,6 @@ class LatestReports:
 
     @property
     def listed(self) -> Mask:
-        """The mask of bundles that a report lists."""
         self.grow()
         found = np.zeros(len(self.rates), dtype=np.bool_)
         for report in self._reports.values():

@@ -88,7 +88,6 @@ class Ledger:
     _left_s: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def count(self, line: Line, frame: Frame, moves: Iterable[Moved]) -> None:
-        """Count the moves of one round."""
         for move in moves:
             if move.source < 0:
                 line.placed += 1

@@ -48,7 +48,6 @@ class Bundles:
         self._by_name: Indices = np.zeros(0, dtype=np.intp)
 
     def __len__(self) -> int:
-        """Return the number of bundles."""
         return len(self.names)
 
     def rows(self, names: Iterable[str]) -> Indices:
@@ -67,14 +66,12 @@ class Bundles:
         return row
 
     def by_name(self) -> Indices:
-        """Return all rows in order of the names of their bundles."""
         if len(self._by_name) != len(self.names):
             order = sorted(range(len(self.names)), key=self.names.__getitem__)
             self._by_name = np.array(order, dtype=np.intp)
         return self._by_name
 
     def columns(self, averages: "Averages", connections: FloatArray) -> BundleColumns:
-        """Return all bundles with these averages and connections."""
         count = len(self.names)
         table = averages.table(count)
         return BundleColumns(
@@ -98,7 +95,6 @@ class Averages:
 
     @classmethod
     def none(cls) -> "Averages":
-        """Return the averages of a new leader."""
         return cls(np.zeros((0, len(_UNMEASURED))))
 
     @classmethod

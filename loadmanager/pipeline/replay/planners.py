@@ -70,7 +70,6 @@ class FollowedWatching(Followed):
     """The same for a placement that observes every round."""
 
     def watch(self, view: ClusterView, memory: Memory) -> Memory:
-        """Return the memory of the placement."""
         watching = self.placement
         return watching.watch(view, memory) if isinstance(watching, Watching) else memory
 

@@ -25,8 +25,6 @@ _Decision = tuple[str, str | None, str, str]
 
 @dataclass(slots=True, kw_only=True)
 class RecordedRounds:
-    """The recorded rounds of a segment."""
-
     planners: Planners
     rules: Rules
     rng: np.random.Generator
@@ -35,7 +33,6 @@ class RecordedRounds:
     _began_s: float = 0.0
 
     def step(self, frame: Frame, costs: TrafficCosts) -> Line:
-        """Return the measures of one round, and the errors of its prediction."""
         if frame.begins:
             self._began_s = frame.at_s
         planner = self.planners.at(frame)
@@ -58,7 +55,6 @@ class RecordedRounds:
         return line
 
     def refused(self, refused: Refused) -> Line:
-        """Return the line of a round that cannot be replayed."""
         return Line(
             combination=RECORDED,
             at_ms=round(refused.at_s * 1000),
@@ -95,7 +91,6 @@ def _decision(body: Mapping[str, Any]) -> _Decision:
 
 
 def _difference(want: Sequence[_Decision], got: Sequence[_Decision]) -> str:
-    """Return a text about the first move that differs."""
     for recorded, replayed in zip(want, got, strict=False):
         if recorded != replayed:
             return f"recorded {_move(recorded)}, replayed {_move(replayed)}"

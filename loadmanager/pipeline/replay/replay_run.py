@@ -167,7 +167,6 @@ class ReplayRun:
     def _brokers(
         self, frame: Frame, owner: Indices, costs: TrafficCosts, weights: ResourceWeights
     ) -> BrokerColumns:
-        """Return the brokers with these owners of bundles."""
         count, bundles = len(frame.brokers.names), frame.bundles
         usage = self._usage(frame, owner, costs)
         traffic = summed(owner, frame.rates, count)

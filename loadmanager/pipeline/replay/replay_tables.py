@@ -79,7 +79,6 @@ REPLAY_TRUST: Final = Table(
 
 
 def score_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of `REPLAY_SCORES`, best first."""
     known = {one.number: one for one in replay.combinations}
     for rank, (number, name, one) in enumerate(ranked(found, replay.combinations), start=1):
         combination = known.get(number)
@@ -111,7 +110,6 @@ def _begun_alike(found: Found, replay: SegmentReplay, *, anew: bool) -> Scores |
 
 
 def trust_rows(found: Found, replay: SegmentReplay) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of `REPLAY_TRUST`, best first."""
     evidence = found.evidence
     common = {
         "rounds": evidence.rounds,

@@ -113,7 +113,6 @@ def ranked(found: Found, tried: Sequence[Combination]) -> list[tuple[int, str, S
 
 
 def summary(found: Found, replay: SegmentReplay) -> list[str]:
-    """Return the summary as lines of text with a table, best combinations first."""
     evidence = found.evidence
     refused = sum(evidence.refused.values())
     lines = [f"{evidence.rounds} rounds: {evidence.rounds - refused} replayed, {refused} refused"]

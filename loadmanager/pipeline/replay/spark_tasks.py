@@ -71,7 +71,6 @@ class TaskSplit:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks."""
         return self.segments * self.parts
 
 
@@ -116,7 +115,6 @@ class SegmentTask:
     parts: int
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Replay the rows of one task, or of several tasks, in order."""
         rows = (row for batch in batches for row in _rows(batch))
         for (segment, part), group in groupby(rows, key=itemgetter(0)):
             mine = [one for one in self.replay.combinations if one.number % self.parts == part]
@@ -127,7 +125,6 @@ class SegmentTask:
 
 
 def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[tuple[str, int], Event]]:
-    """Yield segment, part and event of each row."""
     plain = (batch[name].to_pylist() for name in ("segment", "part", "kind", "body"))
     names, numbers = batch["names"], batch["numbers"]
     for row, (segment, part, kind, body) in enumerate(zip(*plain, strict=True)):

@@ -22,8 +22,6 @@ _JUDGED: Final = (CPU, DIRECT_MEMORY, *range(DIRECT_MEMORY + 1, len(RESOURCES)))
 
 
 class Level(StrEnum):
-    """The level of trust in the scores of a combination."""
-
     HIGH = "high"
     FAIR = "fair"
     LOW = "low"
@@ -53,7 +51,6 @@ class Evidence:
 
     @property
     def refused_fraction(self) -> float:
-        """The fraction of rounds that could not be replayed."""
         return sum(self.refused.values()) / self.rounds if self.rounds else 1.0
 
     @property

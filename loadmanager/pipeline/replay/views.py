@@ -30,18 +30,15 @@ class Tops(Mapping[BrokerId, tuple[TopBundle, ...]]):
         self._picked: dict[BrokerId, tuple[TopBundle, ...]] = {}
 
     def __getitem__(self, broker: BrokerId) -> tuple[TopBundle, ...]:
-        """Return the heaviest bundles of one broker, ascending."""
         if broker not in self._picked:
             listing = self._listing(self._brokers[broker])
             self._picked[broker] = heaviest(listing, _TOP_K, like_java=self._like_java)
         return self._picked[broker]
 
     def __iter__(self) -> Iterator[BrokerId]:
-        """Yield the brokers."""
         return iter(self._brokers)
 
     def __len__(self) -> int:
-        """Return the number of brokers."""
         return len(self._brokers)
 
 
@@ -92,7 +89,6 @@ def other_view(
 
 
 def owned_by(frame: Frame, owner: Indices) -> OwnedRows:
-    """Return the rows of the bundles of each broker, in order of names."""
     rows = frame.by_name[owner[frame.by_name] >= 0]
     by_broker = rows[np.argsort(owner[rows], kind="stable")]
     counts = np.bincount(owner[rows], minlength=len(frame.brokers.names))

@@ -46,7 +46,6 @@ class CostQuality:
 
 
 def read(tables: Tables) -> CostQuality | None:
-    """Return the input of this part; None if nothing was learned."""
     terms = terms_of(tables)
     quality = rows(tables.table("cost_quality").orderBy("resource", "broker_class"))
     if not terms and not quality:
@@ -61,7 +60,6 @@ def read(tables: Tables) -> CostQuality | None:
 
 
 def show(found: CostQuality) -> Part:
-    """Return the part."""
     body = [_quality(found.quality)]
     charts = [
         _shares(found.terms, resource).html()
@@ -105,7 +103,6 @@ def _typical_off(row: Row, end: str) -> float:
 
 
 def _shares(terms: Sequence[Row], resource: str) -> Chart:
-    """Return the chart of the cost of typical traffic by rate, with intervals."""
     mine = [row for row in terms if row["resource"] == resource]
     data: list[Mapping[str, Json]] = []
     for place, name in enumerate(sorted({row["broker_class"] for row in mine})):

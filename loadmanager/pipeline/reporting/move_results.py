@@ -57,7 +57,6 @@ class MoveResults:
 
 
 def read(tables: Tables) -> MoveResults | None:
-    """Return the input of this part; None without moves."""
     summary = rows(tables.table("move_summary").orderBy(F.desc("moves")))
     if not summary:
         return None
@@ -109,7 +108,6 @@ def _pauses(effects: DataFrame) -> list[Row]:
 
 
 def show(found: MoveResults) -> Part:
-    """Return the part."""
     body = [_verdicts(found.summary).html(), summary_table(found.summary)]
     if found.sample:
         body.append(_spreads(found).html())

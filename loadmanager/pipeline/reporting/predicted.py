@@ -16,7 +16,6 @@ _LEAST_SECONDS: Final = 600.0
 
 
 def terms_of(tables: Tables) -> list[Row]:
-    """Return all terms of the cost model, a few dozen."""
     order = ("broker_class", "resource", "rate")
     return rows(tables.table("cost_terms").orderBy(*order))
 
@@ -58,7 +57,6 @@ def broker_hours(tables: Tables, terms: list[Row], resource: str = "cpu") -> Dat
 
 
 def _by_traffic(terms: list[Row], resource: str) -> Column:
-    """Return the sum of all terms for the class of the broker of a minute."""
     mine = [row for row in terms if row["resource"] == resource and row["rate"] in RATES]
     by_class: dict[str, list[Row]] = {}
     for row in mine:
