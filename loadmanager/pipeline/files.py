@@ -40,7 +40,6 @@ class Files:
     def __init__(self, spark: "SparkSession") -> None:
         jvm: Any = spark._jvm  # noqa: SLF001 - Spark's only way to its file systems
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._charsets = jvm.java.nio.charset.StandardCharsets
         self._arrays = jvm.org.apache.commons.lang3.ArrayUtils
         self._io = jvm.org.apache.commons.io.IOUtils
         self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
