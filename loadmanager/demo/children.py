@@ -52,23 +52,19 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended."""
         return self.process.returncode is None
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process and its children; does nothing if it has ended."""
         self.ending = True
         if self.running:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def require_running(self) -> None:
-        """Check that the process is running, unless the demo ended it."""
         if not self.running and not self.ending:
             raise ChildFailed(self, f"ended with {_ending(self.process.returncode)}")
 
     def log_tail(self) -> str:
-        """Return the last lines of the log, indented."""
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         lines = text.splitlines()[-TAIL_LINES:] or ["(the log is empty)"]
         return "\n".join(f"  | {line}" for line in lines)
@@ -116,7 +112,6 @@ class Children:
         return child
 
     def require_running(self) -> None:
-        """Check all children."""
         for child in self.started:
             child.require_running()
 

@@ -59,7 +59,6 @@ class TrafficReport(Counts):
     slowest_s: Mapping[BundleId, float] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """Return the report as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -88,7 +87,6 @@ class TrafficCounts(Counts):
             self._slowest_s[bundle] = max(waited_s, self._slowest_s.get(bundle, 0.0))
 
     def report(self, kind: Kind, at_s: float) -> TrafficReport:
-        """Return the counts so far, and forget the slow messages."""
         slowest_s, self._slowest_s = self._slowest_s, {}
         counts = {one.name: getattr(self, one.name) for one in fields(Counts)}
         return TrafficReport(kind=kind, at_s=at_s, slowest_s=slowest_s, **counts)
@@ -106,7 +104,6 @@ async def request(
 
 
 def topic_path(topic: TopicName) -> str:
-    """Return the path of a topic, with its local name as one segment."""
     return f"{topic.domain}/{topic.namespace}/{quote(topic.local, safe='')}"
 
 
@@ -121,7 +118,6 @@ class BackOff:
         self._next_s = FIRST_BACK_OFF_S
 
     def next_s(self) -> float:
-        """Return the next wait, and double the one after it."""
         wait_s = self._next_s * float(self._rng.uniform(0.5, 1.0))
         self._next_s = min(MAX_BACK_OFF_S, self._next_s * 2)
         return wait_s
@@ -144,7 +140,6 @@ class LookupClient:
 
     @property
     def attempt_timeout(self) -> aiohttp.ClientTimeout:
-        """The timeouts of one request and of its connection."""
         return aiohttp.ClientTimeout(total=self.attempt_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
 
     async def find_owner(self, topic: TopicName) -> str | None:
@@ -198,12 +193,10 @@ class Producer:
     _due_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
 
     def add(self, due_s: float) -> None:
-        """Queue a message that was due at ``due_s`` on the monotonic clock."""
         self.counts.waiting += 1
         self._due_s.put_nowait(due_s)
 
     async def run(self) -> None:
-        """Publish the queued messages. Runs until cancelled."""
         while True:
             due_s = await self._due_s.get()
             accepted = await self._publish(due_s + self.retry_bound_s)
@@ -211,11 +204,9 @@ class Producer:
             self._due_s.task_done()
 
     async def finish(self) -> None:
-        """Return when every queued message was accepted or has failed."""
         await self._due_s.join()
 
     async def send(self, owner_url: str) -> tuple[int, str]:
-        """Send a message; return status and text of the answer, as `request` does."""
         url = f"{owner_url}/publish/{topic_path(self.topic)}"
         timeout = self.lookup.attempt_timeout
         return await request(self.lookup.http, "POST", url, data=PAYLOAD, timeout=timeout)

@@ -58,7 +58,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of the broker in tables and logs."""
         return f"broker-{self.number}"
 
 
@@ -93,7 +92,6 @@ class Cluster:
         return tuple(member for member in self.members if not member.killed)
 
     async def start(self, announce: Callable[[str], None]) -> None:
-        """Start everything and create the namespace; ``announce`` is called with each step."""
         self._secret_path.write_text(self.control_secret)
         self._secret_path.chmod(0o600)
         announce(f"starting ZooKeeper and {len(self.members)} brokers")
@@ -186,7 +184,6 @@ class Cluster:
 
     @property
     def sidecar_settings(self) -> Table:
-        """The configuration that all sidecars share."""
         sections = self._sidecar_settings(self.members[0]).items()
         return {name: keys for name, keys in sections if name not in ("broker", "sidecar")}
 

@@ -52,7 +52,6 @@ class JoinInstructions:
         )
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of text."""
         yield "The cluster is up. Join it from another terminal:"
         yield from (f"  {command}" for command in self.commands)
         yield "Its addresses:"
@@ -75,17 +74,14 @@ class RunState:
 
     @property
     def sample(self) -> ClusterSample:
-        """The last sample of the cluster."""
         return self.journal.samples[-1]
 
     @property
     def errors(self) -> int:
-        """Failed lookups and messages since the start."""
         return self.reports[-1].lookup_errors + self.reports[-1].publish_errors
 
     @property
     def waiting(self) -> int:
-        """Messages due and not accepted yet."""
         return self.reports[-1].waiting
 
     @property
@@ -111,16 +107,13 @@ class PlainDisplay:
         self._kills_shown = 0
 
     def step(self, text: str) -> None:
-        """Print the step."""
         self._print(text)
 
     def cluster_started(self, instructions: JoinInstructions) -> None:
-        """Print all lines."""
         for line in instructions.lines():
             self._print(line)
 
     def update(self, state: RunState) -> None:
-        """Print new kills and moves, and the figures when they are due."""
         for kill in state.kills[self._kills_shown :]:
             self._print(f"{state.elapsed_s:5.0f} s  killed {kill.name} and its sidecar")
         self._kills_shown = len(state.kills)
@@ -142,7 +135,6 @@ class PlainDisplay:
 
 
 def figures_line(state: RunState) -> str:
-    """Return the run's figures in one line."""
     loads = " ".join(
         "killed" if b.killed else "  ?  " if b.cpu_fraction is None else f"{b.cpu_fraction:4.0%} "
         for b in state.sample.brokers
@@ -176,18 +168,15 @@ class LiveDisplay:
         self._join = ""
 
     def step(self, text: str) -> None:
-        """Print the step."""
         self._console.print(Text.assemble(("  … ", "cyan"), (text, "dim")))
 
     def cluster_started(self, instructions: JoinInstructions) -> None:
-        """Print all lines; the first command stays visible below the picture."""
         self._console.print()
         for line in instructions.lines():
             self._console.print(Text(line), soft_wrap=True)
         self._join = instructions.commands[0]
 
     def update(self, state: RunState) -> None:
-        """Draw the current state."""
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
@@ -196,7 +185,6 @@ class LiveDisplay:
         self._live.update(draw(state, moves_shown, self._join), refresh=True)
 
     def close(self) -> None:
-        """Keep the last picture and release the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -329,7 +317,6 @@ def _moves(state: RunState, shown: int) -> RenderableType:
 
 
 def summary_table(summary: Summary) -> RenderableType:
-    """Return the figures of a finished run as a table."""
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -367,6 +354,5 @@ def _seconds(value: float | None) -> str:
 
 
 def clock(elapsed_s: float) -> str:
-    """Return seconds as minutes and seconds, ``01:30``."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     return f"{minutes:02d}:{seconds:02d}"

@@ -49,12 +49,10 @@ class BrokerSample:
 
     @property
     def msgs_per_s(self) -> float:
-        """Messages per second into all bundles."""
         return sum((self.bundles or {}).values())
 
     @property
     def state(self) -> str:
-        """Its state in the table."""
         if self.killed:
             return "killed"
         return "serving" if self.bundles is not None else "no answer"
@@ -70,7 +68,6 @@ class ClusterSample:
 
     @property
     def loads(self) -> dict[BrokerId, float]:
-        """The load of each live broker that reported it."""
         return {
             b.broker: b.cpu_fraction
             for b in self.brokers
@@ -79,7 +76,6 @@ class ClusterSample:
 
     @property
     def owners(self) -> dict[BundleId, BrokerId]:
-        """The brokers that serve each bundle, by their own statistics."""
         return {bundle: b.broker for b in self.brokers for bundle in b.bundles or ()}
 
 
@@ -97,8 +93,6 @@ def served_rates(stats: Mapping[str, Any]) -> dict[BundleId, float]:
 
 
 class Observer:
-    """Requests samples from all living members at the same time."""
-
     def __init__(
         self, http: aiohttp.ClientSession, members: Sequence[Member], control_secret: str
     ) -> None:
@@ -209,7 +203,6 @@ class Journal:
 
     @property
     def imbalance_end(self) -> float | None:
-        """The imbalance over the last ten seconds."""
         if not self.samples:
             return None
         begin_s = self.samples[-1].at_s - END_WINDOW_S
@@ -217,7 +210,6 @@ class Journal:
 
     @property
     def imbalance_now(self) -> float | None:
-        """The imbalance in the last sample."""
         return imbalance(k.loads for k in self.samples[-1:])
 
 
@@ -237,7 +229,6 @@ class KillEffects:
 
     @property
     def led(self) -> bool:
-        """Whether the killed broker was the leader."""
         return self.leader_before == self.broker
 
     def follow(self, sample: ClusterSample, bundles: int) -> None:
@@ -266,7 +257,6 @@ class KillEffects:
                 self.publish_gap_s = max(self.publish_gap_s, min(wait_s, elapsed_s))
 
     def to_json(self) -> dict[str, object]:
-        """Return the summary's fields."""
         return {
             "killed_broker": f"{self.name} ({self.broker})",
             "leader_before": self.leader_before,
@@ -319,7 +309,6 @@ class Summary:
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
-        """What failed that must never fail, one text each."""
         traffic = self.traffic
         unanswered = "lookups had no good answer from a living sidecar, the last: "
         unaccepted = "messages were accepted by no broker in time, the last: "
@@ -342,5 +331,4 @@ class Summary:
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a figure with two decimals."""
     return None if value is None else round(value, 2)

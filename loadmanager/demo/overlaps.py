@@ -18,7 +18,6 @@ class Overlap:
     end_s: float
 
     def __str__(self) -> str:
-        """Return a sentence."""
         return (
             f"{self.second.bundle} was served by {self.first.broker} (token "
             f"{self.first.fencing_token}) and {self.second.broker} (token "

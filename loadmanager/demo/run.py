@@ -46,7 +46,6 @@ class Interrupt:
         self._task = asyncio.current_task()
 
     def listen(self) -> None:
-        """Handle the signals from now on."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
@@ -66,7 +65,6 @@ class TrafficProcess:
         self.last: deque[TrafficReport] = deque(maxlen=2)
 
     async def read(self, on_report: Callable[[TrafficReport], None]) -> None:
-        """Pass each report on until the generator ends."""
         stdout = self.child.process.stdout
         while stdout is not None and (line := await stdout.readline()):
             report = TrafficReport.from_line(line.decode())
@@ -75,8 +73,6 @@ class TrafficProcess:
 
 
 class Run:
-    """The state of a run while it lasts."""
-
     def __init__(
         self,
         settings: DemoSettings,
@@ -96,7 +92,6 @@ class Run:
         self._journal = Journal(monotonic())
 
     def step(self, text: str) -> None:
-        """Show a step of the start."""
         for display in self._displays:
             display.step(text)
 
@@ -147,7 +142,6 @@ class Run:
             kill.add_report(report)
 
     async def _observe(self, traffic: TrafficProcess, interrupt: Interrupt) -> None:
-        """Sample the cluster until the duration is over or the demo is interrupted."""
         ends_at_s = self._settings.ends_at_s
         while not interrupt.requested.is_set():
             began_s = monotonic()

@@ -52,7 +52,6 @@ class Kill:
         return cls(target, seconds)
 
     def __str__(self) -> str:
-        """Return the form that `parse` reads."""
         return f"{self.target}@{self.at_s:g}"
 
 
@@ -79,7 +78,6 @@ class DemoSettings:
     program: str = "loadmanager"
 
     def __post_init__(self) -> None:
-        """Check the values against each other."""
         if self.bundles < self.brokers:
             raise ValueError(f"--bundles {self.bundles}: expected at least one a broker")
         if self.topics < self.bundles:
@@ -123,7 +121,6 @@ class DemoSettings:
         return round(mean_cores / MEAN_LOAD_FRACTION, 3)
 
     def to_json(self) -> dict[str, object]:
-        """Return the settings and the values that are computed from them."""
         return {
             "brokers": self.brokers,
             "bundles": self.bundles,

@@ -129,11 +129,9 @@ class Schedule:
 
     @property
     def next_s(self) -> float:
-        """The time at which the next message is due, infinity without topics."""
         return self._due[0][0] if self._due else float("inf")
 
     def due(self, until_s: float) -> list[tuple[float, TopicName]]:
-        """Remove and return all messages that are due up to ``until_s``, oldest first."""
         messages: list[tuple[float, TopicName]] = []
         while self._due and self._due[0][0] <= until_s:
             due_s, index = self._due[0]
@@ -161,19 +159,15 @@ class TrafficSettings:
     attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
 
     def save(self, path: Path) -> None:
-        """Write the settings to ``path``."""
         path.write_text(json.dumps(asdict(self), indent=2))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the settings from ``path``."""
         fields = json.loads(path.read_text())
         return cls(**fields | {"sidecar_urls": tuple(fields["sidecar_urls"])})
 
 
 class Traffic:
-    """One run of the generator, in one event loop."""
-
     def __init__(
         self,
         settings: TrafficSettings,
@@ -195,7 +189,6 @@ class Traffic:
         }
 
     def stop(self) -> None:
-        """Have no further message become due."""
         self._stopping.set()
 
     async def run(self) -> None:

@@ -22,8 +22,6 @@ from loadmanager.ports.broker import BrokerRefused
 
 
 class EndReason(StrEnum):
-    """Why a broker stopped serving a bundle."""
-
     UNLOADED = "unloaded"
     LEASE_LOST = "lease_lost"
     # The same broker continues under a newer token or for a newer agent, without a gap.
@@ -65,8 +63,6 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleLoaded:
-    """The broker serves the bundle from ``at_s`` on."""
-
     at_s: float
     bundle: BundleId
     fencing_token: int
@@ -145,8 +141,6 @@ class NotServed(BrokerRefused):
 
 
 class PublishRefusal(StrEnum):
-    """Reasons of a broker for not accepting a message."""
-
     NO_LEASE = "no_lease"
     NOT_SERVED = "not_served"
 
@@ -200,7 +194,6 @@ class RecordFile:
             self._owed.append(line)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _append(self, line: bytes) -> None:

@@ -73,7 +73,6 @@ class BundleTraffic:
         self._producers: dict[str, float] = {}
 
     def add(self, *, topic: TopicName, producer: str, payload_bytes: int, now_s: float) -> None:
-        """Count a message."""
         self._forget_old(now_s)
         index = self._index(now_s)
         if not self._slots or self._slots[-1].index != index:
@@ -87,7 +86,6 @@ class BundleTraffic:
         self._producers[producer] = now_s
 
     def stats(self, now_s: float) -> BundleStats:
-        """Return the rates and counts as of ``now_s``."""
         self._forget_old(now_s)
         return BundleStats(
             *self._rates((slot.total for slot in self._slots), now_s).row(),
@@ -179,16 +177,13 @@ class ServingSet:
         return self._served.get(served.bundle) is served
 
     def get(self, bundle: BundleId) -> Served | None:
-        """Return ``bundle``, or None if it is not served."""
         return self._served.get(bundle)
 
     def add(self, served: Served) -> None:
-        """Begin to serve a bundle that is not in the set."""
         self._served[served.bundle] = served
         self._by_namespace.setdefault(namespace_of(served.bundle), {})[served.bundle] = served
 
     def remove(self, served: Served) -> None:
-        """Remove a bundle that is not served any more."""
         del self._served[served.bundle]
         namespace = namespace_of(served.bundle)
         del self._by_namespace[namespace][served.bundle]
@@ -261,7 +256,6 @@ class MemoryBroker:
         return BrokerState(incarnation=self.incarnation, clock_s=now_s, serving=serving)
 
     def stats(self) -> BrokerStats:
-        """Return the traffic of each bundle served now."""
         now_s = self.expire()
         bundles = {served.bundle: served.traffic.stats(now_s) for served in self._serving}
         return BrokerStats(window_s=self._window_s, bundles=bundles)
@@ -372,7 +366,6 @@ class MemoryBroker:
         return Accepted(bundle=served.bundle, fencing_token=served.fencing_token, clock_s=now_s)
 
     def abandon(self, ticket: Ticket) -> None:
-        """End a request in service whose message was not accepted."""
         now_s = self.expire()
         if ticket.served in self._serving:
             self._leave(ticket.served, now_s)
