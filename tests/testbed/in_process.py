@@ -98,23 +98,19 @@ class InProcessBroker:
         self.restart()
 
     async def health(self, timeout_s: float) -> None:
-        """See `BrokerControl.health`. Answers at once, or, if it hangs, not before `heal`."""
         del timeout_s
         await self._command("health", lambda _process: None)
 
     async def stats(self) -> BrokerStats:
-        """See `BrokerControl.stats`."""
         stats = await self._command("stats", MemoryBroker.stats)
         return replace(stats, process_id=self._process_id)
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        """See `BrokerControl.topics`."""
         return await self._command("topics", lambda process: process.topics(bundle))
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
     ) -> BrokerState:
-        """See `BrokerControl.renew_lease`."""
         LeaseRequest(agent_epoch=agent_epoch, until_seconds=until_s, incarnation=incarnation)
         return await self._command(
             "renew_lease",
@@ -124,14 +120,12 @@ class InProcessBroker:
         )
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        """See `BrokerControl.load`."""
         grant = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command("load", lambda process: process.load(bundle, **vars(grant)))
 
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """See `BrokerControl.unload`."""
         grant = LoadRequest(agent_epoch=agent_epoch, fencing_token=fencing_token)
         await self._command("unload", lambda process: process.begin_unload(bundle, **vars(grant)))
         await self.process.unload(bundle, **vars(grant), next_owner_url=next_owner_url)
@@ -159,7 +153,6 @@ class InProcessBroker:
                 continue
 
     def kill(self) -> None:
-        """Kill the broker process; until `restart` it is unreachable."""
         self._past += intervals_of(self._changes, died_at_s=self._clock_s())
         self._changes = []
         self._late = []
@@ -191,7 +184,6 @@ class InProcessBroker:
 
     @property
     def faulty(self) -> bool:
-        """Whether any command is still to fail."""
         return bool(self._faults)
 
     @property

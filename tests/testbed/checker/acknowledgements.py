@@ -32,7 +32,6 @@ class Misplaced:
     why: Why
 
     def __str__(self) -> str:
-        """Return a sentence."""
         answer = self.publish.acknowledgement
         return f"{self.publish.topic} was taken by {self.publish.broker}: {self.why} ({answer})"
 
@@ -67,7 +66,6 @@ def _fault(
     sharing: Callable[[BundleId], Sequence[ServingInterval]],
     hash_name: HashName,
 ) -> Why | None:
-    """Return what is wrong with an acknowledgement, None if nothing."""
     at_s = answer.clock_s
     if not publish.sent_s <= at_s <= publish.answered_s:
         return Why.OTHER_TIME

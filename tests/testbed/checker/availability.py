@@ -20,12 +20,10 @@ class Segment:
     upper: int
 
     def __str__(self) -> str:
-        """Return the name of the bundle with that range."""
         return bundle_id(self.namespace, self.lower, self.upper)
 
 
 def segments(bundles: Iterable[BundleId]) -> Mapping[BundleId, tuple[Segment, ...]]:
-    """Return the segments of each bundle."""
     wanted = set(bundles)
     bounds: defaultdict[Namespace, set[int]] = defaultdict(set)
     for bundle in wanted:
@@ -43,7 +41,6 @@ def _within(bundle: BundleId, of_namespace: Iterable[Segment]) -> tuple[Segment,
 
 
 def share_positions(one: BundleId, other: BundleId) -> bool:
-    """Return whether both bundles could hold the same topic."""
     if namespace_of(one) != namespace_of(other):
         return False
     (one_lower, one_upper), (other_lower, other_upper) = range_of(one), range_of(other)
@@ -68,11 +65,9 @@ class Disturbance:
 
     @property
     def due_s(self) -> float:
-        """The time by which every bundle must be served again."""
         return self.healed_s + self.within_s
 
     def hit(self, broker: str) -> bool:
-        """Return whether this broker, or its sidecar, was affected."""
         return not self.brokers or broker in self.brokers
 
 
@@ -92,11 +87,9 @@ class Gap:
 
     @property
     def lasted_s(self) -> float:
-        """The time without a serving broker."""
         return self.end_s - self.start_s
 
     def __str__(self) -> str:
-        """Return a sentence."""
         how = f", which {self.left_by} {'let go' if self.handed_over else 'lost'},"
         return (
             f"{self.segment}{how if self.left_by else ''} was not served "
@@ -177,7 +170,6 @@ def recovery_s(found: Iterable[Gap], disturbance: Disturbance, *, hand_over_s: f
 def _free_times(
     segment: Segment, intervals: Sequence[ServingInterval], from_s: float, until_s: float
 ) -> Iterator[Gap]:
-    """Yield the gaps of one segment, cut to the given time."""
     last: ServingInterval | None = None
     for one in sorted(intervals, key=lambda interval: interval.start_s):
         yield from _between(segment, last, one.start_s, from_s, until_s)

@@ -52,7 +52,6 @@ class Publish:
     acknowledgement: Acknowledgement | None = None
 
     def to_line(self) -> str:
-        """Return the attempt as one line of JSON, without a newline."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -92,7 +91,6 @@ class RecordingProducer(Producer):
         self._record = record
 
     async def send(self, owner_url: str) -> tuple[int, str]:
-        """Send a message, and record how it went."""
         sent_s = monotonic()
         status, text = await super().send(owner_url)
         attempt = Publish(

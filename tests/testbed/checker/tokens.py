@@ -29,7 +29,6 @@ class TokenFault:
     later: Use
 
     def __str__(self) -> str:
-        """Return a sentence."""
         one, other = self.earlier, self.later
         return (
             f"{other.broker} {other.what} {other.bundle} under token {other.fencing_token} at "

@@ -42,13 +42,11 @@ class Verdict:
 
     @property
     def violations(self) -> Iterator[str]:
-        """Each violation as one line for people."""
         for found in (self.overlaps, self.misplaced, self.token_faults, self.unserved):
             yield from map(str, found)
 
 
 def judge(history: History) -> Verdict:
-    """Return the violations in a run."""
     free = gaps(history.intervals, history.bundles, from_s=history.from_s, until_s=history.until_s)
     return Verdict(
         overlaps=overlaps(history.intervals),

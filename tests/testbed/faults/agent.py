@@ -58,7 +58,6 @@ class World:
 
     @property
     def living(self) -> "list[Agent]":
-        """The running sidecars."""
         return [agent for agent in self.agents if agent.alive]
 
     def agent_at(self, url: str) -> "Agent | None":
@@ -73,13 +72,11 @@ class NoServer:
         self.open = False
 
     async def start(self, host: str, port: int) -> int:
-        """See `Server` of the lifecycle."""
         del host
         self.open = True
         return port
 
     async def stop(self) -> None:
-        """See `Server` of the lifecycle."""
         self.open = False
 
 
@@ -133,7 +130,6 @@ class Agent:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return not self.task.done()
 
     @property
@@ -145,7 +141,6 @@ class Agent:
 
     @property
     def leads(self) -> bool:
-        """Whether the sidecar considers itself the leader."""
         leader = self.cluster_state.leader
         return leader is not None and leader.instance == self.context.identity.instance
 
@@ -154,7 +149,6 @@ class Agent:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def look_up(self, topic: TopicName) -> Owner:
-        """Look up the owner of a topic at this sidecar."""
         return await self.app.answering.find_owner(topic)
 
     async def kill(self) -> None:
@@ -167,7 +161,6 @@ class Agent:
         await asyncio.wait({self.task})
 
     async def leave(self) -> None:
-        """Stop the process, and return when it has shut down."""
         self.stop.set()
         await asyncio.wait({self.task})
 
@@ -210,7 +203,6 @@ class CallingLine:
     caller: Agent
 
     async def assign(self, leader: LeaderInfo, bundle: BundleId) -> BrokerId:
-        """See `LeaderLine`."""
         self.caller.questions += 1
         await asyncio.sleep(0.001 + self.caller.line_slow_s)
         callee = self.world.agent_at(leader.sidecar_url)

@@ -114,7 +114,6 @@ class AnswersWatch:
         return self._touch[agent.context.identity.instance].knows_since_s
 
     def answer_given(self, agent: Agent, owner: Owner, at_s: float) -> None:
-        """Check an answer at the time it is given."""
         self.answered += 1
         name = agent.context.identity.instance
         text = f"{name} answered {owner.broker} token {owner.fencing_token} epoch {owner.epoch}"

@@ -85,7 +85,6 @@ class AvailabilityWatch:
     _missing_since_s: dict[BundleId, float] = field(default_factory=dict)
 
     def disturbed(self, at_s: float) -> None:
-        """Restart the count: a fault was injected."""
         self._undisturbed_since_s = at_s
 
     def look(
@@ -126,7 +125,6 @@ class AvailabilityWatch:
         self._asked[bundle] = _Asked(since_s, at_s + ASKED_FOR_S)
 
     def answered(self, bundle: BundleId) -> None:
-        """Stop expecting a bundle because of lookups: they were answered."""
         self._asked.pop(bundle, None)
 
     def _look_at_asked(
@@ -171,7 +169,6 @@ class AvailabilityWatch:
 
 
 def any_broker_fit(agents: Iterable[Agent], nodes: Container[str]) -> bool:
-    """Return whether at least one broker could take a bundle now."""
     return any(
         is_healthy(agent) and znodes.draining(agent.host.name) not in nodes for agent in agents
     )

@@ -143,7 +143,6 @@ class Totals:
     failures: list[SeedOutcome] = field(default_factory=list)
 
     def add(self, outcome: SeedOutcome) -> None:
-        """Add one run."""
         self.seeds += 1
         self.steps += outcome.steps
         self.virtual_s += outcome.virtual_s

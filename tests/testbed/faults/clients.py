@@ -33,13 +33,11 @@ class Clients:
         self.refused = 0
 
     async def run(self) -> None:
-        """Look up topics and publish until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._ask_for_ever(), name="lookups")
             tasks.create_task(self._publish_for_ever(), name="publishing")
 
     async def ask(self, agent: Agent, topic: TopicName) -> Owner:
-        """Look up a topic, and check the answer."""
         self.asked += 1
         await agent.gate.passed()
         self._scene.monitor.asked(agent, topic)

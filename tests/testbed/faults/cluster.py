@@ -59,19 +59,16 @@ class Cluster(World):
     # --- brokers and sidecars ------------------------------------------------------
 
     def add_host(self) -> Host:
-        """Add a broker without a sidecar."""
         host = Host(parse_broker(f"broker{len(self.hosts)}:8080"), self.rng)
         self.hosts.append(host)
         return host
 
     def start(self, host: Host) -> Agent:
-        """Start a sidecar for the broker of ``host``."""
         agent = Agent(self, host, len(self.agents))
         self.agents.append(agent)
         return agent
 
     def agent_of(self, broker: BrokerId) -> Agent:
-        """Return the newest sidecar of a broker."""
         return next(a for a in reversed(self.agents) if a.host.name == broker)
 
     @property
@@ -134,13 +131,11 @@ class Cluster(World):
         return self._operator
 
     async def write(self, path: str, data: bytes) -> None:
-        """Set the content of a node by hand."""
         operator = await self.operator()
         await operator.ensure(path)
         await operator.set(path, data)
 
     async def make_namespace(self, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
-        """Create the boundaries of a namespace by hand."""
         boundaries = Boundaries.even(name, bundles)
         operator = await self.operator()
         await operator.create(znodes.local_policies(name), encode_boundaries(boundaries))
@@ -152,11 +147,9 @@ class Cluster(World):
         await operator.create(znodes.lock(bundle), b"{}", ephemeral=True)
 
     async def move(self, bundle: BundleId, target: Host) -> None:
-        """Order a move at the leader."""
         await order(self.leader_term, {bundle: target.name})
 
     async def move_surely(self, bundle: BundleId, target: Host) -> None:
-        """Order a move at the leader, and repeat it until the reply arrives."""
         while True:
             try:
                 return await self.move(bundle, target)
@@ -164,13 +157,11 @@ class Cluster(World):
                 await asyncio.sleep(0.5)
 
     def orders(self, host: Host) -> Orders:
-        """Return the current orders of a broker; empty ones if it has none."""
         path = znodes.orders(host.name)
         node = self.service.dump().get(path)
         return decode_orders(path, node.data) if node else Orders(0)
 
     def lock_sessions(self) -> dict[BundleId, int]:
-        """Return the session that holds each lock."""
         prefix = znodes.LOCKS + "/"
         return {
             BundleId(path.removeprefix(prefix)): node.stat.ephemeral_owner
@@ -181,11 +172,9 @@ class Cluster(World):
     # --- checks -----------------------------------------------------------------------
 
     def servers(self, bundle: BundleId) -> list[Host]:
-        """Return the hosts whose broker serves ``bundle`` now."""
         return [host for host in self.hosts if bundle in host.serving]
 
     def server(self, bundle: BundleId) -> Host:
-        """Return the one host whose broker serves ``bundle``."""
         (host,) = self.servers(bundle)
         return host
 
@@ -233,7 +222,6 @@ class Cluster(World):
     async def settled_at_last(
         self, bundles: Callable[[], Sequence[BundleId]], within_s: float = SERVED_WITHIN_S
     ) -> None:
-        """Wait as `settled`, for bundles that may be split or merged meanwhile."""
         loop = asyncio.get_running_loop()
         deadline_s, all_served = loop.time() + within_s, False
         while fault := self.unsettled(bundles()):
@@ -262,11 +250,9 @@ class Cluster(World):
             raise Violation(Invariant.TOKENS_GROW, now_s, znodes.LEADER, f"epochs {epochs}")
 
     def warnings(self, event: str) -> list[Mapping[str, Any]]:
-        """Return the logged events of this name."""
         return [entry for entry in self.log_entries if entry["event"] == event]
 
     async def close(self) -> None:
-        """Kill all processes."""
         for host in self.hosts:
             host.thaw_broker()
         for agent in self.living:

@@ -44,7 +44,6 @@ async def raise_epoch(scene: Scene) -> str:
 
 
 async def copy_ensemble(scene: Scene) -> str:
-    """Copy all nodes of the ensemble."""
     scene.snapshot = scene.cluster.service.snapshot()
     return f"zxid {scene.snapshot.zxid}"
 

@@ -54,7 +54,6 @@ class Host:
         self._clocks[self.broker.incarnation] = self._clock
 
     def kill_broker(self) -> None:
-        """Kill the broker; commands on their way to it are lost."""
         self.life += 1
         self.dead = True
         self.broker.kill()
@@ -74,7 +73,6 @@ class Host:
         self.claimed = True
 
     async def stats(self) -> BrokerStats:
-        """Return the statistics of the broker, as decoded by a sidecar."""
         stats = await self.broker.stats()
         if not self.figures and self.window is None:
             return stats
@@ -89,11 +87,9 @@ class Host:
             raise BrokerRefused(str(error)) from None
 
     def freeze_broker(self) -> None:
-        """Freeze the broker process; commands are executed when it resumes."""
         self.gate.close()
 
     def thaw_broker(self) -> None:
-        """Resume the broker process."""
         self.gate.open()
 
     def intervals(self) -> list[ServingInterval]:
@@ -107,13 +103,11 @@ class Host:
 
     @property
     def obeys(self) -> bool:
-        """Whether the broker executes commands of its agent."""
         spoilt = self.figures or self.window is not None or self.broker.faulty
         return not (self.dead or self.cut or self.gate.shut or self.claimed or spoilt)
 
     @property
     def serving(self) -> Mapping[BundleId, int]:
-        """The bundles that the broker serves now."""
         return self.broker.serving
 
     def _clock_s(self) -> float:
@@ -141,21 +135,17 @@ class BrokerLine:
         self.dead = False
 
     async def health(self, timeout_s: float) -> None:
-        """See `BrokerControl`."""
         await self._asked(lambda: self._host.broker.health(timeout_s))
 
     async def stats(self) -> BrokerStats:
-        """See `BrokerControl`."""
         return await self._asked(self._host.stats)
 
     async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        """See `BrokerControl`."""
         return await self._asked(lambda: self._host.broker.topics(bundle))
 
     async def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
     ) -> BrokerState:
-        """See `BrokerControl`."""
         return await self._asked(
             lambda: self._host.broker.renew_lease(
                 agent_epoch=agent_epoch, until_s=until_s, incarnation=incarnation
@@ -163,7 +153,6 @@ class BrokerLine:
         )
 
     async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        """See `BrokerControl`."""
         await self._asked(
             lambda: self._host.broker.load(
                 bundle, agent_epoch=agent_epoch, fencing_token=fencing_token
@@ -173,7 +162,6 @@ class BrokerLine:
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """See `BrokerControl`."""
         await self._asked(
             lambda: self._host.broker.unload(
                 bundle,
@@ -223,7 +211,6 @@ class ScriptedProbe:
         broker_port: int = 0,
         neighbour_ports: Collection[int] = (),
     ) -> HostUsage:
-        """See `HostProbe`."""
         del broker_process_id, broker_port, neighbour_ports
         return HostUsage(
             window_s=1.0,

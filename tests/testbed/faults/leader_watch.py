@@ -39,7 +39,6 @@ class LeaderWatch:
     _led_at_s: float = 0.0
 
     def disturbed(self, at_s: float) -> None:
-        """Restart the count: a fault was injected."""
         self._undisturbed_since_s = at_s
 
     def look(self, at_s: float, *, led: bool, healthy: bool, lag_s: float = 0.0) -> None:
@@ -72,7 +71,6 @@ def any_sidecar_leads(agents: Iterable[Agent], nodes: Mapping[str, Znode]) -> bo
 
 
 def any_sidecar_healthy(agents: Iterable[Agent]) -> bool:
-    """Return whether at least one sidecar could lead now."""
     return any(is_healthy(agent) for agent in agents)
 
 

@@ -61,21 +61,17 @@ class Monitor:
 
     @property
     def bundles(self) -> list[BundleId]:
-        """The current bundles of all namespaces."""
         return [bundle for one in self._boundaries.values() for bundle in one.bundles]
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
-        """The existing namespaces."""
         return tuple(self._boundaries)
 
     def bundles_of(self, namespace: Namespace) -> tuple[BundleId, ...]:
-        """Return the bundles of a namespace; none if it does not exist."""
         boundaries = self._boundaries.get(namespace)
         return boundaries.bundles if boundaries else ()
 
     def follow_host(self, host: Host) -> None:
-        """Check what a broker serves."""
         host.watchers.append(self.serving.changed)
 
     def follow_agent(self, agent: Agent) -> None:
@@ -85,7 +81,6 @@ class Monitor:
         agent.context.unexpected.followers.append(partial(self._error_caught, agent))
 
     def answer_given(self, agent: Agent, owner: Owner) -> None:
-        """Check the answer of a lookup."""
         self.availability.answered(owner.bundle)
         self.answers.answer_given(agent, owner, self._now_s())
 
@@ -113,13 +108,11 @@ class Monitor:
                     self._boundaries_changed(path, now)
 
     def disturbed(self) -> None:
-        """Record that a fault was injected."""
         self.availability.disturbed(self._now_s())
         self.leaders.disturbed(self._now_s())
         self.answers.look_at_touch(self._cluster.living, self._now_s())
 
     async def run(self) -> None:
-        """Check periodically what causes no event, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_EVERY_S)
@@ -137,7 +130,6 @@ class Monitor:
         self.leaders.look(now_s, led=led, healthy=healthy, lag_s=lag_s)
 
     def raise_first(self) -> None:
-        """Raise the first violation, if there was any."""
         if self.violations:
             raise self.violations[0]
 

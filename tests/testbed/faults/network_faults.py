@@ -18,7 +18,6 @@ _OUTAGES_S: Final = (0.2 * SESSION_S, 0.6 * SESSION_S, 1.5 * SESSION_S, 2.5 * SE
 
 
 async def suspend(scene: Scene) -> str:
-    """Disconnect a sidecar from the service; its client notices."""
     agent = scene.any_agent()
     agent.coordination.suspend()
     return agent.url
@@ -39,14 +38,12 @@ async def cut_all_off(scene: Scene) -> str:
 
 
 async def reconnect(scene: Scene) -> str:
-    """Reconnect all sidecars."""
     for agent in scene.cluster.living:
         agent.coordination.reconnect()
     return "all"
 
 
 async def delay_replies(scene: Scene) -> str:
-    """Delay replies and events of a session, in order, as in ZooKeeper."""
     agent, lag_s = scene.any_agent(), scene.rng.uniform(0.05, LONGEST_LAG_S)
     agent.coordination.delay_replies(lag_s)
     return f"{agent.url} by {lag_s:.3f} s"
@@ -60,7 +57,6 @@ async def scatter_events(scene: Scene) -> str:
 
 
 async def lag_server(scene: Scene) -> str:
-    """Connect some sidecars to a server of the ensemble that lags."""
     agents, lag_s = _some_agents(scene), scene.rng.uniform(0.05, LONGEST_LAG_S)
     server = scene.cluster.service.add_server()
     for agent in agents:
@@ -127,7 +123,6 @@ def _some_agents(scene: Scene) -> list[Agent]:
 
 
 async def hurry(scene: Scene) -> str:
-    """End all delays of messages."""
     scene.cluster.service.hurry()
     for agent in scene.cluster.agents:
         agent.coordination.delay_replies(0.0)
@@ -145,7 +140,6 @@ async def lose_writes(scene: Scene) -> str:
 
 
 async def service_outage(scene: Scene) -> str:
-    """Stop the service, for a time shorter or longer than the session timeout."""
     if scene.cluster.service.down:
         return ""
     lasts_s = scene.rng.choice(_OUTAGES_S)
@@ -157,7 +151,6 @@ async def service_outage(scene: Scene) -> str:
 
 
 def end_outage(scene: Scene) -> None:
-    """Start the service again if it is down."""
     if scene.cluster.service.down:
         scene.cluster.service.come_up()
         for agent in scene.cluster.living:
@@ -165,7 +158,6 @@ def end_outage(scene: Scene) -> None:
 
 
 def stop_servers(scene: Scene) -> None:
-    """Stop all servers except the one that is always up to date."""
     for server in scene.cluster.service.others:
         stop_server(scene, server)
 

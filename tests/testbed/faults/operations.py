@@ -16,7 +16,6 @@ MOST_BUNDLES: Final = 8
 
 
 async def move_bundle(scene: Scene) -> str:
-    """Order a move at each sidecar that leads."""
     bundle, target = scene.any_bundle(), scene.any_host().name
     if bundle is None:
         return ""
@@ -27,7 +26,6 @@ async def move_bundle(scene: Scene) -> str:
 
 
 async def split_bundle(scene: Scene) -> str:
-    """Order a split at each sidecar that leads."""
     bundle = scene.any_bundle()
     namespace = bundle.rpartition("/")[0] if bundle else ""
     if bundle is None or len(scene.monitor.bundles_of(Namespace(namespace))) >= 2 * MOST_BUNDLES:
@@ -38,7 +36,6 @@ async def split_bundle(scene: Scene) -> str:
 
 
 async def merge_bundles(scene: Scene) -> str:
-    """Request a merge of a bundle with the next one."""
     bundle, terms = scene.any_bundle(), scene.terms()
     if bundle is None or not terms:
         return ""
@@ -49,7 +46,6 @@ async def merge_bundles(scene: Scene) -> str:
 
 
 async def unload_bundle(scene: Scene) -> str:
-    """Request an unload of a bundle, or of all bundles of its namespace."""
     bundle, rng = scene.any_bundle(), scene.rng
     terms = scene.terms()
     if bundle is None or not terms:
@@ -64,7 +60,6 @@ async def unload_bundle(scene: Scene) -> str:
 
 
 async def mark_draining(scene: Scene) -> str:
-    """Request a drain mark for a broker."""
     agent, broker = scene.any_agent(), scene.any_host().name
     if agent.application is None or not agent.alive:
         return ""
@@ -82,7 +77,6 @@ async def unmark_draining(scene: Scene) -> str:
 
 
 async def create_namespace(scene: Scene) -> str:
-    """Request a namespace, possibly a deleted one with another number of bundles."""
     missing = [name for name in NAMESPACES if name not in scene.monitor.namespaces]
     agent = scene.any_agent()
     if not missing or agent.application is None:
@@ -94,7 +88,6 @@ async def create_namespace(scene: Scene) -> str:
 
 
 async def delete_namespace(scene: Scene) -> str:
-    """Request the forced deletion of a namespace."""
     namespace, terms = scene.any_namespace(), scene.terms()
     if namespace is None or not terms:
         return ""

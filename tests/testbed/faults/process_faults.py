@@ -15,7 +15,6 @@ _JUMPS_MS: Final = (
 
 
 async def freeze(scene: Scene) -> str:
-    """Freeze a sidecar process."""
     agent = scene.any_agent()
     agent.coordination.freeze()
     return agent.url
@@ -32,7 +31,6 @@ async def freeze_leader(scene: Scene) -> str:
 
 
 async def thaw(scene: Scene) -> str:
-    """Resume all frozen sidecar processes."""
     for agent in scene.cluster.living:
         agent.coordination.freeze_at_next_commit = None
         agent.coordination.thaw()
@@ -40,7 +38,6 @@ async def thaw(scene: Scene) -> str:
 
 
 async def kill(scene: Scene) -> str:
-    """Kill a sidecar."""
     agent = scene.any_agent()
     if not agent.alive:
         return ""
@@ -49,26 +46,22 @@ async def kill(scene: Scene) -> str:
 
 
 async def leave(scene: Scene) -> str:
-    """Stop a sidecar."""
     agent = scene.any_agent()
     agent.stop.set()
     return agent.url
 
 
 async def start(scene: Scene) -> str:
-    """Start a sidecar for each broker that has none."""
     living = {agent.host.name for agent in scene.cluster.living}
     alone = [host for host in scene.cluster.hosts if host.name not in living]
     return " ".join(scene.start(host).url for host in alone)
 
 
 async def start_beside(scene: Scene) -> str:
-    """Start another sidecar for a broker."""
     return scene.start(scene.any_host()).url
 
 
 async def jump_wall_clock(scene: Scene) -> str:
-    """Change the wall clock of a sidecar by seconds to days."""
     agent = scene.any_agent()
     jump_ms = scene.rng.choice(_JUMPS_MS)
     agent.clock.jump_ms += jump_ms
@@ -97,35 +90,30 @@ _NONSENSE: Final = (2**62, 10**30, -1, 4e307, 1e-300, math.nan, math.inf, "many"
 
 
 async def kill_broker(scene: Scene) -> str:
-    """Kill a broker."""
     host = scene.any_host()
     host.kill_broker()
     return host.name
 
 
 async def restart_broker(scene: Scene) -> str:
-    """Replace a broker process by one whose clock has another rate."""
     host = scene.any_host()
     host.restart_broker()
     return host.name
 
 
 async def freeze_broker(scene: Scene) -> str:
-    """Freeze a broker process."""
     host = scene.any_host()
     host.freeze_broker()
     return host.name
 
 
 async def cut_broker(scene: Scene) -> str:
-    """Let a broker refuse the connections of its sidecar."""
     host = scene.any_host()
     host.cut = True
     return host.name
 
 
 async def spoil_commands(scene: Scene) -> str:
-    """Let some commands to a broker fail."""
     host, rng = scene.any_host(), scene.rng
     fault, command = rng.choice(_FAULTS), rng.choice(_COMMANDS)
     host.broker.inject(fault, command, times=rng.randrange(1, 4))
@@ -133,7 +121,6 @@ async def spoil_commands(scene: Scene) -> str:
 
 
 async def exaggerate(scene: Scene) -> str:
-    """Let a broker report the largest or smallest valid figures."""
     host = scene.any_host()
     host.figures = dict.fromkeys(_COUNTS, scene.rng.choice((0, COUNT.most)))
     host.figures |= dict.fromkeys(_RATES, scene.rng.choice((0.0, 5e-324, RATE.most)))
@@ -150,7 +137,6 @@ async def tell_nonsense(scene: Scene) -> str:
 
 
 async def claim_broker(scene: Scene) -> str:
-    """Send a lease with a very high agent epoch: the broker refuses its own agent from then on."""
     host, epoch = scene.any_host(), scene.rng.choice((2**62, MOST_INT64))
     try:
         await host.claim_broker(epoch)
@@ -160,7 +146,6 @@ async def claim_broker(scene: Scene) -> str:
 
 
 async def repair_brokers(scene: Scene) -> str:
-    """Repair all brokers."""
     for host in scene.cluster.hosts:
         host.cut = False
         host.thaw_broker()

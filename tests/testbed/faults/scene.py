@@ -39,20 +39,16 @@ class Scene:
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     def any_agent(self) -> Agent:
-        """Return a random sidecar, a running one if there is any."""
         return self.rng.choice(self.cluster.living or self.cluster.agents)
 
     def any_host(self) -> Host:
-        """Return a random host."""
         return self.rng.choice(self.cluster.hosts)
 
     def any_bundle(self) -> BundleId | None:
-        """Return a random bundle, None if there is none."""
         bundles = self.monitor.bundles
         return self.rng.choice(bundles) if bundles else None
 
     def any_namespace(self) -> Namespace | None:
-        """Return a random namespace, None if there is none."""
         namespaces = self.monitor.namespaces
         return self.rng.choice(namespaces) if namespaces else None
 
@@ -66,7 +62,6 @@ class Scene:
         return found
 
     def start(self, host: Host) -> Agent:
-        """Start a sidecar, and check it from then on."""
         agent = self.cluster.start(host)
         self.monitor.follow_agent(agent)
         return agent

@@ -179,7 +179,6 @@ class _SeedRun:
             await cluster.close()
 
     def outcome(self, real_s: float, found: Violation | None) -> SeedOutcome:
-        """Return the outcome."""
         measured: dict[str, Any] = {}
         if self._scene is not None and self._clients is not None:
             monitor = self._scene.monitor
@@ -238,7 +237,6 @@ class _SeedRun:
         scene.monitor.raise_first()
 
     async def _pause(self, scene: Scene) -> None:
-        """Let time pass; sometimes long enough for the bound to apply."""
         pause_s = scene.rng.choice(_PAUSES_S)
         if scene.rng.randrange(_ONE_LULL_IN) == 0:
             pause_s = scene.monitor.availability.within_s + 5.0

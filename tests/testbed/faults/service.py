@@ -112,11 +112,9 @@ class TimedService(MemoryService):
             server.catch_up()
 
     def lag_s_of(self, server: Server) -> float:
-        """Return the lag of a server."""
         return self._lags_s.get(server, 0.0)
 
     def open_session(self, timeout_s: float, expired: Callable[[], None]) -> int:
-        """Open a session at the leader."""
         session_id = super().open_session(timeout_s, expired)
         self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
         return session_id
@@ -127,7 +125,6 @@ class TimedService(MemoryService):
         self._heard_at_s[session_id] = self._reported_at_s[session_id] = self._clock()
 
     def lives(self, session_id: int) -> bool:
-        """Return whether the session exists."""
         return session_id in self._sessions
 
     def silence(self, session_id: int) -> None:

@@ -88,7 +88,6 @@ class FaultyLink(MemoryLink):
         return self._server is server and self._state.connection is Connection.CONNECTED
 
     def connect_to(self, server: Server) -> None:
-        """Connect to ``server`` now, or at the next connection if no message gets through."""
         if self.network.shut:
             self._wished = server
         else:
@@ -169,23 +168,19 @@ class ClientSession(LinkedCoordination):
         return link.server_lag_s + max(link.way_back.lag_s, link.scatter_s)
 
     def suspend(self) -> None:
-        """Break the connection until `reconnect`; the session timeout starts."""
         self._faulty.network.open()
         self._faulty.suspend()
 
     def reconnect(self) -> None:
-        """Restore the connection: with the same session, or LOST and a new one if it expired."""
         if self.swallowing:
             self._faulty.network.open()
             self._faulty.wake()
         self._faulty.reconnect()
 
     def is_on(self, server: Server) -> bool:
-        """Return whether the client is connected to this server of the ensemble."""
         return self._faulty.is_on(server)
 
     def connect_to(self, server: Server) -> None:
-        """Connect to this server of the ensemble, now or at the next connection."""
         self._faulty.connect_to(server)
 
     def lose_connection(self) -> None:
@@ -212,7 +207,6 @@ class ClientSession(LinkedCoordination):
             )
 
     def expire(self) -> None:
-        """Expire the session in the service; a connected client notices at once."""
         self._timed.expire(self.session.session_id)
 
     def lose_next_request(self) -> None:
@@ -224,7 +218,6 @@ class ClientSession(LinkedCoordination):
         self._faulty.lose_next(Loss.REPLY)
 
     def delay_replies(self, lag_s: float) -> None:
-        """Delay replies and events by ``lag_s``, in order."""
         self._faulty.way_back.lag_s = lag_s
 
     def scatter_events(self, scatter_s: float) -> None:
@@ -232,12 +225,10 @@ class ClientSession(LinkedCoordination):
         self._faulty.scatter_s = scatter_s
 
     def freeze(self) -> None:
-        """Freeze the process; its connection remains."""
         self._gate.close()
         self._timed.mute(self.session.session_id)
 
     def thaw(self) -> None:
-        """Resume the process."""
         frozen = self._gate.shut
         self._gate.open()
         if frozen and not self.swallowing:
@@ -246,7 +237,6 @@ class ClientSession(LinkedCoordination):
     # --- requests of the process ------------------------------------------------------
 
     async def get(self, path: str) -> Node | None:
-        """Read a node."""
         node = await super().get(path)
         if self.after_read is not None:
             self.after_read(path, node)
@@ -259,8 +249,6 @@ class ClientSession(LinkedCoordination):
         *,
         postpone: Callable[[], bool] | None = None,
     ) -> NodeWatch:
-        """Watch a node."""
-
         def on_change(node: Node | None) -> None:
             if self.after_watch is not None:
                 self.after_watch(path, node)
@@ -269,7 +257,6 @@ class ClientSession(LinkedCoordination):
         return super().watch(path, on_change, postpone=postpone)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Send a transaction."""
         if self.before_commit is not None:
             self.before_commit(operations)
         if self.freeze_at_next_commit is not None:
@@ -282,7 +269,6 @@ class ClientSession(LinkedCoordination):
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, private: bool = False
     ) -> Stat:
-        """Create a node."""
         return await self._sent(
             lambda: super(ClientSession, self).create(
                 path, data, ephemeral=ephemeral, private=private
@@ -290,11 +276,9 @@ class ClientSession(LinkedCoordination):
         )
 
     async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
-        """Set the content of a node."""
         return await self._sent(lambda: super(ClientSession, self).set(path, data, version=version))
 
     async def delete(self, path: str, *, version: int = -1) -> None:
-        """Delete a node."""
         await self._sent(lambda: super(ClientSession, self).delete(path, version=version))
 
     async def _sent(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:

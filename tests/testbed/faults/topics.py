@@ -8,7 +8,6 @@ from loadmanager.core.ids import BundleId, TopicName, namespace_of, parse_topic
 
 
 def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
-    """Return a topic in ``bundle``, which must be one of ``boundaries``."""
     if bundle not in boundaries.bundles:
         raise ValueError(f"{bundle} is none of {boundaries.bundles}")
     return topic_of(bundle)
@@ -16,7 +15,6 @@ def topic_in(boundaries: Boundaries, bundle: BundleId) -> TopicName:
 
 @functools.lru_cache(maxsize=10_000)
 def topic_of(bundle: BundleId) -> TopicName:
-    """Return a topic whose hash lies in the bundle's range."""
     for number in range(1_000_000):
         topic = parse_topic(f"persistent://{namespace_of(bundle)}/topic-{number}")
         if lies_in(position(topic, DEFAULT_HASH), bundle):

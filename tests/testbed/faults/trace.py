@@ -32,16 +32,13 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 digest of all lines so far."""
         return self._digest.hexdigest()
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines, oldest first."""
         return tuple(self._lines)
 
     def add(self, kind: str, text: str) -> None:
-        """Add a line with the current virtual time."""
         if self._closed:
             return
         line = f"{asyncio.get_running_loop().time():.6f} {kind} {text}"
@@ -55,7 +52,6 @@ class Trace:
         self._closed = True
 
     def add_entry(self, entry: Entry) -> None:
-        """Add a log event."""
         fields = " ".join(
             f"{key}={value}" for key, value in sorted(entry.items()) if key not in _NAMED
         )

@@ -48,16 +48,13 @@ class _Call(asyncio.TimerHandle):
         self.dead = False
 
     def cancel(self) -> None:
-        """Cancel the callback, and release its references."""
         self.dead = True
         self.callback, self.args = None, ()
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
         return self.dead
 
     def when(self) -> float:
-        """Return the time at which it is due."""
         return self.when_s
 
     def __repr__(self) -> str:
@@ -93,7 +90,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._numbered)
 
     def time(self) -> float:
-        """Return the virtual time."""
         return self._now_s
 
     def call_soon(
@@ -132,7 +128,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run ``callback`` after ``delay`` seconds."""
         return self.call_at(self._now_s + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:

@@ -69,15 +69,12 @@ class VirtualClock:
     """The `Clock` port on the time of the running loop."""
 
     def monotonic_s(self) -> float:
-        """Return the time of the loop."""
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        """Return the time of a wall clock that is never changed."""
         return wall_ms_at(self.monotonic_s())
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after ``delay_s``."""
         await asyncio.sleep(delay_s)
 
 
@@ -133,7 +130,6 @@ class SlowComputing:
         self._turn = asyncio.Lock()
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Return the result of ``function``, or raise its exception."""
         async with self._turn:
             takes_s = self._takes_s()
             found = function(*args)
@@ -156,7 +152,6 @@ class DriftingClock:
         self._began_s = self._time_s()
 
     def monotonic_s(self) -> float:
-        """Return the time of this clock."""
         passed_s = self._time_s() - self._began_s
         return self._began_s + self._offset_s + passed_s * self.rate
 
@@ -180,18 +175,14 @@ class ProcessClock:
         self.jump_ms = 0
 
     def end(self) -> None:
-        """Mark the process as killed: every deadline it might wait for has passed."""
         self._ended = True
 
     def monotonic_s(self) -> float:
-        """Return the time of the process."""
         return _AFTER_ALL_S if self._ended else self._clock.monotonic_s()
 
     def wall_ms(self) -> int:
-        """Return the wall-clock time of the host."""
         return wall_ms_at(asyncio.get_running_loop().time()) + self.jump_ms
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after ``delay_s``, once the process is not frozen."""
         await asyncio.sleep(delay_s / self._clock.rate)
         await self._gate.passed()

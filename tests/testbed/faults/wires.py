@@ -19,19 +19,15 @@ class Gate:
 
     @property
     def shut(self) -> bool:
-        """Whether it is closed."""
         return not self._open.is_set()
 
     def close(self) -> None:
-        """Block until `open`."""
         self._open.clear()
 
     def open(self) -> None:
-        """Unblock everything."""
         self._open.set()
 
     async def passed(self) -> None:
-        """Return when it is open."""
         while self.shut:
             await self._open.wait()
 
@@ -53,7 +49,6 @@ class Wire:
 
     @property
     def empty(self) -> bool:
-        """Whether no message is on its way."""
         return not self._under_way
 
     async def turn(self) -> None:

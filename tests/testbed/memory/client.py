@@ -37,7 +37,6 @@ class MemoryCoordination(LinkedCoordination):
         super().__init__(self._memory_link, chroot=chroot, timeout_s=timeout_s)
 
     def suspend(self) -> None:
-        """Cut the connection until `reconnect`; the session's time begins to run."""
         self._memory_link.suspend()
 
     def reconnect(self) -> None:

@@ -97,22 +97,18 @@ class MemoryLink:
         self.suspend()
 
     async def get(self, path: str, trigger: Trigger | None = None) -> Node:
-        """Return the node."""
         armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.get(session, path, armed))
 
     async def exists(self, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return the node's stat."""
         armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.exists(session, path, armed))
 
     async def children(self, path: str, trigger: Trigger | None = None) -> tuple[str, ...]:
-        """Return the sorted names."""
         armed = self._armed_for(trigger)
         return await self._ask(lambda session: self._service.children(session, path, armed))
 
     async def rearm(self, triggers: Sequence[ArmedTrigger]) -> None:
-        """Set triggers again."""
         queued = [replace(one, trigger=self._queued(one.trigger)) for one in triggers]
         since, connection = self._armed_zxid, self._connection
         await self._ask(lambda session: self._service.rearm(session, since, queued))
@@ -138,20 +134,16 @@ class MemoryLink:
         ephemeral: bool,
         private: bool = False,  # noqa: ARG002 - there are no logins here
     ) -> Stat:
-        """Create a node."""
         return await self._write(Create(path, data, ephemeral))
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
-        """Replace the content."""
         return await self._write(SetData(path, data, version))
 
     async def delete(self, path: str, version: int) -> None:
-        """Delete the node."""
         deletion = Delete(path, version)
         await self._ask(lambda session: self._service.apply_one(session, deletion), by_leader=True)
 
     async def commit(self, operations: Sequence[Operation]) -> tuple[Stat | None, ...]:
-        """Apply all or none."""
         stats = await self._ask(
             lambda session: self._service.apply(session, operations), by_leader=True
         )
@@ -165,7 +157,6 @@ class MemoryLink:
         self._loss = loss
 
     def suspend(self) -> None:
-        """Cut the link until `reconnect`."""
         self._cut = True
         self._drop()
 
@@ -178,7 +169,6 @@ class MemoryLink:
         self._break()
 
     def reconnect(self) -> None:
-        """Mend the link and connect."""
         self._cut = False
         self._connect()
 

@@ -23,11 +23,9 @@ class Triggers:
     by_place: dict[tuple[str, str], dict[tuple[int, Trigger], None]] = field(default_factory=dict)
 
     def arm(self, place: tuple[str, str], session_id: int, trigger: Trigger) -> None:
-        """Have ``trigger`` called once, at the next change of the place."""
         self.by_place.setdefault(place, {})[session_id, trigger] = None
 
     def fire(self, place: tuple[str, str]) -> None:
-        """Call the triggers of a place."""
         for _, trigger in self.by_place.pop(place, {}):
             trigger()
 
@@ -59,14 +57,12 @@ class Server:
         self._waiting: list[asyncio.Future[None]] = []
 
     def find(self, path: str) -> Znode:
-        """Return a node as this server has it."""
         znode = self.tree.get(path)
         if znode is None:
             raise NodeMissing(f"{path}: no such node")
         return znode
 
     def hold(self) -> None:
-        """Apply nothing from now on, but by `apply_next` and `catch_up`."""
         self._holding = True
 
     def leave_ensemble(self) -> None:
@@ -98,7 +94,6 @@ class Server:
             self.apply_next()
 
     def stop(self) -> None:
-        """Answer no request any more; waiting ones end."""
         self._stopped = True
         self.wake()
 

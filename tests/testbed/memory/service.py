@@ -51,7 +51,6 @@ class MemoryService:
 
     @property
     def zxid(self) -> int:
-        """The id of the last transaction."""
         return self._zxid
 
     @property
@@ -68,11 +67,9 @@ class MemoryService:
 
     @property
     def others(self) -> tuple[Server, ...]:
-        """The servers beside the main one."""
         return tuple(self._others)
 
     def add_server(self) -> Server:
-        """Add a server that has applied everything."""
         server = Server(self.main.tree, self._zxid)
         self._others.append(server)
         return server
@@ -147,7 +144,6 @@ class MemoryService:
     # Requests.
 
     def get(self, session_id: int, path: str, trigger: Trigger | None = None) -> Node:
-        """Return a node, and arm the trigger if it exists."""
         server = self._session(session_id).server
         node = server.find(path).node
         if trigger is not None:
@@ -155,7 +151,6 @@ class MemoryService:
         return node
 
     def exists(self, session_id: int, path: str, trigger: Trigger | None = None) -> Stat | None:
-        """Return a node's stat, and arm the trigger in any case."""
         server = self._session(session_id).server
         if trigger is not None:
             server.triggers.arm(("node", path), session_id, trigger)
@@ -165,7 +160,6 @@ class MemoryService:
     def children(
         self, session_id: int, path: str, trigger: Trigger | None = None
     ) -> tuple[str, ...]:
-        """Return the sorted names below a node, and arm the trigger if it exists."""
         server = self._session(session_id).server
         names = tuple(sorted(server.find(path).children))
         if trigger is not None:

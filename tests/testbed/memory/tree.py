@@ -31,11 +31,9 @@ class Znode:
     pzxid: int = 0
 
     def with_child(self, name: str, zxid: int) -> "Znode":
-        """Return it with one child more."""
         return replace(self, children=self.children | {name}, pzxid=zxid)
 
     def without_child(self, name: str, zxid: int) -> "Znode":
-        """Return it with one child less."""
         return replace(self, children=self.children - {name}, pzxid=zxid)
 
 

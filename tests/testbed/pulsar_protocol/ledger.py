@@ -72,7 +72,6 @@ class Ledger:
         return self._database.execute(_UNACKED, (after, subscription, limit)).fetchall()
 
     def close(self) -> None:
-        """Close the database."""
         self._database.close()
 
     @contextmanager

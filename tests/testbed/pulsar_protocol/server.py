@@ -54,7 +54,6 @@ class ForwardingBroker(MemoryBroker):
     async def unload(
         self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
     ) -> None:
-        """See `MemoryBroker.unload`."""
         self.next_owner_urls[bundle] = next_owner_url
         try:
             await super().unload(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
@@ -62,7 +61,6 @@ class ForwardingBroker(MemoryBroker):
             del self.next_owner_urls[bundle]
 
     def grant(self, topic: TopicName) -> Served | None:
-        """Return the bundle that serves ``topic`` now."""
         self.expire()
         return self.last_grant(topic)
 
@@ -121,7 +119,6 @@ class PulsarServer:
         self._numbers = count()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve until cancelled."""
         async with await asyncio.start_server(self._connected, sock=listening) as server:
             await server.serve_forever()
 
@@ -168,7 +165,6 @@ class PulsarServer:
         return self._open[name]
 
     def new_name(self) -> str:
-        """Return a name that no other broker process gives to a producer."""
         return f"{self._broker.incarnation}-{next(self._numbers)}"
 
     async def publish(self, topic: _Topic, payload: bytes) -> int | None:
