@@ -1,12 +1,8 @@
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from plain_spells import NAMESPACE, TOPIC, WHOLE, publish, quarters, spell
+from plain_spells import NAMESPACE, TOPIC, publish, quarters, spell
 
-from loadmanager.core.ids import BundleId
 from loadmanager.reference_broker.changes import ServingInterval
 from tests.testbed.checker.acknowledgements import Misplaced, Why, misplaced
 from tests.testbed.checker.publishes import Publish
@@ -83,60 +79,6 @@ def test_the_fault_is_told_with_topic_broker_and_grant() -> None:
     assert "fencing_token=1" in told
 
 
-bundles = st.sampled_from([quarters(*pair) for pair in combinations(range(5), 2)])
-brokers = st.sampled_from(["b1", "b2", "b3"])
-spells = st.builds(
-    lambda start, length, by, token, bundle: spell(
-        start, start + length, by=by, token=token, bundle=bundle
-    ),
-    st.integers(0, 9),
-    st.integers(0, 6),
-    brokers,
-    st.integers(1, 4),
-    bundles,
-)
-messages = st.builds(
-    lambda at, by, token, bundle: publish(at + 0.25, by=by, token=token, bundle=bundle),
-    st.integers(0, 14),
-    brokers,
-    st.integers(1, 4),
-    bundles,
-)
-
-
-def by_hand(served: list[ServingInterval], message: Publish) -> bool:
-    """Return whether the message is right, by asking who held the topic's quarter then."""
-    said = message.acknowledgement
-    assert said is not None
-    held = [
-        (one.fencing_token, one.incarnation, one.bundle)
-        for one in served
-        if one.start_s < said.clock_s < one.end_s
-    ]
-    mine = (said.fencing_token, said.incarnation, said.bundle)
-    rivals = [
-        token
-        for token, who, bundle in held
-        if who != said.incarnation and set(quarters_of(bundle)) & set(quarters_of(said.bundle))
-    ]
-    return mine in held and 2 in quarters_of(said.bundle) and all(t <= mine[0] for t in rivals)
-
-
-def quarters_of(bundle: BundleId) -> range:
-    pairs = combinations(range(5), 2)
-    return next(range(*pair) for pair in pairs if quarters(*pair) == bundle)
-
-
-@settings(max_examples=300)
-@given(served=st.lists(spells, max_size=6), sent=st.lists(messages, min_size=1, max_size=4))
-def test_misplaced_messages_are_exactly_those_found_by_hand(
-    served: list[ServingInterval], sent: list[Publish]
-) -> None:
-    found = [one.publish for one in misplaced(served, sent, "murmur3")]
-    assert found == [one for one in sent if not by_hand(served, one)]
-
-
 def test_the_samples_topic_lies_in_the_third_quarter() -> None:
     assert why([spell(1, 9, bundle=quarters(2, 3))], publish(5, bundle=quarters(2, 3))) is None
     assert TOPIC.startswith(f"persistent://{NAMESPACE}/")
-    assert quarters_of(WHOLE) == range(4)

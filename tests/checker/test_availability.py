@@ -1,5 +1,6 @@
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_spells import quarters, spell
@@ -22,28 +23,22 @@ def times(spells: list[ServingInterval], bundle: BundleId = WHOLE) -> list[tuple
     return [(gap.start_s, gap.end_s) for gap in gaps(spells, [bundle], from_s=0, until_s=20)]
 
 
-def test_a_bundle_that_is_served_all_the_time_has_no_gap() -> None:
-    assert times([spell(-1, 9), spell(9, 12, by="b2"), spell(11, 25)]) == []
-
-
-def test_a_bundle_that_nobody_ever_served_is_one_gap() -> None:
-    assert times([]) == [(0, 20)]
-
-
-def test_the_time_between_two_owners_is_a_gap() -> None:
-    assert times([spell(0, 5), spell(7, 20, by="b2")]) == [(5, 7)]
-
-
-def test_a_gap_at_the_end_lasts_until_the_end() -> None:
-    assert times([spell(0, 15)]) == [(15, 20)]
-
-
-def test_what_was_before_and_is_after_does_not_count() -> None:
-    assert times([spell(-9, -5), spell(25, 30)]) == [(0, 20)]
-
-
-def test_a_short_spell_within_a_long_one_ends_nothing() -> None:
-    assert times([spell(0, 20), spell(3, 4, by="b2")]) == []
+@pytest.mark.parametrize(
+    ("spells", "free"),
+    [
+        ([spell(-1, 9), spell(9, 12, by="b2"), spell(11, 25)], []),
+        ([], [(0, 20)]),
+        ([spell(0, 5), spell(7, 20, by="b2")], [(5, 7)]),
+        ([spell(0, 15)], [(15, 20)]),
+        ([spell(-9, -5), spell(25, 30)], [(0, 20)]),
+        ([spell(0, 20), spell(3, 4, by="b2")], []),
+    ],
+    ids=["always", "never", "between two owners", "at the end", "outside", "a spell within one"],
+)
+def test_the_time_without_an_owner_is_a_gap(
+    spells: list[ServingInterval], free: list[tuple[float, float]]
+) -> None:
+    assert times(spells) == free
 
 
 def test_the_parts_of_a_bundle_serve_it_together() -> None:
@@ -75,39 +70,37 @@ def test_a_gap_tells_who_left_and_whether_it_was_told_to() -> None:
     ]
 
 
-def test_a_gap_within_a_disturbances_time_is_accounted_for() -> None:
-    assert unaccounted([LOST, LET_GO], [KILL], hand_over_s=1) == []
+def disturbed(began_s: float, within_s: float = 5, broker: str = "") -> list[Disturbance]:
+    brokers = frozenset({broker} - {""})
+    return [
+        Disturbance(
+            what="kill", began_s=began_s, healed_s=began_s, within_s=within_s, brokers=brokers
+        )
+    ]
 
 
-def test_what_was_lost_before_the_disturbance_is_not() -> None:
-    late = Disturbance(what="kill", began_s=5.1, healed_s=5.1, within_s=5)
-    assert unaccounted([LOST], [late], hand_over_s=1) == [LOST]
-
-
-def test_a_hand_over_that_the_disturbance_hit_is_accounted_for() -> None:
-    late = Disturbance(what="kill", began_s=6, healed_s=6, within_s=5)
-    assert unaccounted([LET_GO], [late], hand_over_s=1) == []
-    assert unaccounted([LET_GO], [late], hand_over_s=0.9) == [LET_GO]
-
-
-def test_what_a_broker_lost_that_was_not_hit_is_not() -> None:
-    other = Disturbance(
-        what="kill", began_s=4, healed_s=4, within_s=5, brokers=frozenset({"b2:8080"})
-    )
-    assert unaccounted([LOST], [other], hand_over_s=1) == [LOST]
-    # It may have been on its way to the one that was.
-    assert unaccounted([LET_GO], [other], hand_over_s=1) == []
-
-
-def test_a_gap_that_outlasts_its_disturbance_is_not() -> None:
-    short = Disturbance(what="kill", began_s=4, healed_s=4, within_s=4.5)
-    assert unaccounted([LOST, LET_GO], [short], hand_over_s=1) == [LOST, LET_GO]
-
-
-def test_a_short_hand_over_needs_no_disturbance_and_a_loss_does_however_short() -> None:
-    assert unaccounted([LET_GO], [], hand_over_s=4) == []
-    assert unaccounted([LET_GO], [], hand_over_s=3.9) == [LET_GO]
-    assert unaccounted([LOST], [], hand_over_s=4) == [LOST]
+@pytest.mark.parametrize(
+    ("gap", "disturbances", "hand_over_s", "accounted"),
+    [
+        (LOST, [KILL], 1, True),
+        (LET_GO, [KILL], 1, True),
+        (LOST, disturbed(5.1), 1, False),
+        (LET_GO, disturbed(6), 1, True),
+        (LET_GO, disturbed(6), 0.9, False),
+        (LOST, disturbed(4, broker="b2:8080"), 1, False),
+        # It may have been on its way to the one that was hit.
+        (LET_GO, disturbed(4, broker="b2:8080"), 1, True),
+        (LOST, disturbed(4, 4.5), 1, False),
+        (LET_GO, disturbed(4, 4.5), 1, False),
+        (LET_GO, [], 4, True),
+        (LET_GO, [], 3.9, False),
+        (LOST, [], 4, False),
+    ],
+)
+def test_a_gap_needs_a_disturbance_in_its_time_unless_it_is_a_short_hand_over(
+    gap: Gap, disturbances: list[Disturbance], hand_over_s: float, accounted: bool
+) -> None:
+    assert (unaccounted([gap], disturbances, hand_over_s=hand_over_s) == []) is accounted
 
 
 def test_recovery_counts_from_healing_to_the_last_gaps_end() -> None:

@@ -59,36 +59,43 @@ def test_without_load_there_is_no_imbalance(samples: list[dict[BrokerId, float]]
     assert imbalance(samples) is None
 
 
-def test_a_bundle_that_another_broker_serves_has_moved() -> None:
+@pytest.mark.parametrize(
+    ("samples", "moves"),
+    [
+        (
+            [
+                [broker(B1, X), broker(B2, Y)],
+                [broker(B1), broker(B2, Y)],
+                [broker(B1), broker(B2, X, Y)],
+                [broker(B1), broker(B2, X, Y)],
+            ],
+            [Move(3.0, X, B1, B2, "rebalanced")],
+        ),
+        (
+            [[broker(B1, X), broker(B2, Y)], [broker(B1, killed=True), broker(B2, X, Y)]],
+            [Move(2.0, X, B1, B2, "taken over")],
+        ),
+        # Both list it in the same look: it has not moved yet.
+        (
+            [
+                [broker(B1, X), broker(B2)],
+                [broker(B1, X), broker(B2, X)],
+                [broker(B1), broker(B2, X)],
+            ],
+            [Move(3.0, X, B1, B2, "rebalanced")],
+        ),
+        # The former owner did not answer: nothing is said to have left it.
+        ([[broker(B1, X), broker(B2)], [silent(B1), broker(B2, X)]], []),
+    ],
+    ids=["moved", "taken over", "listed by both", "silent"],
+)
+def test_a_bundle_that_its_former_owner_lists_no_more_has_moved(
+    samples: list[list[BrokerSample]], moves: list[Move]
+) -> None:
     journal = Journal(0.0)
-    journal.add(look(1.0, broker(B1, X), broker(B2, Y)))
-    journal.add(look(2.0, broker(B1), broker(B2, Y)))
-    journal.add(look(3.0, broker(B1), broker(B2, X, Y)))
-    journal.add(look(4.0, broker(B1), broker(B2, X, Y)))
-    assert journal.moves == [Move(3.0, X, B1, B2, "rebalanced")]
-
-
-def test_a_bundle_of_a_killed_broker_is_taken_over() -> None:
-    journal = Journal(0.0)
-    journal.add(look(1.0, broker(B1, X), broker(B2, Y)))
-    journal.add(look(2.0, broker(B1, killed=True), broker(B2, X, Y)))
-    assert journal.moves == [Move(2.0, X, B1, B2, "taken over")]
-
-
-def test_a_bundle_told_by_both_in_the_same_look_has_not_moved_yet() -> None:
-    journal = Journal(0.0)
-    journal.add(look(1.0, broker(B1, X), broker(B2)))
-    journal.add(look(2.0, broker(B1, X), broker(B2, X)))
-    assert journal.moves == []
-    journal.add(look(3.0, broker(B1), broker(B2, X)))
-    assert [move.at_s for move in journal.moves] == [3.0]
-
-
-def test_nothing_is_said_to_leave_a_broker_that_did_not_answer() -> None:
-    journal = Journal(0.0)
-    journal.add(look(1.0, broker(B1, X), broker(B2)))
-    journal.add(look(2.0, silent(B1), broker(B2, X)))
-    assert journal.moves == []
+    for number, brokers in enumerate(samples, start=1):
+        journal.add(look(float(number), *brokers))
+    assert journal.moves == moves
 
 
 def test_the_imbalance_at_the_start_ends_with_the_first_move() -> None:

@@ -55,6 +55,7 @@ def test_a_killed_leader_is_made_up_for_without_an_error_and_history_tells_of_it
     assert found.kinds["term"] >= 2
 
 
+@pytest.mark.thorough
 def test_a_demo_with_kills_ends_by_itself_with_its_summary(tmp_path: Path) -> None:
     summary = run_demo(tmp_path / "data", "--kill", "broker-1@3", "--kill", "leader@8")
     assert keeps_every_promise(summary)

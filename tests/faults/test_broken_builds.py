@@ -35,6 +35,7 @@ async def test_a_sidecar_that_does_not_fence_its_broker_is_caught(tmp_path: Path
     assert outcome.verdict.token_faults
 
 
+@pytest.mark.thorough
 async def test_a_sidecar_that_hands_over_before_its_broker_stopped_is_caught(
     tmp_path: Path,
 ) -> None:
@@ -57,6 +58,7 @@ async def test_a_sidecar_that_hands_over_before_its_broker_stopped_is_caught(
     assert found
 
 
+@pytest.mark.thorough
 async def test_a_broker_that_outlives_its_lease_is_caught(tmp_path: Path) -> None:
     places = (Place(broker_environment=build("no_lease_end")),) * 3
     async with fault_cluster(tmp_path, places=places) as cluster:

@@ -1,6 +1,7 @@
 """Clocks that jump, and differ from host to host: nothing rests on them."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,20 @@ def clock_jumps_in(process_id: int) -> bool:
     return "jumping_wall_clock" in Path(f"/proc/{process_id}/maps").read_text()
 
 
-async def test_clocks_that_jump_and_differ_cost_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ["kill leader"],
+        pytest.param(["freeze sidecar", "restart ZooKeeper"], marks=pytest.mark.thorough),
+    ],
+    ids="-".join,
+)
+async def test_clocks_that_jump_and_differ_cost_nothing(
+    tmp_path: Path, faults: Sequence[str]
+) -> None:
     """Each sidecar's monotonic clock is days off its broker's, all wall clocks jump by an hour."""
     async with surrounded(Surroundings.JUMPING, tmp_path) as cluster:
-        for fault in ("freeze sidecar", "kill leader", "restart ZooKeeper"):
+        for fault in faults:
             await keeps_its_promises(cluster, fault)
         logs = [cluster.data_dir / f"sidecar-{host.number}.log" for host in cluster.hosts]
         assert all("build: jumping_clocks\n" in log.read_text() for log in logs)

@@ -75,6 +75,7 @@ async def test_orders_of_a_former_leader_are_refused(tmp_path: Path) -> None:
         await cluster.until_well(since_s=monotonic())
 
 
+@pytest.mark.thorough
 async def test_a_leader_that_writes_without_the_check_of_its_epoch_is_caught(
     tmp_path: Path,
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).with_name("run_faults.py")
 RUNS = 14

@@ -1,9 +1,12 @@
 """``python -m tests.testbed.faults``: what it prints, how it ends, and that a failure repeats."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +57,17 @@ def test_several_processes_do_the_same_as_one() -> None:
         runs = [json.loads(line) for line in done.output.splitlines()[:-1]]
         digests.append({run["seed"]: run["digest"] for run in runs})
     assert digests[0] == digests[1]
+
+
+def _dies(seed: int) -> SeedOutcome:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return _found(seed)
+
+
+@pytest.mark.simulated
+def test_a_process_that_dies_in_a_run_is_an_error() -> None:
+    with pytest.raises(BrokenProcessPool):
+        list(campaign.outcomes(range(4), jobs=2, run_one=_dies))
 
 
 @pytest.mark.simulated

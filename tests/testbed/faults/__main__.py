@@ -1,11 +1,8 @@
 """``python -m tests.testbed.faults``: the service under random faults, in virtual time."""
 
 import os
-import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import click
 
@@ -46,32 +43,22 @@ def main(*, seeds: int, first_seed: int, steps: int, jobs: int | None, as_json: 
     totals = Totals()
     began_s = time.monotonic()
     asked = range(first_seed, first_seed + seeds)
-    with _progress(outcomes(asked, steps=steps, jobs=jobs), seeds, shown=not as_json) as running:
-        for outcome in running:
-            totals.add(outcome)
-            if as_json:
-                _print_json(outcome)
+    for outcome in outcomes(asked, steps=steps, jobs=jobs):
+        totals.add(outcome)
+        if as_json:
+            click.echo(to_json(asdict(outcome)))
     took_s = time.monotonic() - began_s
     if as_json:
-        _print_json_totals(totals, took_s, jobs)
+        names = [one.name for one in fields(totals) if one.name != "failures"]
+        summed = {name: getattr(totals, name) for name in names}
+        failed = sorted(failure.seed for failure in totals.failures)
+        click.echo(to_json({**summed, "jobs": jobs, "took_s": took_s, "failed_seeds": failed}))
     else:
         _print_totals(totals, took_s, jobs)
         for failure in sorted(totals.failures, key=lambda one: one.seed):
             _print_failure(failure, steps)
     if totals.failures:
         raise click.exceptions.Exit(1)
-
-
-@contextmanager
-def _progress(
-    running: Iterable[SeedOutcome], seeds: int, *, shown: bool
-) -> Iterator[Iterable[SeedOutcome]]:
-    """Show a bar on a terminal, and nothing without a terminal."""
-    if not shown or not sys.stderr.isatty():
-        yield running
-        return
-    with click.progressbar(running, length=seeds, label="seeds", file=sys.stderr) as bar:
-        yield bar
 
 
 def _print_totals(totals: Totals, took_s: float, jobs: int) -> None:
@@ -106,35 +93,8 @@ def _print_failure(failure: SeedOutcome, steps: int) -> None:
     click.echo(f"the last of what happened, up to step {failure.steps}:")
     for line in failure.last_lines[-_SHOWN_LINES:]:
         click.echo(f"  {line}")
-    click.echo(f"to repeat it: {_repeating(failure.seed, steps)}")
-
-
-def _repeating(seed: int, steps: int) -> str:
-    return f"python -m tests.testbed.faults --seeds 1 --first-seed {seed} --steps {steps} --jobs 1"
-
-
-def _print_json(outcome: SeedOutcome) -> None:
-    click.echo(to_json(asdict(outcome)))
-
-
-def _print_json_totals(totals: Totals, took_s: float, jobs: int) -> None:
-    click.echo(
-        to_json(
-            {
-                "seeds": totals.seeds,
-                "steps": totals.steps,
-                "jobs": jobs,
-                "took_s": round(took_s, 3),
-                "virtual_s": round(totals.virtual_s, 3),
-                "happened": dict(sorted(totals.happened.items())),
-                "counted": dict(sorted(totals.counted.items())),
-                "longest_unserved_s": totals.longest_unserved_s,
-                "longest_asked_s": totals.longest_asked_s,
-                "longest_unled_s": totals.longest_unled_s,
-                "failed_seeds": sorted(failure.seed for failure in totals.failures),
-            }
-        )
-    )
+    repeating = f"--seeds 1 --first-seed {failure.seed} --steps {steps} --jobs 1"
+    click.echo(f"to repeat it: python -m tests.testbed.faults {repeating}")
 
 
 if __name__ == "__main__":
