@@ -208,8 +208,8 @@ def read_records(records: Mapping[Path, float | None]) -> "Evidence":
     not killed.
     """
     from loadmanager.demo.figures import Evidence
-    from loadmanager.demo.overlaps import overlaps
     from loadmanager.reference_broker.changes import (
+        overlaps,
         read_record,
     )
 

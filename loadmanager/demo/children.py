@@ -38,11 +38,7 @@ class ChildFailed(DemoFailed):
 
 @dataclass(slots=True)
 class Child:
-    """One process, in a process group of its own.
-
-    ``ending`` is set when the demo signals it. ``ends_by`` is the signal that ends it at the end of
-    the demo.
-    """
+    """A process in a group of its own. The demo ends it by ``ends_by``; ``ending`` is set then."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -87,12 +83,8 @@ class Children:
     ) -> Child:
         """Start ``python`` with ``arguments``; its output goes to ``NAME.log``.
 
-        It gets ``ends_by`` when it is stopped or this process dies. Most are killed, because a
-        graceful end of each would have effects on the others. A child that has a process of its
-        own gets SIGTERM, to end that one too.
-
-        ``stdout`` may be `asyncio.subprocess.PIPE` to read the child's own lines. Temporary files
-        of a child are in the log directory. ``environment`` is added to that of this process.
+        It gets ``ends_by`` when it is stopped or this process dies: SIGKILL, because a graceful
+        end would have effects on the others, or SIGTERM if it has a process of its own to end.
         """
         log_path = self.log_dir / f"{name}.log"
         with log_path.open("ab") as log:
@@ -127,10 +119,7 @@ class Children:
             await asyncio.sleep(POLL_S)
 
     async def stop(self) -> None:
-        """End all children, the last started first, and kill those that do not end.
-
-        Finally the group of each is killed, with the processes that a child left behind.
-        """
+        """End all children and what they left behind; kill those that do not end."""
         running = [child for child in reversed(self.started) if child.running]
         for child in running:
             child.send(child.ends_by)
@@ -142,10 +131,9 @@ class Children:
 
 
 def free_ports(count: int, first: int | None = None) -> tuple[int, ...]:
-    """Return ports that are free on all addresses; with ``first``, all from there must be free.
+    """Return free ports; with ``first`` all from there must be free.
 
-    Ports for outgoing connections begin higher (32768 on Linux), so that no connection of the demo
-    takes a port before its child listens on it.
+    Those for outgoing connections begin higher: none takes a port before its child listens on it.
     """
     if first is not None:
         ports = range(first, first + count)

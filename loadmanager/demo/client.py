@@ -49,9 +49,8 @@ class Counts:
 class TrafficReport(Counts):
     """The counts at one time of the machine's monotonic clock.
 
-    ``slowest_s`` has each bundle with a message that was accepted late since the last report, and
-    the longest time from when such a message was due. A ``placed`` report comes once, when every
-    topic has an owner; ``progress`` follows each second, ``final`` is the last report.
+    ``slowest_s`` has the longest wait of a late message of each bundle since the last report.
+    ``placed`` comes once, when every topic has an owner.
     """
 
     kind: Kind
@@ -108,10 +107,7 @@ def topic_path(topic: TopicName) -> str:
 
 
 class BackOff:
-    """The waits between retries: they double up to a second, and half of each is random.
-
-    Clients that lost the same broker at the same time must not all retry at the same time.
-    """
+    """Waits that double up to a second, half of each random: not all clients retry at once."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -125,10 +121,7 @@ class BackOff:
 
 @dataclass(slots=True)
 class LookupClient:
-    """Looks owners up at the sidecars, each time at another one first.
-
-    ``retry_bound_s`` is how long a lookup with its retries may take before it counts as an error.
-    """
+    """Looks owners up at the sidecars in turn, with retries for ``retry_bound_s``."""
 
     http: aiohttp.ClientSession
     sidecar_urls: Sequence[str]
@@ -145,9 +138,8 @@ class LookupClient:
     async def find_owner(self, topic: TopicName) -> str | None:
         """Return the URL of the topic's owner, None without an answer within the bound.
 
-        If a sidecar cannot be reached, or does not answer in time, the next one is asked, which is
-        no error: each of them knows every owner. An answer other than 200 is an error, counted
-        once per lookup for any number of retries.
+        A sidecar that does not answer is no error: the next one is asked. An answer other than 200
+        is one, counted once per lookup.
         """
         self.counts.lookups += 1
         deadline_s = monotonic() + self.retry_bound_s
@@ -179,10 +171,7 @@ class LookupClient:
 
 @dataclass(slots=True)
 class Producer:
-    """Publishes the messages of one topic in sequence to its owner.
-
-    A message that is not accepted within ``retry_bound_s`` after it was due counts as an error.
-    """
+    """Publishes the messages of one topic in sequence, each within ``retry_bound_s``."""
 
     topic: TopicName
     bundle: BundleId

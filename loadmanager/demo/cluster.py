@@ -28,11 +28,7 @@ ADMIN_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0)
 TICK_MS: Final = 500
 SAMPLE_S: Final = 2.0
 SETTLE_S: Final = 12.0
-"""Long enough to observe the skewed traffic for some seconds before the first move.
-
-It counts from the registration of the last broker; before the traffic begins all topics are
-looked up, which takes one second, or several on a slow machine.
-"""
+"""Long enough to observe the skewed traffic for some seconds before the first move."""
 
 KNOWN_BROKERS: Final = re.compile(
     r'^loadmanager_picture_entries\{what="brokers"\} (\S+)', re.MULTILINE
@@ -43,10 +39,7 @@ Table = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class Member:
-    """One broker with its sidecar. ``number`` counts from 1.
-
-    ``dead_at_s`` is a monotonic time after the death of a broker that the demo killed.
-    """
+    """A broker with its sidecar. It was certainly dead at ``dead_at_s`` if it was killed."""
 
     number: int
     broker: BrokerId
@@ -146,10 +139,7 @@ class Cluster:
     def _sidecar_settings(self, member: Member) -> Table:
         """Return the configuration of a sidecar, with shorter times than in a real cluster.
 
-        A load is measured over two seconds, so that the noise of a shared machine is below the
-        threshold. The interval of rounds is long enough that loads show the effect of the last
-        one, and the history has little weight: otherwise a broker that was hot would go on shedding
-        after it has become cool, and its bundles would come back.
+        The interval of rounds is long enough that loads show the effect of the last one.
         """
         return {
             "broker": {"id": member.broker, "control_secret_file": str(self._secret_path)},
@@ -159,10 +149,7 @@ class Cluster:
                 "health_port": 0,
             },
             "cluster": {"name": "demo"},
-            "zookeeper": {
-                "hosts": self.zookeeper,
-                "session_timeout_s": 4.0,
-            },
+            "zookeeper": {"hosts": self.zookeeper, "session_timeout_s": 4.0},
             "host": {"scope": "process", "cores": self._settings.cores_per_broker},
             "report": {"sample_interval_s": SAMPLE_S, "min_interval_s": 1.0, "max_interval_s": 5.0},
             "leader": {"round_interval_s": 4.0, "tick_interval_s": 1.0, "settle_s": SETTLE_S},

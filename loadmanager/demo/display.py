@@ -81,10 +81,6 @@ class RunState:
         return self.reports[-1].lookup_errors + self.reports[-1].publish_errors
 
     @property
-    def waiting(self) -> int:
-        return self.reports[-1].waiting
-
-    @property
     def rates(self) -> tuple[float, float]:
         """Messages accepted, and lookups, per second between the last two reports."""
         first, last = self.reports[0], self.reports[-1]
@@ -144,7 +140,8 @@ def figures_line(state: RunState) -> str:
     return (
         f"{state.elapsed_s:5.0f} s  load {loads} max/mean {_ratio(imbalance)}  "
         f"{published_per_s:.0f} msg/s  {lookups_per_s:.0f} lookups/s  "
-        f"moves {len(state.journal.moves)}  waiting {state.waiting}  errors {state.errors}"
+        f"moves {len(state.journal.moves)}  "
+        f"waiting {state.reports[-1].waiting}  errors {state.errors}"
     )
 
 
@@ -194,10 +191,7 @@ Display = PlainDisplay | LiveDisplay
 
 
 def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> RenderableType:
-    """Return the whole picture, for a terminal of 80 columns.
-
-    ``join`` is a command that shows the same cluster in another terminal.
-    """
+    """Return the picture for 80 columns; ``join`` shows the cluster in another terminal."""
     kills = [line for kill in state.kills for line in _kill(kill)]
     blank = Text()
     parts = (_title(state), blank, _brokers(state), blank, *_figures(state), *kills, blank)
@@ -206,14 +200,12 @@ def draw(state: RunState, moves_shown: int = MOVES_SHOWN, join: str = "") -> Ren
 
 
 def _title(state: RunState) -> RenderableType:
-    settings = state.settings
-    what = f"   {settings.bundles} bundles · {settings.topics} topics   "
-    until = "Ctrl-C ends" if settings.ends_at_s is None else f"of {clock(settings.ends_at_s)}"
-    return Text.assemble(
-        ("loadmanager demo", "bold cyan"),
-        (what, "dim"),
-        (clock(state.elapsed_s), "bold"),
-        (f" {until}", "dim"),
+    settings, ends_at_s = state.settings, state.settings.ends_at_s
+    until = "Ctrl-C ends" if ends_at_s is None else f"of {clock(ends_at_s)}"
+    what = f"{settings.bundles} bundles · {settings.topics} topics"
+    now = clock(state.elapsed_s)
+    return Text.from_markup(
+        f"[bold cyan]loadmanager demo[/]   [dim]{what}[/]   [bold]{now}[/] [dim]{until}[/]"
     )
 
 
@@ -262,24 +254,18 @@ def _colour(load: float) -> str:
 
 
 def _figures(state: RunState) -> tuple[Text, Text]:
-    now = state.journal.imbalance_now
+    now, start = state.journal.imbalance_now, _ratio(state.journal.imbalance_start)
     published_per_s, lookups_per_s = state.rates
     return (
-        Text.assemble(
-            ("busiest broker over the mean  ", "dim"),
-            (_ratio(now), f"bold {_verdict(now)}"),
-            (f"  (at the start {_ratio(state.journal.imbalance_start)})", "dim"),
+        Text.from_markup(
+            f"[dim]busiest broker over the mean[/]  [bold {_verdict(now)}]{_ratio(now)}[/]"
+            f"[dim]  (at the start {start})[/]"
         ),
-        Text.assemble(
-            ("published ", "dim"),
-            f"{published_per_s:.0f}/s",
-            ("   lookups ", "dim"),
-            f"{lookups_per_s:.0f}/s",
-            ("   waiting ", "dim"),
-            str(state.waiting),
-            ("   errors ", "dim"),
-            (str(state.errors), "bold red" if state.errors else "bold green"),
-        ),
+        Text.from_markup(
+            f"[dim]published[/] {published_per_s:.0f}/s   [dim]lookups[/] {lookups_per_s:.0f}/s"
+            f"   [dim]waiting[/] {state.reports[-1].waiting}   [dim]errors[/] "
+        )
+        + _must_be_zero(state.errors),
     )
 
 
@@ -290,16 +276,12 @@ def _verdict(imbalance: float | None) -> str:
 
 
 def _kill(kill: KillEffects) -> tuple[Text, Text]:
-    led = (("new leader after ", "dim"), f"{_seconds(kill.new_leader_s)}   ") if kill.led else ()
+    led = f"[dim]new leader after[/] {_seconds(kill.new_leader_s)}   " if kill.led else ""
     who = f"{kill.name} and its sidecar killed{', the leader' if kill.led else ''}"
+    served = f"its {len(kill.lost)} bundles served again after"
     return (
-        Text.assemble(("✗ ", "bold red"), (who, "red")),
-        Text.assemble(
-            "  ",
-            *led,
-            (f"its {len(kill.lost)} bundles served again after ", "dim"),
-            _seconds(kill.reserved_s),
-        ),
+        Text.from_markup(f"[bold red]✗[/] [red]{who}[/]"),
+        Text.from_markup(f"  {led}[dim]{served}[/] {_seconds(kill.reserved_s)}"),
     )
 
 

@@ -35,11 +35,7 @@ CPU_USAGE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSample:
-    """The answers of one broker and its sidecar, None without an answer.
-
-    ``cpu_fraction`` is of the broker's own CPU and may exceed 1. ``bundles`` are the served ones,
-    each with its messages per second.
-    """
+    """Answers of a broker and its sidecar; ``bundles`` with their messages per second."""
 
     name: str
     broker: BrokerId
@@ -150,10 +146,7 @@ class Move:
 
 
 def imbalance(loads: Iterable[Mapping[BrokerId, float]]) -> float | None:
-    """Return the load of the busiest broker divided by the mean of all, as means over ``loads``.
-
-    Only brokers in the last of the loads count. Without any load it is None.
-    """
+    """Return the mean load of the busiest broker of the last sample over the mean of all."""
     samples = list(loads)
     values: defaultdict[BrokerId, list[float]] = defaultdict(list)
     for sample in samples:
@@ -176,8 +169,7 @@ class Journal:
     def add(self, sample: ClusterSample) -> None:
         """Add a sample, and the moves since the last one.
 
-        Brokers are not asked at the same instant, so a bundle during a move may be listed by both
-        or by none: it has moved when the former owner does not list it any more.
+        Brokers are not asked at one instant: a bundle moved when its former owner lists it no more.
         """
         self.samples.append(sample)
         served = {(b.broker, bundle) for b in sample.brokers for bundle in b.bundles or ()}
@@ -192,10 +184,7 @@ class Journal:
 
     @property
     def imbalance_start(self) -> float | None:
-        """The imbalance from the first load with the skewed traffic to the first move.
-
-        After an early first move some loads after it count as well: they make it smaller.
-        """
+        """The imbalance before the first move; after an early one some loads count as well."""
         begin_s = self.began_s + LAG_S
         first_s = self.moves[0].at_s if self.moves else float("inf")
         end_s = max(first_s, begin_s + LEAST_START_S)
@@ -242,11 +231,7 @@ class KillEffects:
             self.reserved_s = elapsed_s
 
     def add_report(self, report: TrafficReport) -> None:
-        """Record the longest time that a message to the lost bundles waited since the kill.
-
-        Messages that were due when all bundles were served again do not count: there may have been
-        another kill.
-        """
+        """Record the longest wait of a message to the lost bundles until they were served again."""
         elapsed_s = report.at_s - self.at_s
         if elapsed_s <= 0:
             return

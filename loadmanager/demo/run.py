@@ -229,11 +229,7 @@ class Run:
 async def run_demo(
     settings: DemoSettings, displays: Sequence[Display], read_records: ReadRecords
 ) -> Summary:
-    """Run the demo, from the start of all processes to their end.
-
-    Raises:
-        DemoFailed: a process ended by itself, or was not ready in time.
-    """
+    """Run the demo from the start of all processes to their end, or raise `DemoFailed`."""
     interrupt = Interrupt()
     interrupt.listen()
     children = Children(settings.data_dir)

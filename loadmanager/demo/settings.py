@@ -7,10 +7,7 @@ from typing import Final, Self
 
 LEADER: Final = "leader"
 AFTER_KILL_S: Final = 40.0
-"""How long a demo with a kill and no duration runs after the last kill.
-
-It is ten times the duration of the takeover, and some rounds to balance the remaining brokers.
-"""
+"""How long a demo without a duration goes on after the last kill: ten takeovers."""
 
 MEAN_LOAD_FRACTION: Final = 0.40
 CPU_BUDGET_CORES: Final = 0.24
@@ -26,10 +23,7 @@ IDLE_CORES: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kill a broker and its sidecar ``at_s`` seconds after the traffic began.
-
-    ``target`` is ``leader``, or the number of a broker from 1.
-    """
+    """Kill a broker, by number or the ``leader``, so long after the traffic began."""
 
     target: str
     at_s: float
@@ -59,10 +53,8 @@ class Kill:
 class DemoSettings:
     """The settings of a demo, checked on construction.
 
-    ``duration_s`` counts from the beginning of the traffic; see `ends_at_s` for None.
-    ``history_dir`` is where every sidecar writes its history; None for no history. ``program``
-    is the command that starts `loadmanager` in another terminal. ``port_base`` is the first of
-    ``2 * brokers + 1`` ports; None takes free ones.
+    ``duration_s`` counts from the beginning of the traffic; see `ends_at_s` for None. ``program``
+    is the command that starts `loadmanager`. Without ``port_base`` ports are any free ones.
     """
 
     data_dir: Path
@@ -96,10 +88,7 @@ class DemoSettings:
 
     @property
     def ends_at_s(self) -> float | None:
-        """The end of the demo, counted from the beginning of the traffic; None for Ctrl-C.
-
-        Without a duration, a demo with kills ends `AFTER_KILL_S` after the last one.
-        """
+        """The end, counted from the beginning of the traffic; None for Ctrl-C."""
         if self.duration_s is not None or not self.kills:
             return self.duration_s
         return max(kill.at_s for kill in self.kills) + AFTER_KILL_S
@@ -111,11 +100,7 @@ class DemoSettings:
 
     @property
     def cores_per_broker(self) -> float:
-        """The cores that count as a broker's whole CPU, so that the mean load is about 40 percent.
-
-        Real brokers have a machine each: here a small part of a core is declared to be all that a
-        broker has.
-        """
+        """The cores that count as all that a broker has: the mean load is about 40 percent then."""
         cost_s = (self.cpu_ms_per_message + OVERHEAD_MS_PER_MESSAGE) / 1000
         mean_cores = self.rate_per_s / self.brokers * cost_s + IDLE_CORES
         return round(mean_cores / MEAN_LOAD_FRACTION, 3)

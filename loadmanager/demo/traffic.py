@@ -48,8 +48,7 @@ HOT_SLOPE: Final = 1.3
 def topic_names(count: int, bounds: Boundaries, hash_name: HashName) -> tuple[TopicName, ...]:
     """Return ``count`` topics spread over the bundles as evenly as the number allows.
 
-    Names are ``orders-00000`` and so on; a name is skipped if its bundle has enough topics.
-    Without this, one bundle in five hundred would have no topic, and so never be owned.
+    Otherwise one bundle in five hundred would have no topic, and so never be owned.
     """
     bundles = bounds.bundles
     if count < len(bundles):
@@ -71,12 +70,8 @@ def bundle_shares(placement: Mapping[BundleId, BrokerId], seed: int) -> dict[Bun
     """Return each bundle's share of the traffic, with a sum of 1, so that one broker is hot.
 
     The broker with most bundles (the seed decides between equals) gets ``2.2 / N`` of the traffic,
-    at most 0.95: 2.2 times the mean of N brokers. The other bundles share the rest evenly.
-
-    The hot share is spread almost evenly over the hot bundles. With 4 brokers and 32 bundles a hot
-    bundle has about 0.07 of the traffic, and the mean of a broker is 0.25: a balancer can always
-    reach an imbalance of 1.14. One bundle with a third of the hot traffic would make 1.25
-    unreachable, and the figure would describe the traffic, not the balancer.
+    at most 0.95; the others share the rest evenly. No hot bundle is so large that a balancer could
+    not reach an imbalance of 1.14.
     """
     counts = Counter(placement.values())
     rng = np.random.default_rng(seed)
@@ -108,11 +103,7 @@ def topic_shares(
 
 
 class Schedule:
-    """The times at which messages are due: every producer has a constant period.
-
-    If the topic of each message was drawn at random, the rate of a broker over two seconds would
-    vary by a tenth. Topics with a share of zero never publish; ``seed`` decides the phases.
-    """
+    """Messages of producers with constant periods: random ones would make rates vary by a tenth."""
 
     def __init__(
         self, shares: Mapping[TopicName, float], *, rate_per_s: float, start_s: float, seed: int
@@ -142,11 +133,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSettings:
-    """Settings of a traffic generator, in a JSON file.
-
-    ``lookups_per_s`` are made in addition to publishing, as by clients that reconnect: producers
-    look up only when an owner changes, and lookups must work at all times.
-    """
+    """Settings, in a JSON file. Lookups are made as by clients that reconnect."""
 
     sidecar_urls: tuple[str, ...]
     namespace: str

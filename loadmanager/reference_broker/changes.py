@@ -7,17 +7,17 @@ one machine share; they cannot be compared between machines or across a reboot.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from loadmanager.core.errors import MalformedContent
-from loadmanager.core.ids import BundleId
+from loadmanager.core.ids import BundleId, namespace_of, range_of
 from loadmanager.ports.broker import BrokerRefused
 
 
@@ -82,11 +82,7 @@ class UnloadBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEnded:
-    """The broker served the bundle from ``start_s`` to ``end_s``.
-
-    ``end_s`` is before ``at_s`` if a lease expired unnoticed, in a process that was frozen: no
-    request could be finished in between, because each one checks the lease.
-    """
+    """The bundle was served to ``end_s``: before ``at_s`` if a frozen process lost its lease."""
 
     at_s: float
     bundle: BundleId
@@ -111,11 +107,9 @@ Change = Started | LeaseGranted | LeaseLost | BundleLoaded | UnloadBegun | Servi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInterval:
-    """One broker process served one bundle under one grant from ``start_s`` up to ``end_s``.
+    """One broker process served one bundle under one grant; it has no end if none is recorded.
 
-    ``broker`` is ``host:port``, and ``incarnation`` is drawn at each start of its process. Later
-    grants have higher fencing tokens. Times are on a clock that all processes share. ``end_s`` is
-    infinite if its end is not recorded.
+    Its ``incarnation`` is drawn at each start. Times are on a clock that all processes share.
     """
 
     broker: str
@@ -171,8 +165,7 @@ _LINE: Final = TypeAdapter[Change](Annotated[Change, Field(discriminator="event"
 class RecordFile:
     """Appends each change to a file as one line.
 
-    On a full disk changes that begin serving raise an error, so the broker serves nothing new.
-    Changes that end serving take effect, and are written when there is room again.
+    On a full disk changes that begin serving raise an error; others are written when there is room.
     """
 
     def __init__(self, path: Path) -> None:
@@ -207,8 +200,7 @@ class RecordFile:
 def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
     """Return the intervals in a broker's record, in order of their starts.
 
-    An incomplete last line, as a killed process leaves it, is ignored. A file may contain
-    several processes of a broker, one after another; ``died_at_s`` is about the last one.
+    An incomplete last line is ignored. ``died_at_s`` is about the last process in the file.
     """
     lines = path.read_bytes().split(b"\n")[:-1]
     changes = [_parsed(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
@@ -218,8 +210,7 @@ def read_record(path: Path, died_at_s: float | None) -> list[ServingInterval]:
 def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[ServingInterval]:
     """Return the intervals in which a broker served bundles, from its changes. Pure.
 
-    An interval without an end lasts until the process died, but never beyond its lease, which is
-    checked before each request is accepted.
+    One without an end lasts until the process died, but never beyond its lease.
     """
     starts = [number for number, one in enumerate(changes) if isinstance(one, Started)]
     if changes and starts[:1] != [0]:
@@ -234,10 +225,7 @@ def intervals_of(changes: Sequence[Change], died_at_s: float | None) -> list[Ser
 
 
 def _intervals_of_process(changes: Sequence[Change], dead_at_s: float) -> Iterator[ServingInterval]:
-    """Yield the intervals of one process; those that have no end in the record come last.
-
-    The process lived at least until its last line, even if ``dead_at_s`` is earlier.
-    """
+    """Yield the intervals of one process, which lived at least until its last line."""
     started = changes[0]
     assert isinstance(started, Started)  # noqa: S101 - processes are separated at their starts
 
@@ -280,3 +268,46 @@ def _parsed(line: bytes, where: str) -> Change:
         first = error.errors(include_url=False, include_context=False)[0]
         what = f"{'.'.join(map(str, first['loc'])) or 'line'} in {line[:80]!r}"
         raise MalformedContent(where, what, first["msg"]) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Two broker processes served a common part of the hash circle at the same time."""
+
+    first: ServingInterval
+    second: ServingInterval
+    start_s: float
+    end_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.second.bundle} was served by {self.first.broker} (token "
+            f"{self.first.fencing_token}) and {self.second.broker} (token "
+            f"{self.second.fencing_token}) from {self.start_s:.3f} s to {self.end_s:.3f} s"
+        )
+
+
+def overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
+    """Return every pair in which two processes served a common position, in order of time.
+
+    A bundle and a half of it have common positions. One process may serve both, as during a split.
+    """
+    found: list[Overlap] = []
+    ordered = sorted(intervals, key=lambda one: (namespace_of(one.bundle), range_of(one.bundle)))
+    for _, of_namespace in groupby(ordered, key=lambda one: namespace_of(one.bundle)):
+        found += _overlaps_by_position(of_namespace)
+    return sorted(found, key=lambda overlap: overlap.start_s)
+
+
+def _overlaps_by_position(ordered: Iterator[ServingInterval]) -> Iterator[Overlap]:
+    """Yield the overlaps within a namespace; the intervals are ordered by their lower bounds."""
+    open_ones: list[ServingInterval] = []
+    for interval in ordered:
+        lower = range_of(interval.bundle)[0]
+        open_ones = [one for one in open_ones if range_of(one.bundle)[1] > lower]
+        for other in open_ones:
+            earlier, later = sorted((other, interval), key=lambda one: one.start_s)
+            end_s = min(earlier.end_s, later.end_s)
+            if earlier.incarnation != later.incarnation and end_s > later.start_s:
+                yield Overlap(first=earlier, second=later, start_s=later.start_s, end_s=end_s)
+        open_ones.append(interval)

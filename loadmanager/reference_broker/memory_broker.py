@@ -1,13 +1,9 @@
 """The in-memory broker: leases, epochs, tokens, served bundles, and commands that wait.
 
-Both HTTP and the in-process broker of tests use it. It uses no socket and no file: each change of
-the served bundles is passed to ``record``. A change that begins serving is recorded before it takes
-effect, and one that ends serving after. So a record that is cut off at any time never shows less
-serving than there was.
-
-A lease belongs to the agent epoch that requested it, and covers the bundles loaded under that
-epoch. With one lease for all epochs, an agent that has just replaced another would inherit the
-remaining lease of its predecessor, and would extend bundles whose locks its predecessor held.
+Each change is passed to ``record``: before it takes effect if it begins serving, and after if it
+ends serving. So a record that is cut off at any time never shows less serving than there was.
+A lease belongs to the agent epoch that requested it: with one for all, an agent that has just
+replaced another would extend bundles whose locks its predecessor held.
 """
 
 import asyncio
@@ -57,11 +53,7 @@ class _Slot:
 
 
 class BundleTraffic:
-    """Messages and bytes of one bundle and its topics over the last ``window_s`` seconds.
-
-    A rate is the sum of the slots in the last window over the time that they cover, at least one
-    slot: the first message after a load is no burst. Topics are counted since the load.
-    """
+    """Rates over the last ``window_s``; the first message after a load is no burst."""
 
     def __init__(self, window_s: float, since_s: float) -> None:
         self._window_s = window_s
@@ -158,10 +150,7 @@ class Ticket:
 
 
 class ServingSet:
-    """The bundles of one broker, by name and by namespace.
-
-    During a split parent and parts overlap: a topic then belongs to the one with the newest token.
-    """
+    """Bundles by name and namespace. During a split a topic is in that of the newest token."""
 
     def __init__(self, hash_name: HashName) -> None:
         self._hash_name: HashName = hash_name
@@ -199,10 +188,7 @@ class ServingSet:
 
 
 class FencingTokens:
-    """The lowest token with which each bundle may still be loaded.
-
-    It is the highest token of a load, or one above the highest that an unload ended.
-    """
+    """The lowest token with which each bundle may still be loaded."""
 
     def __init__(self) -> None:
         self._least: dict[BundleId, int] = {}
@@ -276,10 +262,7 @@ class MemoryBroker:
     def renew_lease(
         self, *, agent_epoch: int, until_s: float | None, incarnation: str | None
     ) -> BrokerState:
-        """Extend the lease of ``agent_epoch`` to ``until_s``; never shorten it.
-
-        A time on the clock of another ``incarnation`` has no effect.
-        """
+        """Extend a lease, never shorten it; a time on another process's clock has no effect."""
         now_s = self._accept(agent_epoch)
         end_s = max(now_s, self._leases.get(agent_epoch, now_s))
         ours = incarnation == self.incarnation
@@ -313,8 +296,7 @@ class MemoryBroker:
     def begin_unload(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
         """Accept no new requests for ``bundle``; the unload has ended when `serves` is False.
 
-        The token becomes invalid even if nothing is loaded, because a load with it may still be
-        under way, and the agent releases the lock after the answer.
+        The token is over even if nothing is loaded: a load with it may still be under way.
         """
         now_s = self._accept(agent_epoch)
         served = self._serving.get(bundle)
@@ -351,10 +333,7 @@ class MemoryBroker:
     def finish_publish(
         self, ticket: Ticket, *, producer: str, payload_bytes: int
     ) -> Accepted | PublishRefused:
-        """Accept a message, unless its bundle is no longer served.
-
-        Only the time of this call counts: no message is accepted after the lease expired.
-        """
+        """Accept a message if its bundle is served at this very time."""
         now_s = self.expire()
         served = ticket.served
         if served not in self._serving:
@@ -371,10 +350,7 @@ class MemoryBroker:
             self._leave(ticket.served, now_s)
 
     def expire(self) -> float:
-        """Stop serving all bundles whose lease has expired, and return the time.
-
-        They are removed before the change is recorded: a full disk must not keep them served.
-        """
+        """End what expired leases covered, whether it can be recorded or not; return the time."""
         now_s = self._clock_s()
         for agent_epoch, until_s in [*self._leases.items()]:
             if until_s <= now_s:
@@ -389,11 +365,7 @@ class MemoryBroker:
         return now_s
 
     async def watch_leases(self) -> None:
-        """End each lease when it expires, without a request. Runs until cancelled.
-
-        It sleeps until the earliest expiry or the next change: an idle broker wakes up once per
-        renewal. The clock must run at the rate of the event loop's.
-        """
+        """End each lease when it expires, without a request. Runs until cancelled."""
         while True:
             self.expire()
             due_s = self.next_expiry_s

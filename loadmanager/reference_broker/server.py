@@ -93,12 +93,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Settings of the server.
+    """Settings of the server; requests of the contract need ``control_secret``, "" for none.
 
-    ``cpu_s_per_message`` is CPU time actually spent on each message. ``max_waiting`` publishes
-    may wait for the current one; further ones are refused and may be retried.
-    ``body_timeout_s`` is the timeout of a request body. ``shutdown_s`` is the time at a stop for
-    refusing the requests under way. Requests of the contract need ``control_secret``, "" for none.
+    ``cpu_s_per_message`` is really spent. ``max_waiting`` publishes may wait for the current one.
     """
 
     version: str = ""
@@ -244,11 +241,7 @@ class _Routes:
 
 
 async def spend_cpu(cpu_s: float) -> None:
-    """Spend ``cpu_s`` of this thread's CPU time, and yield to other tasks before each slice.
-
-    CPU time of the thread is measured, not elapsed time: on an overloaded machine a message takes
-    longer, but costs the same.
-    """
+    """Spend CPU time of this thread in slices: on a busy machine it takes longer, not more."""
     left_s = cpu_s
     while left_s > 0:
         # Also before the first slice: otherwise a hundred requests that arrive together would

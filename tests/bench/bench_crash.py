@@ -32,8 +32,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace, TopicName
 from loadmanager.demo.client import topic_path
 from loadmanager.demo.cluster import HASH, NAMESPACE
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import overlaps
 from tests.testbed.checker.availability import Disturbance, gaps, recovery_s
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]

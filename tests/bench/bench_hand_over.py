@@ -24,8 +24,7 @@ from waiting import eventually
 
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.orders import OrderChanges
-from loadmanager.demo.overlaps import overlaps
-from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.changes import ServingInterval, overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

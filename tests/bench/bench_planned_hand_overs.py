@@ -34,8 +34,8 @@ from loadmanager.core.ids import BrokerId, parse_topic
 from loadmanager.demo.children import Child
 from loadmanager.demo.client import TrafficReport
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import TrafficSettings
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 

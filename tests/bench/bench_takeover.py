@@ -19,7 +19,7 @@ from figures import emit
 
 from loadmanager.core.ids import BrokerId
 from loadmanager.demo.cluster import TICK_MS, Member
-from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(180)]
 

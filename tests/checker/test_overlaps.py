@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.core.ids import Namespace, bundle_id, namespace_of, range_of
-from loadmanager.demo.overlaps import Overlap, overlaps
-from loadmanager.reference_broker.changes import EndReason, ServingInterval
+from loadmanager.reference_broker.changes import EndReason, Overlap, ServingInterval, overlaps
 
 QUARTER = 0x40000000
 BOUNDS = [0, QUARTER, 2 * QUARTER, 3 * QUARTER, 0xFFFFFFFF]

@@ -9,7 +9,7 @@ from fault_hosts import Place, build
 from fault_outcomes import drawn_from
 from faults import inject
 
-from loadmanager.demo.overlaps import Overlap, overlaps
+from loadmanager.reference_broker.changes import Overlap, overlaps
 from tests.testbed.checker.acknowledgements import Why
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(120)]

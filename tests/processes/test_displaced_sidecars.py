@@ -10,7 +10,7 @@ from cluster_processes import ProcessCluster, process_cluster
 from loadmanager.cli.agent import DISPLACED
 from loadmanager.demo.children import Child, free_ports
 from loadmanager.demo.cluster import HOST, Member
-from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -19,8 +19,8 @@ from figures import emit
 
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import overlaps
 
 BUNDLES: Final = int(os.environ.get("LOADMANAGER_LARGEST_BROKER", "2000"))
 CLIENTS: Final = 500

@@ -11,7 +11,7 @@ from waiting import eventually
 
 from loadmanager.adapters.broker.contract import PREFIX
 from loadmanager.demo.cluster import Member
-from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -20,9 +20,8 @@ from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.demo.children import Child, Children, no_listener
 from loadmanager.demo.cluster import NAMESPACE, READY_BOUND_S, TICK_MS, Cluster, Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.settings import DemoSettings
-from loadmanager.reference_broker.changes import ServingInterval, read_record
+from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -12,9 +12,8 @@ from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import topic_names
-from loadmanager.reference_broker.changes import ServingInterval, read_record
+from loadmanager.reference_broker.changes import ServingInterval, overlaps, read_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

@@ -9,8 +9,8 @@ from cluster_processes import ProcessCluster, process_cluster
 
 from loadmanager.core.ids import TopicName
 from loadmanager.demo.cluster import HASH, NAMESPACE, Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 

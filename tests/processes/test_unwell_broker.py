@@ -7,7 +7,7 @@ from broker_ahead import ahead_of
 from cluster_processes import process_cluster
 from waiting import eventually
 
-from loadmanager.demo.overlaps import overlaps
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

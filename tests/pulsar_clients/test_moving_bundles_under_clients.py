@@ -14,8 +14,8 @@ from waiting import eventually
 from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.cluster import Member
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.demo.traffic import topic_names
+from loadmanager.reference_broker.changes import overlaps
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 

@@ -22,8 +22,7 @@ from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import Namespace
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.demo.overlaps import overlaps
-from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.changes import ServingInterval, overlaps
 
 NAMESPACE: Final = Namespace("acme/orders")
 CLIENTS: Final = 32

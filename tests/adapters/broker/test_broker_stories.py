@@ -20,10 +20,9 @@ from loadmanager.core.hashing import position
 from loadmanager.core.ids import parse_bundle, parse_topic, topic_from_parts
 from loadmanager.core.load import BundleStats
 from loadmanager.core.rates import Rates
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.ports.broker import BrokerControl, BrokerRefused, BrokerUnreachable, StaleAgent
 from loadmanager.reference_broker import changes as c
-from loadmanager.reference_broker.changes import Accepted, PublishRefused
+from loadmanager.reference_broker.changes import Accepted, PublishRefused, overlaps
 from loadmanager.reference_broker.memory_broker import MemoryBroker, Ticket
 from tests.testbed.in_process import Fault, InProcessBroker
 

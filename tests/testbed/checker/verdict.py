@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from loadmanager.core.hashing import HashName
 from loadmanager.core.ids import BundleId
-from loadmanager.demo.overlaps import Overlap, overlaps
-from loadmanager.reference_broker.changes import ServingInterval
+from loadmanager.reference_broker.changes import Overlap, ServingInterval, overlaps
 from tests.testbed.checker.acknowledgements import Misplaced, misplaced
 from tests.testbed.checker.availability import Disturbance, Gap, gaps, unaccounted
 from tests.testbed.checker.publishes import Publish

@@ -178,12 +178,7 @@ class Agent:
                     commands=commands,
                     rng=rng,
                 )
-                sidecar = Sidecar(
-                    self.context,
-                    self.server,
-                    self.application,
-                    self.line.close,
-                )
+                sidecar = Sidecar(self.context, self.server, self.application, self.line.close)
                 await sidecar.run(
                     self.stop,
                     host="127.0.0.1",

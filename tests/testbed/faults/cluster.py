@@ -20,19 +20,14 @@ from loadmanager.config import Config
 from loadmanager.core import znodes
 from loadmanager.core.bundle_task import AskedBy, BundleTask, TaskKind
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import (
-    BrokerId,
-    BundleId,
-    Namespace,
-    parse_broker,
-)
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, parse_broker
 from loadmanager.core.orders import Orders, decode_orders
 from loadmanager.core.plan import Cause
 from loadmanager.core.wire.policies import encode_boundaries
-from loadmanager.demo.overlaps import overlaps
 from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Connection, CoordinationError
 from loadmanager.ports.lookup import NotLeader
+from loadmanager.reference_broker.changes import overlaps
 from tests.testbed.faults.agent import Agent, World
 from tests.testbed.faults.host import Host
 from tests.testbed.faults.topics import topic_in

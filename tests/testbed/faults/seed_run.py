@@ -24,24 +24,14 @@ from tests.testbed.faults.clients import Clients
 from tests.testbed.faults.cluster import Cluster, make_config
 from tests.testbed.faults.foreign_writes import FOREIGN_WRITES
 from tests.testbed.faults.monitor import Monitor
-from tests.testbed.faults.network_faults import (
-    NETWORK_FAULTS,
-    end_outage,
-    hurry,
-    stop_servers,
-)
+from tests.testbed.faults.network_faults import NETWORK_FAULTS, end_outage, hurry, stop_servers
 from tests.testbed.faults.operations import (
     MOST_BUNDLES,
     OPERATIONS,
     create_namespace,
     unmark_draining,
 )
-from tests.testbed.faults.process_faults import (
-    BROKER_FAULTS,
-    PROCESS_FAULTS,
-    repair_brokers,
-    start,
-)
+from tests.testbed.faults.process_faults import BROKER_FAULTS, PROCESS_FAULTS, repair_brokers, start
 from tests.testbed.faults.scene import Action, Scene
 from tests.testbed.faults.trace import Trace, listen
 from tests.testbed.faults.violation import Invariant, Violation
@@ -57,13 +47,7 @@ _FAILS: Final = 0.5
 VIRTUAL_LIMIT_S: Final = 3_600.0
 CPU_LIMIT_S: Final = 60.0
 
-ACTIONS: Final = (
-    *PROCESS_FAULTS,
-    *BROKER_FAULTS,
-    *NETWORK_FAULTS,
-    *FOREIGN_WRITES,
-    *OPERATIONS,
-)
+ACTIONS: Final = (*PROCESS_FAULTS, *BROKER_FAULTS, *NETWORK_FAULTS, *FOREIGN_WRITES, *OPERATIONS)
 """All actions that a step may carry out."""
 
 _FEW_BUNDLES: Final = {"max_bundles_per_namespace": 2 * MOST_BUNDLES}

@@ -59,11 +59,7 @@ _FIELDS: Final[Mapping[str, Sequence[str]]] = {
         "4 producer_name string",
     ),
     "SEND": ("1! producer_id uint64", "2! sequence_id uint64"),
-    "SENDRECEIPT": (
-        "1! producer_id uint64",
-        "2! sequence_id uint64",
-        "3 message_id MESSAGEID",
-    ),
+    "SENDRECEIPT": ("1! producer_id uint64", "2! sequence_id uint64", "3 message_id MESSAGEID"),
     "MESSAGE": ("1! consumer_id uint64", "2! message_id MESSAGEID"),
     "ACK": ("1! consumer_id uint64", "3* message_id MESSAGEID"),
     "FLOW": ("1! consumer_id uint64", "2! message_permits uint32"),
