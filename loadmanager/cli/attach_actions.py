@@ -37,7 +37,7 @@ from loadmanager.core.move_limits import MoveBudget, MoveLimits
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.shedding import SHEDDERS, UniformLoadShedder
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.telemetry.attaching import AttachMetrics
+from loadmanager.telemetry.metrics import AttachMetrics
 
 if TYPE_CHECKING:
     from loadmanager.cli.attach_candidate import Candidate

@@ -27,8 +27,7 @@ from loadmanager.config.history import HistorySettings
 from loadmanager.core.bundle_task import BundleTask
 from loadmanager.core.history.records import Origin
 from loadmanager.core.ids import BrokerId
-from loadmanager.telemetry.attaching import AttachMetrics
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics
 
 _CLOSE_S: Final = 30.0
 

@@ -49,7 +49,7 @@ from loadmanager.core.explaining import Decision, Outcome
 from loadmanager.ports.leading import TaskList
 from loadmanager.ports.lookup import Unavailable
 from loadmanager.ports.overview import BrokerUse, MissingBroker, Overview
-from loadmanager.telemetry.attaching import AttachMetrics
+from loadmanager.telemetry.metrics import AttachMetrics
 
 
 class PortUnusable(LoadManagerError):

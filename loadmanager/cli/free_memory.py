@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from loadmanager.adapters.host.cgroup import find_cgroup
+from loadmanager.adapters.host.process_tree import WholeHost
 from loadmanager.adapters.host.reading import Unreadable
-from loadmanager.adapters.host.whole_host import WholeHost
 
 
 def free_memory_bytes(

@@ -26,7 +26,7 @@ from loadmanager.adapters.http.health_listener import HealthListener, LoopWatch
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.listening import listening_sockets
 from loadmanager.adapters.http.live.feed import Feed, OverviewReader
-from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.live.page import Forwarder
 from loadmanager.adapters.http.operations import Resource
 from loadmanager.adapters.http.routes import Role, Route
 from loadmanager.adapters.http.security.guard import (
@@ -84,9 +84,8 @@ from loadmanager.ports.broker import BrokerControl
 from loadmanager.ports.history import NoHistory, NoSeed
 from loadmanager.ports.host import Clock
 from loadmanager.pulsar_sidecar.kind import BesidePulsar, make_pulsar_broker
-from loadmanager.telemetry.history import HistoryMetrics
 from loadmanager.telemetry.logging import change_level
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.telemetry.metrics import HistoryMetrics, Metrics
 from loadmanager.wiring.application import Application, Commanded, Kind
 from loadmanager.wiring.lifecycle import Sidecar
 

@@ -16,7 +16,7 @@ from loadmanager.core.history.records import Origin, report_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId, Namespace, bundle_id
 from loadmanager.core.load import BrokerUrls, BundleStats, LoadReport, ResourceUsage
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import HistoryMetrics
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(240)]
 

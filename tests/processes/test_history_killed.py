@@ -22,7 +22,7 @@ from loadmanager.adapters.history import open_history
 from loadmanager.config.history import HistorySettings
 from loadmanager.core.history.records import Origin, term_record
 from loadmanager.core.history.schema import Stream
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import HistoryMetrics
 
 history = open_history(
     HistorySettings(dir=sys.argv[1], flush_interval_s=0.1),

@@ -5,9 +5,7 @@ from itertools import product
 
 from prometheus_client import CollectorRegistry
 
-from loadmanager.telemetry.attaching import AttachMetrics
-from loadmanager.telemetry.history import HistoryMetrics
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics, Metrics
 
 BY_PATTERN = re.compile(r'__name__=~"(?P<before>\w*)\((?P<middle>[\w|]+)\)(?P<after>\w*)"')
 BY_NAME = re.compile(r"\b(?:loadmanager|pulsar)_\w+")

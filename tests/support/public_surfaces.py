@@ -22,9 +22,7 @@ from loadmanager.core.history.schema import ENVELOPE, VERSION, Columns, Field
 from loadmanager.core.placement import PLACEMENTS
 from loadmanager.core.settings import settings_of
 from loadmanager.core.shedding import SHEDDERS
-from loadmanager.telemetry.attaching import AttachMetrics
-from loadmanager.telemetry.history import HistoryMetrics
-from loadmanager.telemetry.metrics import Metrics
+from loadmanager.telemetry.metrics import AttachMetrics, HistoryMetrics, Metrics
 
 FOLDER: Final = Path(__file__).parents[1] / "compatibility"
 RENEW: Final = "make compatibility"

@@ -17,7 +17,7 @@ from loadmanager.config.history import HistorySettings
 from loadmanager.core.history.files import writer_word
 from loadmanager.core.history.records import Origin
 from loadmanager.core.history.schema import Stream
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import HistoryMetrics
 
 __all__ = ["HistoryUnavailable", "ThreadedHistory", "finish_left", "open_history", "recorded"]
 

@@ -13,7 +13,7 @@ from loadmanager.adapters.history.storage import HistoryUnavailable, Storage
 from loadmanager.adapters.history.stream_writer import StreamWriter
 from loadmanager.core.history.records import Record, lost_record
 from loadmanager.core.history.schema import Stream
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import HistoryMetrics
 
 log = structlog.get_logger()
 

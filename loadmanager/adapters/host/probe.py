@@ -10,9 +10,8 @@ import structlog
 from loadmanager.adapters.host.cgroup import Cgroup, Level, find_cgroup, tightest
 from loadmanager.adapters.host.neighbours import Neighbours, Sharing
 from loadmanager.adapters.host.network import Nics
-from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage
+from loadmanager.adapters.host.process_tree import ProcessTree, TreeUsage, WholeHost
 from loadmanager.adapters.host.reading import Unreadable
-from loadmanager.adapters.host.whole_host import WholeHost
 from loadmanager.config import HostSettings
 from loadmanager.core.load import HostUsage, ResourceUsage
 

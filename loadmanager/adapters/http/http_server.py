@@ -16,8 +16,7 @@ from loadmanager.adapters.http.health import Health, Watching
 from loadmanager.adapters.http.health_listener import HealthListener
 from loadmanager.adapters.http.listening import TimedSite, listening_sockets
 from loadmanager.adapters.http.live.feed import Feed
-from loadmanager.adapters.http.live.forwarding import Forwarder
-from loadmanager.adapters.http.live.page import LivePage
+from loadmanager.adapters.http.live.page import Forwarder, LivePage
 from loadmanager.adapters.http.lookups import Lookups
 from loadmanager.adapters.http.operations import Operation
 from loadmanager.adapters.http.protocol import Admission, ConnectionServer

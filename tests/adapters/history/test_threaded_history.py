@@ -14,7 +14,7 @@ from loadmanager.config.history import HistorySettings
 from loadmanager.core.history.records import Origin, Record, term_record
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.ids import BrokerId
-from loadmanager.telemetry.history import HistoryMetrics
+from loadmanager.telemetry.metrics import HistoryMetrics
 
 ORIGIN = Origin("prod", BrokerId("b1:8080"), "0123456789abcdef")
 NOON_MS = 1_795_262_400_000

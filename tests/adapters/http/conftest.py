@@ -15,7 +15,7 @@ from yarl import URL
 
 from loadmanager.adapters.http.http_server import HttpServer
 from loadmanager.adapters.http.live.feed import Feed
-from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.live.page import Forwarder
 from loadmanager.adapters.http.protocol import HttpProtocol
 from loadmanager.adapters.http.routes import Route
 from loadmanager.adapters.http.security.guard import Guard

@@ -19,7 +19,7 @@ from overview_samples import OVERVIEW
 
 from loadmanager.adapters.http.assign_client import HttpAssignClient
 from loadmanager.adapters.http.live.feed import Feed, FeedLimits, OverviewReader
-from loadmanager.adapters.http.live.forwarding import Forwarder
+from loadmanager.adapters.http.live.page import Forwarder
 from loadmanager.adapters.http.replies import json_reply
 from loadmanager.adapters.http.routes import Role, Route, Target
 from loadmanager.adapters.http.security.guard import ClusterKeyGuard, Guard, OwnNames, Rights
