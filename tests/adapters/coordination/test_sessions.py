@@ -44,31 +44,20 @@ async def suspend(world: World, session: Coordination) -> None:
     await eventually(lambda: session.session.connection is Connection.SUSPENDED)
 
 
-async def test_before_the_first_connection_the_session_is_suspended_without_an_id(
-    world: World,
+async def test_a_session_has_an_id_of_its_own_and_the_granted_timeout_once_it_is_connected(
+    world: World, other: Coordination
 ) -> None:
     session = world.make()
     assert session.session == SessionState(Connection.SUSPENDED, 0, SESSION_TIMEOUT_S)
     with pytest.raises(Disconnected, match="nothing was sent"):
         await session.get("/a")
-
-
-async def test_a_connected_session_has_an_id_and_the_granted_timeout(world: World) -> None:
-    session = world.make()
     told: list[SessionState] = []
     session.on_session(told.append)
     await connected(session)
     state = session.session
     assert told == [state]
-    assert state.session_id != 0
+    assert state.session_id not in {0, other.session.session_id}
     assert state.timeout_s == SESSION_TIMEOUT_S
-
-
-async def test_two_sessions_have_two_ids(session: Coordination, other: Coordination) -> None:
-    assert session.session.session_id != other.session.session_id
-
-
-async def test_one_object_is_one_session(session: Coordination) -> None:
     with pytest.raises(CoordinationError, match="started already"):
         await session.start()
 
@@ -160,28 +149,18 @@ async def test_closing_ends_the_session_and_its_locks_now(
         await ask(session)
 
 
-async def test_closing_before_the_start_is_fine(world: World) -> None:
-    session = world.make()
-    await session.close()
-    assert session.session.connection is Connection.LOST
-
-
-async def test_closing_while_suspended_returns(world: World, session: Coordination) -> None:
+async def test_closing_before_the_start_and_while_suspended_returns(
+    world: World, session: Coordination
+) -> None:
+    unstarted = world.make()
+    await unstarted.close()
+    assert unstarted.session.connection is Connection.LOST
     await suspend(world, session)
     async with asyncio.timeout(30):
         await session.close()
 
 
-async def test_a_closed_session_listener_is_silent(world: World, session: Coordination) -> None:
-    told: list[SessionState] = []
-    watch = session.on_session(told.append)
-    watch.close()
-    watch.close()
-    await suspend(world, session)
-    assert told == []
-
-
-async def test_a_failing_session_listener_is_reported_and_the_others_are_told(
+async def test_a_failing_session_listener_is_reported_and_the_others_are_told_unless_closed(
     world: World, session: Coordination
 ) -> None:
     reported: list[dict[str, Any]] = []
@@ -191,10 +170,14 @@ async def test_a_failing_session_listener_is_reported_and_the_others_are_told(
         raise ValueError("of this test")
 
     told: list[SessionState] = []
+    silent: list[SessionState] = []
+    watch = session.on_session(silent.append)
     session.on_session(fail)
     session.on_session(told.append)
+    watch.close()
+    watch.close()
     await suspend(world, session)
-    assert len(told) == 1
+    assert (len(told), silent) == (1, [])
     assert [str(context["exception"]) for context in reported] == ["of this test"]
 
 

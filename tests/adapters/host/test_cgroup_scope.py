@@ -1,6 +1,7 @@
 """CPU and memory, each with the usage of the scope whose limit it is."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -66,137 +67,178 @@ def member_v1(path: str) -> dict[str, str]:
     return {"proc/self/cgroup": "".join(f"{n}:{c}:{path}\n" for n, c in enumerate(controllers, 2))}
 
 
-def test_the_first_sample_has_memory_but_no_rates(host: Host, probe: Probe) -> None:
-    host()
-    usage = probe().sample()
-    assert usage.window_s == 0
-    assert usage.cpu is None
-    assert usage.memory == ResourceUsage(4096.0, 16384.0)
+QUOTA: dict[str, Any] = {"cpu_max": "200000 100000"}
+POD: dict[str, Any] = {**QUOTA, "memory_max": str(512 * MIB)}
+ROOT, MEMBER = group_v2(""), member_v2("/a")
+HOST_MEMORY = ResourceUsage(4096.0, 16384.0)
+WITHIN = {"cpu_max": "900000 100000", "cpus": "0-1", "memory_max": str(64 * 1024 * MIB)}
 
 
-def test_without_any_cgroup_the_host_counts(host: Host, probe: Probe, clock_s: list[float]) -> None:
-    host(cores=8, busy_ticks=1000)
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 10
-    host(cores=8, busy_ticks=5000)
-    usage = seen.sample()
-    assert usage.window_s == 10
-    # 40 busy seconds in 10: four of eight cores.
-    assert usage.cpu == ResourceUsage(about(400.0), 800.0)
+@dataclass(frozen=True)
+class Case:
+    """The files at first and a second later, and what is measured by then."""
+
+    name: str
+    files: Mapping[str, str]
+    later: Mapping[str, str]
+    cpu: ResourceUsage | None
+    memory: ResourceUsage | None = HOST_MEMORY
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    later_host: Mapping[str, int] = field(default_factory=dict)
+    broker: int | None = None
 
 
-def test_a_quota_takes_usage_and_limit_from_its_group(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host()
-    write(group_v2("") | group_v2("/a", cpu_max="200000 100000") | member_v2("/a"))
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 2
-    write(group_v2("/a", cpu_max="200000 100000", usage_us=3_000_000))
-    host(busy_ticks=999_000)
-    assert seen.sample().cpu == ResourceUsage(about(150.0), 200.0)
-
-
-def test_of_nested_limits_the_tightest_counts_with_the_usage_of_its_group(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
+CASES = [
+    # 4 busy seconds in one: four of eight cores.
+    Case("no cgroup", {}, {}, ResourceUsage(400, 800), later_host={"busy_ticks": 1400}),
+    Case(
+        "a quota takes usage and limit from its group",
+        ROOT | group_v2("/a", **QUOTA) | MEMBER,
+        group_v2("/a", **QUOTA, usage_us=1_500_000),
+        ResourceUsage(150, 200),
+        later_host={"busy_ticks": 999_000},
+    ),
     # The container has 6 cores, but its pod 2: the neighbour's share counts too.
-    host()
-    tree = (
-        group_v2("")
-        | group_v2("/pod", cpu_max="200000 100000", memory_max=str(512 * MIB), memory_mib=500)
+    Case(
+        "of nested limits the tightest counts with the usage of its group",
+        ROOT
+        | group_v2("/pod", **POD, memory_mib=500)
         | group_v2("/pod/a", cpu_max="600000 100000", memory_mib=100)
-        | member_v2("/pod/a")
-    )
-    write(tree)
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 1
-    write(group_v2("/pod/a", cpu_max="600000 100000", usage_us=500_000, memory_mib=100))
-    pod = {"cpu_max": "200000 100000", "memory_max": str(512 * MIB)}
-    write(group_v2("/pod", usage_us=1_900_000, memory_mib=500, inactive_mib=20, **pod))
-    usage = seen.sample()
-    assert usage.cpu == ResourceUsage(about(190.0), 200.0)
-    assert usage.memory == ResourceUsage(480.0, 512.0)
+        | member_v2("/pod/a"),
+        group_v2("/pod/a", cpu_max="600000 100000", usage_us=500_000, memory_mib=100)
+        | group_v2("/pod", usage_us=1_900_000, memory_mib=500, inactive_mib=20, **POD),
+        ResourceUsage(190, 200),
+        ResourceUsage(480, 512),
+    ),
+    Case(
+        "a set of CPUs is a limit",
+        ROOT | group_v2("/a", cpus="0-1,6") | MEMBER,
+        group_v2("/a", cpus="0-1,6", usage_us=1_500_000),
+        ResourceUsage(150, 300),
+    ),
+    Case(
+        "a limit above what the host has is none",
+        group_v2("/a", **WITHIN) | group_v2("", cpu_max=None, memory_max=None, cpus="0-1") | MEMBER,
+        {},
+        ResourceUsage(100, 200),
+        later_host={"cores": 2, "busy_ticks": 1100},
+    ),
+    Case(
+        "scope cgroup measures the group even without a limit",
+        ROOT | group_v2("/a", memory_mib=300, inactive_mib=100) | MEMBER,
+        group_v2("/a", usage_us=250_000, memory_mib=300, inactive_mib=100),
+        ResourceUsage(25, 800),
+        ResourceUsage(200, 16384),
+        {"scope": "cgroup"},
+    ),
+    Case(
+        "scope host looks at no cgroup",
+        group_v2("/a", memory_max=str(MIB), **QUOTA) | ROOT | MEMBER,
+        {},
+        ResourceUsage(400, 800),
+        settings={"scope": "host"},
+        later_host={"busy_ticks": 1400},
+    ),
+    Case(
+        "configured limits win",
+        group_v2("", cpu_max="400000 100000") | member_v2("/"),
+        group_v2("", cpu_max="400000 100000", usage_us=1_000_000),
+        ResourceUsage(100, 150),
+        ResourceUsage(4096, 1000),
+        {"cores": 1.5, "memory_limit_mib": 1000.0},
+    ),
+    Case(
+        "the group is that of the broker",
+        ROOT
+        | group_v2("/broker", memory_max=str(1024 * MIB), memory_mib=800, **QUOTA)
+        | group_v2("/agent")
+        | member_v2("/agent")
+        | member_v2("/broker", process="77"),
+        {},
+        ResourceUsage(0, 200),
+        ResourceUsage(800, 1024),
+        broker=77,
+    ),
+    Case(
+        "a group mounted as the root is found under its host path",
+        group_v2("", memory_max=str(512 * MIB), memory_mib=128, **QUOTA)
+        | member_v2("/docker/4f2a"),
+        {},
+        ResourceUsage(0, 200),
+        ResourceUsage(128, 512),
+    ),
+    Case(
+        "a controller that is not mounted is unknown in scope cgroup",
+        {
+            name: text
+            for name, text in (group_v1("/a") | group_v1("") | member_v1("/a")).items()
+            if "/cpu" not in name
+        },
+        {},
+        None,
+        ResourceUsage(0, 16384),
+        {"scope": "cgroup"},
+    ),
+    Case(
+        "version 1: nested limits and sets",
+        group_v1("")
+        | group_v1("/pod", quota_us=400_000)
+        | group_v1("/pod/a")
+        | member_v1("/pod/a")
+        | {f"cgroup/cpuset{path}/cpuset.cpus": "2-3\n" for path in ("/pod", "/pod/a")},
+        {"cgroup/cpuacct/pod/cpuacct.usage": "1000000000\n"},
+        ResourceUsage(100, 200),
+    ),
+    Case(
+        "version 1: memory leaves out the cache that can be taken back",
+        group_v1("")
+        | group_v1("/a", quota_us=100_000)
+        | member_v1("/a")
+        | {
+            "cgroup/memory/a/memory.limit_in_bytes": str(1024 * MIB),
+            "cgroup/memory/a/memory.usage_in_bytes": str(700 * MIB),
+            "cgroup/memory/a/memory.stat": f"total_inactive_file {200 * MIB}\n",
+        },
+        {},
+        ResourceUsage(0, 100),
+        ResourceUsage(500, 1024),
+    ),
+    Case(
+        "version 1: usage without a group of the same name is the process's own",
+        {
+            name: text
+            for name, text in (
+                group_v1("") | group_v1("/a", quota_us=100_000) | group_v1("/b")
+            ).items()
+            if "cpuacct/a" not in name
+        }
+        | {"proc/self/cgroup": "2:cpu:/a\n3:cpuacct:/b\n4:memory:/\n5:cpuset:/\n"},
+        {"cgroup/cpuacct/b/cpuacct.usage": "500000000\n"},
+        ResourceUsage(50, 100),
+    ),
+]
 
 
-def test_a_set_of_cpus_is_a_limit(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_each_resource_is_that_of_the_scope_whose_limit_it_is(
+    write: Write, host: Host, probe: Probe, clock_s: list[float], case: Case
 ) -> None:
-    host()
-    write(group_v2("") | group_v2("/a", cpus="0-1,6") | member_v2("/a"))
-    seen = probe()
-    seen.sample()
+    cores = case.later_host.get("cores", 8)
+    host(cores=cores)
+    write(case.files)
+    seen = probe(**case.settings)
+    first = seen.sample(broker_process_id=case.broker)
+    assert (first.window_s, first.cpu) == (0, None)
     clock_s[0] += 1
-    write(group_v2("/a", cpus="0-1,6", usage_us=1_500_000))
-    assert seen.sample().cpu == ResourceUsage(about(150.0), 300.0)
-
-
-def test_a_limit_above_what_the_host_has_is_none(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host(cores=2, busy_ticks=1000)
-    write(group_v2("/a", cpu_max="900000 100000", cpus="0-1", memory_max=str(64 * 1024 * MIB)))
-    write(group_v2("", cpu_max=None, memory_max=None, cpus="0-1") | member_v2("/a"))
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 1
-    host(cores=2, busy_ticks=1100)
-    usage = seen.sample()
-    assert usage.cpu == ResourceUsage(about(100.0), 200.0)
-    assert usage.memory == ResourceUsage(4096.0, 16384.0)
-
-
-def test_scope_cgroup_measures_the_group_even_without_a_limit(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host()
-    write(group_v2("") | group_v2("/a", memory_mib=300, inactive_mib=100) | member_v2("/a"))
-    seen = probe(scope="cgroup")
-    seen.sample()
-    clock_s[0] += 1
-    write(group_v2("/a", usage_us=250_000, memory_mib=300, inactive_mib=100))
-    usage = seen.sample()
-    assert usage.cpu == ResourceUsage(about(25.0), 800.0)
-    assert usage.memory == ResourceUsage(200.0, 16384.0)
-
-
-def test_scope_host_looks_at_no_cgroup(write: Write, host: Host, probe: Probe) -> None:
-    host()
-    write(group_v2("/a", memory_max=str(MIB)) | group_v2("") | member_v2("/a"))
-    assert probe(scope="host").sample().memory == ResourceUsage(4096.0, 16384.0)
-
-
-def test_configured_limits_win(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host()
-    write(group_v2("", cpu_max="400000 100000") | member_v2("/"))
-    seen = probe(cores=1.5, memory_limit_mib=1000.0)
-    seen.sample()
-    clock_s[0] += 1
-    write(group_v2("", cpu_max="400000 100000", usage_us=1_000_000))
-    usage = seen.sample()
-    assert usage.cpu == ResourceUsage(about(100.0), 150.0)
-    assert usage.memory == ResourceUsage(4096.0, 1000.0)
-
-
-def test_the_group_is_that_of_the_broker(write: Write, host: Host, probe: Probe) -> None:
-    host()
-    broker = group_v2("/broker", memory_max=str(1024 * MIB), memory_mib=800)
-    write(group_v2("") | broker | group_v2("/agent") | member_v2("/agent"))
-    write(member_v2("/broker", process="77"))
-    assert probe().sample(broker_process_id=77).memory == ResourceUsage(800.0, 1024.0)
-
-
-def test_a_group_mounted_as_the_root_is_found_under_its_host_path(
-    write: Write, host: Host, probe: Probe
-) -> None:
-    host()
-    write(group_v2("", memory_max=str(512 * MIB), memory_mib=128) | member_v2("/docker/4f2a"))
-    assert probe().sample().memory == ResourceUsage(128.0, 512.0)
+    host(**case.later_host)
+    write(case.later)
+    usage = seen.sample(broker_process_id=case.broker)
+    assert usage.window_s == 1
+    for found, wanted in ((usage.cpu, case.cpu), (usage.memory, case.memory)):
+        if wanted is None:
+            assert found is None
+        else:
+            assert found == ResourceUsage(about(wanted.usage), about(wanted.limit))
 
 
 def test_a_group_outside_the_mount_is_unknown_and_not_taken_for_the_host(
@@ -230,46 +272,6 @@ def test_version_1_takes_quota_and_usage_from_their_hierarchies(
     clock_s[0] += 2
     write({"cgroup/cpuacct/a/cpuacct.usage": "1500000000\n"})
     assert seen.sample().cpu == ResourceUsage(about(75.0), about(150.0))
-
-
-def test_version_1_nested_limits_and_sets(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host()
-    write(
-        group_v1("") | group_v1("/pod", quota_us=400_000) | group_v1("/pod/a") | member_v1("/pod/a")
-    )
-    write({"cgroup/cpuset/pod/cpuset.cpus": "2-3\n", "cgroup/cpuset/pod/a/cpuset.cpus": "2-3\n"})
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 1
-    write({"cgroup/cpuacct/pod/cpuacct.usage": "1000000000\n"})
-    assert seen.sample().cpu == ResourceUsage(about(100.0), 200.0)
-
-
-def test_version_1_memory_leaves_out_the_cache_that_can_be_taken_back(
-    write: Write, host: Host, probe: Probe
-) -> None:
-    host()
-    write(group_v1("") | group_v1("/a") | member_v1("/a"))
-    limits = {"limit_in_bytes": 1024 * MIB, "usage_in_bytes": 700 * MIB}
-    write({f"cgroup/memory/a/memory.{name}": str(n) for name, n in limits.items()})
-    write({"cgroup/memory/a/memory.stat": f"total_inactive_file {200 * MIB}\n"})
-    assert probe().sample().memory == ResourceUsage(500.0, 1024.0)
-
-
-def test_version_1_usage_without_a_group_of_the_same_name_is_the_process_own(
-    write: Write, host: Host, probe: Probe, clock_s: list[float]
-) -> None:
-    host()
-    files = group_v1("") | group_v1("/a", quota_us=100_000) | group_v1("/b")
-    write({name: text for name, text in files.items() if "cpuacct/a" not in name})
-    write({"proc/self/cgroup": "2:cpu:/a\n3:cpuacct:/b\n4:memory:/\n5:cpuset:/\n"})
-    seen = probe()
-    seen.sample()
-    clock_s[0] += 1
-    write({"cgroup/cpuacct/b/cpuacct.usage": "500000000\n"})
-    assert seen.sample().cpu == ResourceUsage(about(50.0), 100.0)
 
 
 def test_a_counter_that_went_back_or_a_clock_that_stands_gives_no_rate_this_time(
@@ -379,14 +381,3 @@ def test_a_host_that_tells_nothing_at_all_stops_nothing(probe: Probe) -> None:
     for usage in usages:
         assert usage == HostUsage(window_s=0.0)
     assert {log["event"] for log in logs} == {"host.resource.unknown"}
-
-
-def test_a_controller_that_is_not_mounted_is_unknown_in_scope_cgroup(
-    write: Write, host: Host, probe: Probe
-) -> None:
-    host()
-    memory_only = group_v1("/a") | group_v1("") | member_v1("/a")
-    write({n: text for n, text in memory_only.items() if "/cpu" not in n})
-    usage = probe(scope="cgroup").sample()
-    assert usage.cpu is None
-    assert usage.memory == ResourceUsage(0.0, 16384.0)

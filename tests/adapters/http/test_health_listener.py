@@ -184,13 +184,13 @@ async def test_systemds_watchdog_is_fed_while_the_loop_runs(
         supervisor.settimeout(20)
         monkeypatch.setenv("NOTIFY_SOCKET", str(address))
         monkeypatch.setenv("WATCHDOG_USEC", "30000000")
-        await open_a_listener(stalled_after_s=1.0)
+        await open_a_listener(stalled_after_s=0.6)
         assert await asyncio.to_thread(supervisor.recv, 100) == b"WATCHDOG=1"
-        time.sleep(2.0)  # noqa: ASYNC251 - the loop does not run
+        time.sleep(1.2)  # noqa: ASYNC251 - the loop does not run
         supervisor.settimeout(0.0)
         with suppress(BlockingIOError):
             while supervisor.recv(100):
                 pass
-        time.sleep(1.0)  # noqa: ASYNC251 - and still does not
+        time.sleep(0.8)  # noqa: ASYNC251 - and still does not
         with pytest.raises(BlockingIOError):
             supervisor.recv(100)
