@@ -71,7 +71,11 @@ QUOTA: dict[str, Any] = {"cpu_max": "200000 100000"}
 POD: dict[str, Any] = {**QUOTA, "memory_max": str(512 * MIB)}
 ROOT, MEMBER = group_v2(""), member_v2("/a")
 HOST_MEMORY = ResourceUsage(4096.0, 16384.0)
-WITHIN = {"cpu_max": "900000 100000", "cpus": "0-1", "memory_max": str(64 * 1024 * MIB)}
+WITHIN: dict[str, Any] = {
+    "cpu_max": "900000 100000",
+    "cpus": "0-1",
+    "memory_max": str(64 * 1024 * MIB),
+}
 
 
 @dataclass(frozen=True)

@@ -179,16 +179,13 @@ async def test_a_viewer_that_does_not_read_is_dropped(start_server: StartServer)
     writer.close()
 
 
-async def test_a_stream_ends_after_its_time_and_says_so(start_server: StartServer) -> None:
+async def test_a_stream_ends_after_its_time_and_at_once_when_the_server_closes(
+    start_server: StartServer,
+) -> None:
     server = await start_server(feed=feed_of(FakeOverviews(), lasts_s=0.1))
     async with watching(server) as viewer:
-        async with asyncio.timeout(60):
-            while (await viewer.next())[0] != "end":
-                pass
-            assert await viewer.response.content.read() == b""
-
-
-async def test_streams_end_at_once_when_the_server_closes(start_server: StartServer) -> None:
+        await _until_kind(viewer, "end")
+        assert await viewer.response.content.read() == b""
     feed = feed_of(FakeOverviews(), interval_s=3600.0)
     server = await start_server(feed=feed, settings=HttpSettings(stop_s=60.0))
     async with watching(server) as viewer:
@@ -233,9 +230,8 @@ async def test_what_a_leader_should_not_say_is_trouble(
     async def says(_request: web.BaseRequest, _target: Target) -> web.StreamResponse:
         return web.Response(text=answer)
 
-    leader = await start_server(
-        more_routes=(Route("GET", "/admin/v2/loadmanager/overview", says, Role.READ),)
-    )
+    route = Route("GET", "/admin/v2/loadmanager/overview", says, Role.READ)
+    leader = await start_server(more_routes=(route,))
     server = await start_server(feed=feed_of(FakeOverviews(elsewhere=leader.url), line))
     async with watching(server) as viewer:
         assert (await viewer.next())[0] == "trouble"
