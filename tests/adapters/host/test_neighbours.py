@@ -73,8 +73,8 @@ def test_brokers_of_one_host_are_measured_each_by_itself() -> None:
         measured(busy, idle)
         measured(idle, busy)
         time.sleep(1.0)
-        assert measured(busy, idle) > 10.0
-        assert measured(idle, busy) < 5.0
+        assert measured(busy, idle) > 2.0  # of 100: others may use the machine, too
+        assert measured(idle, busy) < 2.0
 
 
 def test_a_broker_of_the_same_host_name_that_is_not_here_shares_nothing() -> None:
