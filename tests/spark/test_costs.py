@@ -16,7 +16,6 @@ from loadmanager.pipeline.cost_model.learning import learn
 from loadmanager.pipeline.cost_model.rows import RATES, Rows
 from loadmanager.pipeline.cost_model.spark_changes import changes as spark_changes
 from loadmanager.pipeline.cost_model.spark_rows import minutes, plausible
-from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.store import Store
 from loadmanager.pipeline.tables import INGESTED
@@ -212,19 +211,3 @@ def test_nothing_to_learn_from_gives_empty_tables(spark: "SparkSession", tmp_pat
     lines = costs.run(Work(spark=spark, store=store))
     assert lines == ["no report of a broker in the asked-for time: no costs"]
     assert store.table("cost_terms").count() == 0
-
-
-def test_without_ingested_history_the_job_says_what_to_run(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    with pytest.raises(PipelineError, match="loadmanager pipeline ingest"):
-        costs.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
-
-
-def test_the_tables_of_history_have_what_is_learned_from(ingested: Store) -> None:
-    of_minutes = minutes(ingested.table("broker_load"))
-    row = of_minutes.where("broker_class = 'old'").first()
-    assert row is not None
-    assert row["cpu_usage"] > 0
-    assert row["connections"] > 0
-    assert spark_changes(of_minutes, ingested.table("hand_overs")).count() > 0

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from history_disks import finished, lines_in
 
+from loadmanager.pipeline.failures import PipelineError
+from loadmanager.pipeline.jobs import JOBS, Work
 from loadmanager.pipeline.reporting import (
     balance,
     capacity,
@@ -20,7 +22,11 @@ from loadmanager.pipeline.reporting import (
     speeds,
     split_candidates,
 )
+from loadmanager.pipeline.running import run_job
 from loadmanager.pipeline.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -52,3 +58,16 @@ def test_every_move_that_was_recorded_is_in_the_summary_with_its_pause(
     assert told is not None
     assert (told["sum(moves)"], told["sum(pause_s)"]) == (len(moves), pytest.approx(sum(pauses)))
     assert sum(pauses) > 0
+
+
+def test_costs_of_both_classes_are_rated(worked: Worked) -> None:
+    quality = worked[0].table("cost_quality").collect()
+    assert {row["broker_class"] for row in quality} == {"old", "new"}
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "ingest"])
+def test_without_ingested_history_each_job_says_what_to_run(
+    job: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="loadmanager pipeline ingest"):
+        run_job(job, Work(spark=spark, store=Store(spark, str(tmp_path))))

@@ -9,7 +9,6 @@ import pytest
 from history_disks import finished, lines_in
 from history_lines import ORIGIN, SPOILT, UNUSUAL, cut, line, packed, put, report
 
-from loadmanager.core.errors import MalformedContent
 from loadmanager.core.history.reading import read_line
 from loadmanager.core.history.schema import Stream
 from loadmanager.pipeline.failures import PipelineError
@@ -144,21 +143,6 @@ def spoilt_fixture(
 
 def _sound() -> list[bytes]:
     return [line(report(1 + number)) for number in range(len(SPOILT))]
-
-
-def test_spoilt_lines_are_in_quarantine_in_the_words_of_the_strict_reader(
-    spoilt: tuple[Store, list[str]],
-) -> None:
-    rows = [row for row in rows_of(spoilt[0], "quarantine") if "-000000000001." in row["file"]]
-    told = {row["line"]: (row["reason"], row["text"]) for row in rows}
-    for number, spoil in enumerate(SPOILT.values()):
-        content = spoil(report(100 + number))
-        with pytest.raises(MalformedContent) as refused:
-            read_line("", content)
-        reason, text = told.pop(2 * number + 1)
-        assert reason == str(refused.value).removeprefix(": ")
-        assert text == content.decode(errors="replace")[:2000]
-    assert told == {}
 
 
 def test_sound_lines_beside_spoilt_ones_are_taken(spoilt: tuple[Store, list[str]]) -> None:

@@ -14,7 +14,6 @@ from pyspark.sql.types import DataType, DoubleType, LongType, StringType
 
 from loadmanager.pipeline.contract import Table
 from loadmanager.pipeline.cost_model.spark_tables import BACKGROUNDS, COST_QUALITY, COST_TERMS
-from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.move_effects.move_tables import (
     MOVE_EFFECTS,
@@ -232,13 +231,6 @@ def test_each_part_says_what_makes_it(spark: "SparkSession", bare: Store) -> Non
     assert text.count('class="plot"') == 1  # sizes of namespaces need nothing but ingest
     assert "tenant/clicks" in text
     assert "lines read" in text
-
-
-def test_a_report_of_nothing_says_that_ingest_comes_first(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    with pytest.raises(PipelineError, match="pipeline ingest"):
-        report.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from loadmanager.core.ids import BundleId
 from loadmanager.core.seed import read_seed
-from loadmanager.pipeline.failures import PipelineError
 from loadmanager.pipeline.jobs import Work
 from loadmanager.pipeline.rollup import job as rollup
 from loadmanager.pipeline.rollup.frames import Frames
@@ -152,11 +151,6 @@ def test_days_of_which_other_reports_count_now_are_computed_anew(
     touched = frozenset(date(2026, 1, day) for day in (4, 5, 6, 7))
     assert (days_after(1), days_after(2)) == (touched, touched)
     assert days_after(3) == frozenset()
-
-
-def test_no_rollup_without_an_ingest(spark: "SparkSession", tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="ingest"):
-        rollup.run(Work(spark=spark, store=Store(spark, str(tmp_path))))
 
 
 def test_a_clock_that_was_far_ahead_before_such_lines_were_refused_ends_no_rollup(

@@ -1,7 +1,6 @@
 """Hours, days, imbalance, profiles and rankings, worked out by hand."""
 
 import math
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,13 +101,6 @@ def test_how_far_minutes_stray_is_told_of_in_and_out_together(hourly: "DataFrame
     square = sum(w * (v - mean) ** 2 for w, v in zip(weights, values, strict=True)) / sum(weights)
     assert row["msgs_per_s_std"] == pytest.approx(square**0.5)
     assert row["bytes_per_s_std"] == pytest.approx(100 * square**0.5)
-
-
-def test_a_day_is_made_of_its_minutes(hourly: "DataFrame", daily: "DataFrame") -> None:
-    hour, day = first_of(hourly), first_of(daily)
-    for name in ("seconds", "msgs_in_per_s_mean", "msgs_in_per_s_p50", "bytes_in_per_s_max"):
-        assert day[name] == hour[name]
-    assert str(day["date"]) == "2026-01-05"
 
 
 def test_hours_of_a_namespace_are_over_the_minutes_of_all_its_bundles(
@@ -245,9 +237,3 @@ def test_a_seed_has_the_leaders_average_and_the_week_as_factors(
     assert list(seeds_of(iter(rows), passed_over.append)) == []
     assert len(passed_over) == 3
     assert passed_over[1] == "none"
-
-
-def test_the_hours_before_noon_are_another_day_of_nobody(daily: "DataFrame") -> None:
-    dates = {row["date"] for row in daily.collect()}
-    noon = datetime.fromtimestamp(NOON_MS / 1000, UTC)
-    assert dates == {noon.date(), (noon + timedelta(days=7)).date()}
