@@ -32,11 +32,7 @@ class ThreadedComputing:
         self._under_way: asyncio.Future[Any] | None = None
 
     async def compute(self, function: Callable[[*Args], T], *args: *Args) -> T:
-        """Return what ``function`` returns, or raise what it raises.
-
-        Raises:
-            TimeoutError: this computation or the one before has not ended within ``longest_s``.
-        """
+        """Raises `TimeoutError`: this computation or the one before has not ended in time."""
         try:
             async with asyncio.timeout(self._longest_s):
                 # What a cancelled caller left is waited for, too.

@@ -163,10 +163,7 @@ class Publisher:
         return replace(report, bundles=NO_BUNDLES)
 
     async def run(self, membership: Membership, registered: LoadReport) -> None:
-        """Sample and publish until cancelled; ``registered`` is the report in the nodes.
-
-        Raises `SessionLost`: the session is gone, and the registration with it.
-        """
+        """``registered`` is the report in the nodes. Raises `SessionLost`."""
         last = Published(registered, self._clock.monotonic_s())
         jitter = self._draw()
         behind = False  # Whether the registration was written, and not yet the loads with it.
@@ -259,10 +256,7 @@ class Publisher:
         )
 
     async def _next(self, before: LoadReport) -> LoadReport:
-        """Return the next sample, or at once the last one with a changed drain intent.
-
-        Raises `BrokerError`: the broker gave no stats.
-        """
+        """Return the next sample, or at once the last one with a changed drain intent."""
         intention = self._intention
         if not _intends_otherwise(intention, before):
             await wait_out(

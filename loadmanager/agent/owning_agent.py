@@ -146,10 +146,7 @@ class OwningAgent:
             await self._leaving.serving_ended(self._lease.leased_until_s)
 
     async def _give_way(self, displaced: BaseExceptionGroup[Displaced]) -> None:
-        """End, unless the sidecar that took over is gone: then this agent registers again.
-
-        Raises `Displaced`: another sidecar, named in the message, has this broker.
-        """
+        """Raises `Displaced`, unless the other sidecar is gone: then it registers again."""
         self._log_end("broker.membership.displaced", displaced)
         self._unleased.refusal()
         with contextlib.suppress(CoordinationError):  # The next registration finds out.
@@ -293,9 +290,6 @@ class OwningAgent:
         raise MembershipEnded("the registration was deleted")
 
     async def _watch_disobedience(self) -> None:
-        """Detect that the broker refuses a command because it obeys a newer agent.
-
-        Raises `Displaced`: the broker obeys a newer agent.
-        """
+        """Raises `Displaced`: the broker refuses a command because it obeys a newer agent."""
         await self._ownerships.disobeyed.wait()
         raise Displaced("the broker obeys a newer agent, and refused a command of this one")

@@ -150,10 +150,7 @@ def _write(before: Boundaries, after: Boundaries, data: bytes) -> SetData:
 
 
 def parts_of(whole: BundleId, boundaries: Boundaries) -> tuple[BundleId, ...]:
-    """Return the bundles that a bundle no longer among ``boundaries`` was split into.
-
-    Raises `LoadManagerError`: it is still among them, or they do not tile its range.
-    """
+    """Raises `LoadManagerError`: ``whole`` is a bundle still, or they do not tile its range."""
     lower, upper = range_of(whole)
     inside = [b for b in boundaries.bundles if lower <= range_of(b)[0] and range_of(b)[1] <= upper]
     tiled = bool(inside) and range_of(inside[0])[0] == lower and range_of(inside[-1])[1] == upper

@@ -259,10 +259,7 @@ class Balancer:
         return self.budget.limits.closed(now.weekday(), now.hour * 60 + now.minute)
 
     async def _restore(self) -> None:
-        """Restore Pulsar's settings through any broker that answers.
-
-        Raises `LoadManagerError`: they were not restored; the prior settings stay stored.
-        """
+        """Raises `LoadManagerError`: no broker restored them; the prior settings stay stored."""
         for left in reversed(range(_RESTORE_TRIES)):
             try:
                 _, url = await discover_at_any(self.admin, self._urls)

@@ -129,10 +129,7 @@ async def ask_each(
 
 
 async def discover_at_any(admin: PulsarAdmin, urls: Iterable[str]) -> tuple[PulsarCluster, str]:
-    """Return the cluster of the first broker that answers, and its URL.
-
-    Raises `PulsarAdminError`: as `discover` at the first one, if none answers.
-    """
+    """Return the first cluster that answers, and its URL; raises as `discover` at the first one."""
     first: PulsarAdminError | None = None
     for url in urls:
         try:

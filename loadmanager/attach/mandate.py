@@ -25,10 +25,7 @@ class Mandate:
         return ""
 
     async def confirm(self) -> str:
-        """Return as `lapsed`, after a request to ZooKeeper where there are elections.
-
-        Raises `Deposed`: another controller was elected.
-        """
+        """Return as `lapsed`, after a request to ZooKeeper with elections. Raises `Deposed`."""
         return self.lapsed()
 
     async def hands_over(self) -> bool:

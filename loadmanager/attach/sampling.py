@@ -112,10 +112,7 @@ def _steady(usages: Mapping[str, ResourceUsage], seen: Exposition, age_s: float)
 
 
 async def read_host_usage(admin: PulsarAdmin, url: str) -> Mapping[str, ResourceUsage]:
-    """Return usage and limit of each resource whose limit is known, by the core's names.
-
-    Raises `PulsarAdminError`: the broker has no such report, or refuses to return it.
-    """
+    """Raises `PulsarAdminError`: the broker has no such report, or refuses to return it."""
     where = f"{url}/admin/v2/broker-stats/load-report"
     answer = await admin.json(where)
     if not isinstance(answer, dict):

@@ -150,10 +150,7 @@ def state_file(folder: Path, cluster: str) -> StateFile:
 
 @contextmanager
 def locked_state(folder: Path, cluster: str) -> Iterator[StateFile]:
-    """Hold the lock of a cluster's state; the kernel releases it when the process ends.
-
-    Raises `StateUnusable`: the folder cannot be written, or another controller holds the lock.
-    """
+    """Hold the lock, until the process ends at the latest. Raises `StateUnusable`: it is held."""
     state = state_file(folder, cluster)
     lock = state.path.with_suffix(".lock")
     with _writable(lock):

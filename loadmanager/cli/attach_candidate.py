@@ -58,10 +58,7 @@ class Candidate:
         return SharedState(self.coordination)
 
     async def run(self, lead: Lead, stopping: asyncio.Event) -> None:
-        """Take part in the election and ``lead`` each term that is won, until stopped.
-
-        Raises `LoadManagerError`: leading failed in a way that only people can change.
-        """
+        """Raises `LoadManagerError`: leading failed in a way that only people can change."""
         failures: list[LoadManagerError] = []
         idle = asyncio.Event()
         idle.set()
@@ -169,10 +166,7 @@ async def candidate(path: Path) -> AsyncIterator[Candidate]:
 
 @asynccontextmanager
 async def standing_until(path: Path, stopping: asyncio.Event) -> AsyncIterator[Candidate | None]:
-    """Yield a candidate, None if asked to stop before ZooKeeper answered.
-
-    Raises `LoadManagerError`: as `candidate`.
-    """
+    """Yield None if asked to stop before ZooKeeper answered; raises as `candidate`."""
     async with AsyncExitStack() as stack:
 
         async def enter() -> Candidate:

@@ -60,10 +60,7 @@ class PortUnusable(LoadManagerError):
 async def listening(
     app: web.Application, option: str, port: int, host: str | None = None
 ) -> AsyncIterator[None]:
-    """Serve an application while the context lasts, on all addresses or those of ``host``.
-
-    Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it.
-    """
+    """Raises `PortUnusable`: the port cannot be listened on; ``option`` is what names it."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

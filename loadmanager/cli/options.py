@@ -62,10 +62,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w":
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Return the time in UTC that ``text`` names; ``7d`` is seven days before ``now``.
-
-    Raises `ValueError`: it is neither.
-    """
+    """Return the time in UTC; ``7d`` is seven days before ``now``. Raises `ValueError`."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})

@@ -50,10 +50,7 @@ def profiles_file() -> Path:
 
 
 def read_profile(name: str) -> Profile:
-    """Return the profile called ``name``; "" is the default one, if there is any.
-
-    Raises `click.UsageError`: there is no such profile, or its file is wrong.
-    """
+    """Return the profile; "" is the default one, if any. Raises `click.UsageError`."""
     path = profiles_file()
     known = _profiles_in(path)
     if not name and DEFAULT not in known:

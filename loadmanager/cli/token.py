@@ -104,10 +104,7 @@ def token_command(  # noqa: PLR0917 - one for each option
 
 
 def _config(path: Path | None, overrides: tuple[str, ...]) -> "Config":
-    """Return the sections that say where the key is; what one broker needs may be missing.
-
-    Raises `ConfigError`: they have a fault.
-    """
+    """Return the sections that say where the key is; what a broker needs may be missing."""
     from loadmanager.config.load import checked
     from loadmanager.config.sources import GivenValue, gather
 

@@ -25,10 +25,7 @@ _MOST_NAMED = 3
 
 
 def print_what_if(source: str, files: AccessFiles, change: Change, *, as_json: bool) -> None:
-    """Print the cluster as it is, and as it would be; ``files`` are for asking a running one.
-
-    Raises `LoadManagerError`: it cannot be read, or has not what is to be changed.
-    """
+    """Raises `LoadManagerError`: it cannot be read, or has not what is to be changed."""
     seen = snapshot_in(_reported(source, files), source)
     now, then = forecast(seen, Change()), forecast(seen, change)
     if as_json:

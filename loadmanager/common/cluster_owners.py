@@ -131,10 +131,7 @@ class ClusterOwners:
         return await self.changes.until(lambda: self.is_read(broker), self._clock, within_s)
 
     async def require_read(self, broker: BrokerId | None = None) -> None:
-        """Read changed lists, for an answer about all bundles of ``broker`` or of all brokers.
-
-        Raises `Unavailable`: it cannot be read now.
-        """
+        """Read changed lists: that of ``broker``, or all. Raises `Unavailable`: not read now."""
         if not await self.until_read(_READ_WITHIN_S, broker):
             raise Unavailable("the lists of owned bundles cannot be read now")
 

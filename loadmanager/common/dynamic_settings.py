@@ -84,10 +84,7 @@ class DynamicSettings:
         log.info("configuration.key.set", name=name)
 
     async def remove(self, name: str) -> None:
-        """Let every sidecar use its own value again; ignored if it is not set.
-
-        Raises `Unfit`: the name cannot be set.
-        """
+        """It is ignored if it is not set. Raises `Unfit`: the name cannot be set."""
 
         def edit(data: bytes | None) -> bytes | None:
             before = _parsed(data)

@@ -12,10 +12,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the keys and values; of a key that is there twice, the last value.
-
-    Raises `ValueError`: an escape stands for no character; the message names the line.
-    """
+    """Of a key given twice the last value counts. Raises `ValueError`, which names the line."""
     found = {}
     for number, line in _logical_lines(text):
         [pair] = _PAIR.findall(line)

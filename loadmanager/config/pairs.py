@@ -27,10 +27,7 @@ def placements_of(shedder: str) -> tuple[str, ...]:
 
 
 def short_name(known: Mapping[str, type], name: str, where: str) -> str:
-    """Return our name of a strategy that is named by ours or Pulsar's.
-
-    Raises `ConfigError`: there is none; it begins with ``where``.
-    """
+    """Raises `ConfigError`: there is none; it begins with ``where``."""
     kind: type = strategy_named(known, name, where)
     return next(short for short, its_kind in known.items() if its_kind is kind)
 

@@ -107,10 +107,7 @@ class Imported:
 
 
 def read_broker_conf(path: Path) -> dict[str, str]:
-    """Return the keys of a Java properties file with their texts; empty ones are left out.
-
-    Raises `ConfigError`: the file cannot be read, or is no properties file.
-    """
+    """Empty texts are left out. Raises `ConfigError`: it is no properties file."""
     try:
         found = parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -45,10 +45,7 @@ def make_placement(settings: PlacementSettings, shedder: type) -> Placement:
 
 
 def placement_beside(shedder: type, settings: PlacementSettings) -> Placement:
-    """Return the placement to go with a shedder: the configured one, or the shedder's own.
-
-    Raises `ConfigError`: as `make_shedder`; or the two do not go together.
-    """
+    """Raises `ConfigError`: as `make_shedder`; or the two do not go together."""
     placement = make_placement(settings, shedder)
     if not go_together(shedder, type(placement)):
         where = f"[placement] strategy = {settings.strategy!r}"
@@ -81,10 +78,7 @@ def _make(
 
 
 def strategy_named(known: Mapping[str, type[T]], name: str, where: str) -> type[T]:
-    """Return the strategy of that name; ``where`` is how it was asked for.
-
-    Raises `ConfigError`: there is none; it names those there are.
-    """
+    """Raises `ConfigError`: there is none; it begins with ``where``, and names those there are."""
     if name not in known:
         short = sorted({known_name for known_name in known if "." not in known_name})
         raise ConfigError([f"{where}; expected one of {', '.join(short)}"])
@@ -102,10 +96,7 @@ def _hint(kind: type, key: str, known: Collection[str]) -> str:
 
 
 def filled(kind: type[T], given: Mapping[str, SettingValue], where: str) -> T:
-    """Return a ``kind`` with the given settings, its groups filled from theirs.
-
-    Raises `ConfigError`: a setting is unknown, or has a value that it cannot have.
-    """
+    """Raises `ConfigError`: a setting is unknown, or has a value that it cannot have."""
     fields = fields_of(kind)
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {group: {} for group in groups_of(kind)}

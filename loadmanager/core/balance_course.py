@@ -40,10 +40,7 @@ def course_to_json(points: Sequence[BalancePoint]) -> dict[str, Any]:
 
 
 def course_from_fields(course: Fields) -> tuple[BalancePoint, ...]:
-    """Return the points stored by `course_to_json`; none for an object without fields.
-
-    Raises `MalformedContent`: the object has another form.
-    """
+    """Return no points for an object without fields. Raises `MalformedContent`."""
     if not course.names():
         return ()
     at_ms = course.counts("atMs", bound=TIME_MS)

@@ -231,10 +231,7 @@ class BundleTask:
 
 
 def advanced(task: BundleTask, event: TaskEvent, now_s: float, note: str = "") -> BundleTask:
-    """Return the task after ``event``. A pure function: it carries out nothing.
-
-    Raises `IllegalTaskEvent`: ``event`` cannot happen in the task's state.
-    """
+    """Raises `IllegalTaskEvent`: ``event`` cannot happen in the task's state."""
     state = TRANSITIONS.get((task.state, event))
     if state is None:
         raise IllegalTaskEvent(task, event)

@@ -217,10 +217,7 @@ def packed(text: bytes) -> bytes:
 
 
 def unpacked_object(where: str, data: bytes, most_bytes: int) -> dict[str, Any]:
-    """Return the JSON object in ``data``, which is plain or compressed.
-
-    Raises `MalformedContent`: the data is neither, or exceeds ``most_bytes`` unpacked.
-    """
+    """Raises `MalformedContent`: neither plain nor compressed, or above ``most_bytes`` unpacked."""
     text = data
     if not data.lstrip().startswith(b"{"):
         inflater = zlib.decompressobj(wbits=_EITHER)

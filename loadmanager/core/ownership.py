@@ -131,10 +131,7 @@ Step = tuple[Phase, tuple[Effect, ...]]
 
 
 def step(bundle: BundleId, phase: Phase, event: Event) -> Step:
-    """Return the next phase and the effects to carry out. A pure function.
-
-    Raises `IllegalTransition`: ``event`` cannot happen in ``phase``.
-    """
+    """Raises `IllegalTransition`: ``event`` cannot happen in ``phase``."""
     try:
         return _TABLE[phase, event]
     except KeyError:

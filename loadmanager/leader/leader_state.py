@@ -62,10 +62,7 @@ class LeaderState:
         return self._with_joint(standby, now_s)
 
     async def leave(self, memory: RoundMemory) -> None:
-        """Store this leader's state for the next one.
-
-        Raises `Deposed`; `Disconnected`: the state may or may not have been stored.
-        """
+        """Raises `Deposed`, or `Disconnected`: the state may or may not have been stored."""
         epoch = Check(znodes.EPOCH, self.term.epoch)
         try:
             await self.context.coordination.commit((epoch, await self.write(memory)))

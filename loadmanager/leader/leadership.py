@@ -35,10 +35,7 @@ class Leadership:
         return term if term is not None and term.is_open else None
 
     def require_term(self) -> LeaderTerm:
-        """Return the current term, for requests that only the leader can serve.
-
-        Raises `LeaderElsewhere`: another sidecar leads; `Unavailable`: no leader is at work.
-        """
+        """Raises `LeaderElsewhere`, or `Unavailable`: no leader is at work."""
         leader_term = self.leader_term
         if leader_term is not None:
             return leader_term
@@ -79,10 +76,7 @@ class Leadership:
             await self._cluster_state.changes.wait(_LOOK_S)
 
     async def assign(self, bundle: BundleId) -> BrokerId:
-        """Decide which broker is to own ``bundle``.
-
-        Raises `NotLeader`: this agent does not lead; `Unavailable`: no broker can take the bundle.
-        """
+        """Raises `NotLeader`, or `Unavailable`: no broker can take the bundle."""
         leader_term = self.leader_term
         if leader_term is None:
             raise NotLeader("this sidecar does not lead now")

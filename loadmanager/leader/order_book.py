@@ -151,10 +151,7 @@ class OrderBook:
         return errors[max(errors)]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Rewrite orders that differ from what was written here; return their brokers.
-
-        Raises as `write`.
-        """
+        """Rewrite orders that others changed; return their brokers. Raises as `write`."""
         bundles: dict[BrokerId, set[BundleId]] = defaultdict(set)
         for bundle, planned in self._assigned.items():
             bundles[planned].add(bundle)

@@ -65,10 +65,7 @@ class PlacementWorker:
         return await asyncio.shield(answer)
 
     async def run(self) -> None:
-        """Place bundles requested by lookups, and bundles of departed brokers.
-
-        Raises `Deposed`: another sidecar leads.
-        """
+        """Place bundles requested by lookups, or of departed brokers. Raises `Deposed`."""
         self.context.cluster_state.changes.subscribe(self._work.notify)
         try:
             while True:

@@ -97,10 +97,7 @@ class Rounds:
             await self.splits.adopt_parts()
 
     async def run(self) -> None:
-        """Run rounds until cancelled.
-
-        Raises `Deposed`: another sidecar leads; `TermGivenUp`: rounds fail for an unknown reason.
-        """
+        """Raises `Deposed`, or `TermGivenUp`: rounds fail for an unknown reason."""
         failed_in_a_row = 0
         while True:
             await self._pause(lambda: self.settings.now.rhythm.round_interval_s)

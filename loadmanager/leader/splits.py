@@ -67,10 +67,7 @@ class Splits:
             await self.decider.order(replace(choices, moves=moves), AskedBy.RECONCILIATION)
 
     async def order_oversized(self) -> None:
-        """Order splits of bundles that are too large, as many as one round allows.
-
-        Raises `CoordinationError`: boundaries cannot be read, or the orders not be written.
-        """
+        """Order as many splits as one round allows. Raises `CoordinationError`."""
         if not self._policy.enabled:
             return
         reports = {

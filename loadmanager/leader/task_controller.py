@@ -92,10 +92,7 @@ class TaskController:
         return self._clock.monotonic_s()
 
     async def open(self) -> None:
-        """Read the orders of former leaders, and follow those not carried out yet.
-
-        Raises `Disconnected`: they cannot be read now; `Deposed`: another sidecar leads.
-        """
+        """Read the orders of former leaders. Raises `Deposed`, or `Disconnected`: not read now."""
         await self.change(OrderChanges)
 
     def close(self) -> None:
@@ -203,10 +200,7 @@ class TaskController:
         ]
 
     async def rewrite_changed(self) -> tuple[BrokerId, ...]:
-        """Rewrite orders that differ from what this leader wrote; return their brokers.
-
-        Raises as `change`.
-        """
+        """Rewrite orders that others changed; return their brokers. Raises as `change`."""
         async with self._writing:
             await self._confirm()
             return await self._orders.rewrite_changed()

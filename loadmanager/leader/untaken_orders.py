@@ -87,10 +87,7 @@ class UntakenOrders:
         ]
 
     async def check(self) -> None:
-        """Compare orders and owners, and pass over brokers that are too late.
-
-        Raises `CoordinationError`: a lock cannot be read now.
-        """
+        """Pass over brokers that are too late. Raises `CoordinationError`."""
         if not self.context.cluster_state.current:
             self._since_s.clear()
             return

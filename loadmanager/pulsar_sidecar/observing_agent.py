@@ -146,10 +146,7 @@ class ObservingAgent:
             raise
 
     async def _observe(self) -> None:
-        """Publish what the broker owns whenever that changes.
-
-        Raises `BrokerLost`: it has not answered, or has not been ready, for too long.
-        """
+        """Raises `BrokerLost`: it has not answered, or has not been ready, for too long."""
         clock = self.context.clock
         answered_s = clock.monotonic_s()
         while True:

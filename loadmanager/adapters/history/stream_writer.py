@@ -119,10 +119,7 @@ class StreamWriter:
         self.files_finished = 0
 
     def add(self, records: Iterable[Record]) -> None:
-        """Add records as lines.
-
-        Raises `ValueError`: a number is not finite; that record is not added, those before it are.
-        """
+        """Raises `ValueError`: a number is not finite; the records before it are added."""
         for record in records:
             line = encode(record, self._origin, self._seq + 1)
             hour = hour_of(record.at_ms)

@@ -92,10 +92,7 @@ Cgroup = _UnifiedCgroup | _LegacyCgroup
 
 
 def find_cgroup(cgroup_root: Path, proc_root: Path, process_id: int | None) -> Cgroup | None:
-    """Return the groups of a process, of this one if None is given; None without cgroups.
-
-    Raises `Unreadable`: there is no such process, or its group is not below the mounted hierarchy.
-    """
+    """Return the groups of a process (None: this one), None without. Raises `Unreadable`."""
     own = proc_root / ("self" if process_id is None else str(process_id)) / "cgroup"
     if is_there(cgroup_root / "cgroup.controllers"):
         return _UnifiedCgroup(cgroup_root, _path_of("", own))

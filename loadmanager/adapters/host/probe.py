@@ -143,10 +143,7 @@ class PsutilHostProbe:
         return ResourceUsage(used / _MIB, self._settings.memory_limit_mib or limit / _MIB)
 
     def _cgroup(self, process_id: int | None) -> Cgroup | None:
-        """Return the groups to read, None for the counters of the host.
-
-        Raises `Unreadable`: the scope is ``cgroup`` and there is none.
-        """
+        """Raises `Unreadable`: the scope is ``cgroup`` and there is none."""
         if self._settings.scope == "host":
             return None
         root = Path(self._settings.cgroup_root)
@@ -156,10 +153,7 @@ class PsutilHostProbe:
         return found
 
     def _scope(self, levels: Sequence[Level], host_has: float) -> Level | None:
-        """Return the group with the tightest limit; None for the host's counters.
-
-        Raises `Unreadable`: the scope is ``cgroup``, and no group counts the resource.
-        """
+        """Raises `Unreadable`: the scope is ``cgroup``, and no group counts the resource."""
         level = tightest(levels, host_has)
         if level is not None or self._settings.scope != "cgroup":
             return level

@@ -133,10 +133,7 @@ class HealthListener:
         self._stop: asyncio.Event | None = None
 
     def start(self) -> int:
-        """Listen on all addresses, and return the port; call it on the event loop to be watched.
-
-        Raises `OSError`: it cannot listen on the port; the message names the configuration key.
-        """
+        """Call it on the event loop to be watched. Raises `OSError`, which names the key."""
         listening = _listening(self._port)
         self._answers.tick(monotonic(), self._readiness_now())
         self._ticking = asyncio.create_task(self._tick(), name="health ticks")

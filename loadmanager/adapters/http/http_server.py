@@ -200,11 +200,7 @@ def _check_proofs(request: web.BaseRequest) -> None:
 
 
 def _sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return the listening sockets.
-
-    Raises `OSError`: it cannot listen; the message names the configuration keys, and the process
-    that uses the port if known.
-    """
+    """Raises `OSError`: the message names the keys, and the process that uses the port if known."""
     try:
         return listening_sockets(host, port, backlog)
     except OSError as error:

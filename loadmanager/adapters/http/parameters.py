@@ -66,10 +66,7 @@ Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
 
 
 def read_query(model: type[Model], text: str) -> Model:
-    """Return the query's parameters; a list parameter may be given several times.
-
-    Raises `Refused`: a value is invalid, not UTF-8, or given twice with different values (400).
-    """
+    """Raises `Refused`: a value is invalid, not UTF-8, or given twice and different (400)."""
     found: dict[str, list[str]] = {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict")

@@ -187,10 +187,7 @@ class Heads:
         self._bytes += data
 
     def head_bytes(self) -> int:
-        """Return the number of bytes to pass now: a whole head, or an invalid one; else 0.
-
-        Raises `Refused`: the head is longer than allowed (431).
-        """
+        """Return how many bytes to pass now; `Refused`: the head is longer than allowed (431)."""
         kept = self._bytes
         if not self._searched and kept.startswith((b"\r", b"\n")):
             # Empty lines before a request line are ignored.
@@ -507,10 +504,7 @@ class HttpProtocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - aiohttp's signature
     ) -> web.StreamResponse:
-        """Return the refusal of a request that aiohttp cannot parse, or of an unexpected error.
-
-        Raises `ConnectionError`: part of a response has been sent already.
-        """
+        """Raises `ConnectionError`: part of a response has been sent already."""
         refused = refusal_for(
             request,
             status,

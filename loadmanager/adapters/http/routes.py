@@ -63,10 +63,7 @@ class Route:
 
 
 def target_of(raw: str) -> Target:
-    """Return the target of a request line, in origin form or in absolute form.
-
-    Raises `Refused`: it has no path, or is not ASCII.
-    """
+    """Accepts origin and absolute form. Raises `Refused`: it has no path, or is not ASCII."""
     if not raw.startswith("/"):
         scheme, found, rest = raw.partition("://")
         if not found or scheme.lower() not in {"http", "https"}:
@@ -95,11 +92,7 @@ class RouteTable:
             place.methods.setdefault(route.method, route)
 
     def find(self, method: str, target: Target) -> tuple[Route, Target]:
-        """Return the route, and the target with the segments that its pattern captured.
-
-        Raises:
-            Refused: no route has this path (404), or none with this path has this method (405).
-        """
+        """Raises `Refused`: no route has this path (404), or none of them this method (405)."""
         found = _descend(self._root, target.path.split("/")[1:])
         if found is None:
             raise Refused(404, "there is nothing at this path")

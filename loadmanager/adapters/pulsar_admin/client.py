@@ -226,10 +226,7 @@ class PulsarAdmin:
         raise AnswerRefused(why, answer.status)
 
     def _redirect(self, url: str, location: str) -> str:
-        """Return the URL of a redirect, if the token may be sent there.
-
-        Raises `AnswerRefused`: its host is not a broker of this cluster.
-        """
+        """Raises `AnswerRefused`: it is no broker of the cluster, and gets no token."""
         target = urljoin(url, location)
         here, there = urlsplit(url), urlsplit(target)
         known = there.netloc == here.netloc or there.netloc in self.known

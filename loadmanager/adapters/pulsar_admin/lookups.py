@@ -37,10 +37,7 @@ async def read_lookup(admin: PulsarAdmin, url: str, topic: TopicName) -> BrokerU
 
 
 async def read_own_urls(admin: PulsarAdmin, url: str, broker: BrokerId) -> BrokerUrls:
-    """Return the URLs of the broker at ``url``, from a lookup of its heartbeat topic.
-
-    Raises as `read_lookup`.
-    """
+    """Return the URLs by a lookup of the broker's heartbeat topic; raises as `read_lookup`."""
     topic = TopicName("persistent", Namespace(f"pulsar/{broker}"), "healthcheck")
     return await read_lookup(admin, url, topic)
 

@@ -60,10 +60,7 @@ def record_of(kind: Kind, at_ms: int, source: object = None, /, **given: Any) ->
 
 
 def encode(record: Record, origin: Origin, seq: int) -> bytes:
-    """Return the line of a record, with its line feed.
-
-    Raises `ValueError`: a number in the record is not finite.
-    """
+    """Return the line with its line feed. Raises `ValueError`: a number is not finite."""
     line = {
         "schema": VERSION,
         "kind": record.kind,

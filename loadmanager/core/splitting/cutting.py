@@ -39,10 +39,7 @@ def split(boundaries: Boundaries, bundle: BundleId, cuts: Sequence[int]) -> Boun
 
 
 def even_cuts(bundle: BundleId, parts: int) -> tuple[int, ...]:
-    """Return the cuts for ``parts`` of equal width; the last part includes the remainder.
-
-    Raises `CannotSplit`: there are fewer than two parts, or more parts than positions.
-    """
+    """Raises `CannotSplit`: there are fewer than two parts, or more parts than positions."""
     lower, upper = range_of(bundle)
     width = (upper - lower) // parts if parts > 1 else 0
     if width < 1:

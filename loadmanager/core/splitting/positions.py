@@ -116,10 +116,7 @@ def topic_count_equally(ask: SplitAsk, limits: SplitLimits) -> Cuts:
 
 
 def specified_positions(ask: SplitAsk, limits: SplitLimits) -> Cuts:
-    """Cut at the given positions that lie inside the bundle.
-
-    Raises `NoPositions`: none were given.
-    """
+    """Cut at the given positions that lie inside the bundle. Raises `NoPositions`."""
     if not ask.positions:
         raise NoPositions
     if not ask.force and len(ask.held()) < 2:  # noqa: PLR2004 - one topic cannot be parted

@@ -98,10 +98,7 @@ class Tokens:
 
     @classmethod
     def of_public_key_file(cls, path: Path, **options: Any) -> "Tokens":
-        """Return `Tokens` with a public key in PEM or DER.
-
-        Raises `KeyUnusable`: it cannot be read, or is not an RSA or elliptic curve public key.
-        """
+        """The key is in PEM or DER. Raises `KeyUnusable`: it is not RSA or elliptic curve."""
         content = _content(path)
         load = load_pem_public_key if b"-----BEGIN" in content else load_der_public_key
         try:
