@@ -36,7 +36,6 @@ class Chart:
     height_px: int = 420
 
     def html(self) -> Html:
-        """Return the element in which the script of the page draws the figure."""
         # Bars in a chart with lines do not justify lines between two points.
         deciding = [trace for trace in self.data if trace.get("type") != "bar"] or self.data
         if not any(_is_visible(trace) for trace in deciding):

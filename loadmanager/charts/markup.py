@@ -34,5 +34,4 @@ def tag(kind: str, /, *children: str, **attributes: str | bool | float | None) -
 
 
 def joined(parts: Iterable[str]) -> Html:
-    """Return the concatenation of ``parts``."""
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))

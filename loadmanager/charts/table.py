@@ -10,8 +10,6 @@ from loadmanager.charts.markup import Html, joined, tag
 
 
 class Best(StrEnum):
-    """Which value of a column is the best."""
-
     LEAST = "least"
     MOST = "most"
     NEITHER = "neither"
@@ -19,8 +17,6 @@ class Best(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Name, unit and explanation of a column, and which of its values is best."""
-
     name: str
     unit: str = ""
     explanation: str = ""

@@ -83,7 +83,6 @@ class SimulatedHistory:
             yield Recording.of(job.scenario, planner, sink)
 
     def folder_of(self, job: Job) -> Path:
-        """Return where the history of a run is written."""
         if self.folders is None:
             return self.folder
         strategy = job.strategy

@@ -62,7 +62,6 @@ def print_scenario(finding: Finding) -> None:
 
 
 def print_notes(findings: Iterable[Finding]) -> None:
-    """Print the notes to all tables: their order, and remarks on pairs."""
     click.echo(f"\n{RANKING[0].upper()}{RANKING[1:]}.")
     strategies = {one.strategy for finding in findings for one in finding.found}
     for name, remark in sorted({(one.name, one.remark) for one in strategies if one.remark}):
@@ -70,7 +69,6 @@ def print_notes(findings: Iterable[Finding]) -> None:
 
 
 def print_list() -> None:
-    """Print the scenarios and strategies there are, and what the scores mean."""
     rows = [_scenario_row(name, load_scenario(path)) for name, path in shipped().items()]
     print_table("Scenarios", ("name", "title", "brokers>", "topics>", "hours>"), rows)
     print_table(

@@ -44,7 +44,6 @@ class SimulationRequest:
 
     @property
     def changes(self) -> Mapping[str, str]:
-        """The options that change what is simulated, as they were given."""
         given = {
             "--set": ", ".join(self.settings),
             "--trace": str(self.trace or ""),
@@ -53,7 +52,6 @@ class SimulationRequest:
 
 
 def print_what_exists() -> None:
-    """Print the scenarios, the strategies and the scores."""
     with _bad_input():
         print_list()
 
@@ -135,7 +133,6 @@ def _kept(comparison: Comparison, html: Path | None, history: Path | None) -> Co
 
 
 def _found(comparison: Comparison, processes: int, *, printing: bool) -> list[Finding]:
-    """Return the findings; print each scenario's tables as soon as they are known."""
     progress = _Progress(comparison.runs)
     findings = []
     try:
@@ -173,8 +170,6 @@ def _write_page(html: Path, findings: Sequence[Finding], request: SimulationRequ
 
 
 class _Progress:
-    """A progress line on standard error if that is a terminal."""
-
     def __init__(self, runs: int) -> None:
         self.runs = runs
         self.done = 0
@@ -182,12 +177,10 @@ class _Progress:
         self._show(f"0 of {runs} runs")
 
     def count(self, job: Job) -> None:
-        """Count one run."""
         self.done += 1
         self._show(f"{self.done} of {self.runs} runs: {job}")
 
     def clear(self) -> None:
-        """Remove the line."""
         self._show("")
 
     def _show(self, line: str) -> None:

@@ -78,7 +78,6 @@ class Agents:
         return self._listings.owner
 
     def silence(self, broker_rows: Sequence[int] | Indices, until_s: float) -> None:
-        """Suppress the reports of these agents until ``until_s``."""
         rows = np.asarray(broker_rows, dtype=np.intp)
         self._silent_until_s[rows] = np.maximum(self._silent_until_s[rows], until_s)
 
@@ -124,7 +123,6 @@ class Agents:
         return sorted(seen, key=lambda one: one.seen_s)
 
     def _follow(self, measured: Measured, now_s: float, step_s: float) -> None:
-        """Process changes of the present brokers and of their bundles."""
         changed = self._listings.follow(measured.owner)
         self._varied.begin(changed)
         for row in changed.tolist():
@@ -156,7 +154,6 @@ class Agents:
         return np.asarray(np.minimum(np.maximum(moments_s, began_s), now_s))
 
     def _due(self, current: Reading, sampled: Mask) -> Mask:
-        """Return which agents publish; changes of registration do not wait for a sample."""
         last = self._last
         urgent = (last.draining != current.draining) | (last.started_at_ms != current.started_at_ms)
         published = due(
@@ -170,7 +167,6 @@ class Agents:
         return np.asarray(published & (sampled | urgent | ~self._stands))
 
     def _totals(self, rates: FloatArray) -> FloatArray:
-        """Return the sums over each broker's bundles, (brokers, 4)."""
         count = len(self.brokers)
         rows = self.owner + 1
         sums = [np.bincount(rows, weights=column, minlength=count + 1)[1:] for column in rates.T]
@@ -222,8 +218,6 @@ class Agents:
 
 
 class _Sample(NamedTuple):
-    """The measurements of all agents in one step, with errors."""
-
     rates: FloatArray
     usage: FloatArray
     totals: FloatArray
@@ -238,7 +232,6 @@ class _Mean:
         self._seconds = np.zeros((count, 1))
 
     def add(self, usage: FloatArray, step_s: float) -> None:
-        """Add a step."""
         self._sums += usage * step_s
         self._seconds += step_s
 

@@ -12,7 +12,6 @@ from loadmanager.simulator.errors import ScenarioError
 
 @cache
 def shipped() -> Mapping[str, Path]:
-    """Return the files of the shipped scenarios by their names, in the names' order."""
     folder = Path(str(resources.files(__package__) / "scenarios"))
     return MappingProxyType({path.stem: path for path in sorted(folder.glob("*.toml"))})
 

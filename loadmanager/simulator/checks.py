@@ -198,7 +198,6 @@ def _steps(path: Path, steps: Steps, before: str, duration_s: float) -> Contradi
 
 
 def _events(scenario: Scenario) -> Contradictions:
-    """Yield events at a wrong time, for unknown brokers or loads, or in a wrong state."""
     known = _members(scenario)
     namespaces = list(dict.fromkeys(load.namespace for load in scenario.load))
     for at, event in enumerate(scenario.events):
@@ -248,7 +247,6 @@ def _expectations(scenario: Scenario) -> Contradictions:
 
 
 def _strategy(section: str, name: str, settings: Mapping[str, SettingValue]) -> Contradictions:
-    """Yield an unknown strategy, and settings that it does not have."""
     try:
         kind: type = strategy_named(_STRATEGIES[section], name, "")
     except ConfigError as error:
@@ -284,12 +282,10 @@ _MOMENT_S: Final = 60.0
 
 
 def bundles_of(scenario: Scenario) -> dict[Namespace, int]:
-    """Return the number of bundles of each namespace of the loads."""
     return {load.namespace: load.bundles for load in reversed(scenario.load)}
 
 
 def brokers_of(scenario: Scenario) -> int:
-    """Return the number of brokers, including those that join later."""
     return sum(group.count for group in scenario.brokers)
 
 

@@ -48,7 +48,6 @@ class Examination:
     witnessed: Witnessed | None
 
     def __call__(self, job: Job) -> Examined:
-        """Return the requested part of ``job``; raises as `run_job`."""
         run = run_job(job, self.witnessed)
         first = job.scenario.seed if self.first_seed is None else self.first_seed
         drawn = self.pictured and job.seed == first
@@ -57,8 +56,6 @@ class Examination:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Finding:
-    """The results of strategies in one scenario, best first, and of its expectations."""
-
     name: str
     scenario: Scenario
     found: Sequence[Compared]
@@ -84,11 +81,9 @@ class Comparison:
 
     @property
     def runs(self) -> int:
-        """The number of simulations."""
         return len(self.scenarios) * len(self.strategies) * self.seeds
 
     def jobs(self) -> Iterator[Job]:
-        """Yield all simulations in order."""
         return jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
 
     def findings(

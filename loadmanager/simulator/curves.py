@@ -48,7 +48,6 @@ class Curves:
 
     @classmethod
     def of(cls, run: Run) -> "Curves":
-        """Return the curves of ``run``; if all of it is warm-up, of its last moment."""
         line = run.timeline
         kept = line.time_s >= min(run.warm_up_s, float(line.time_s[-1]))
         present = line.present[kept]
@@ -77,7 +76,6 @@ class Curves:
         )
 
     def mean(self, curve: Curve) -> float:
-        """Return the mean over time."""
         known = ~np.isnan(curve)
         weight_s = float(self.weight_s[known].sum())
         return float(curve[known] @ self.weight_s[known]) / weight_s if weight_s else float("nan")
@@ -102,7 +100,6 @@ class Curves:
         return float(curve[known] @ left_s[known]) / total_s if total_s else float("nan")
 
     def broker_minutes_above(self, limit: float) -> float:
-        """Return the broker-minutes in which the demand on any resource exceeded ``limit``."""
         above = np.nan_to_num(self.demand, nan=0.0).max(axis=2) > limit
         return float(above.sum(axis=1) @ self.weight_s) / 60
 
@@ -145,7 +142,6 @@ class _Swings:
 
     @classmethod
     def of(cls, series: Curve) -> "_Swings":
-        """Return the swings of a demand (T, B), NaN for absent brokers."""
         if np.isnan(series).all():
             return cls(0.0, 0.0)
         spread = float(np.nanmax(series) - np.nanmin(series))

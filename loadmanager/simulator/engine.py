@@ -34,15 +34,12 @@ class Later(Mapping[BundleId, BundleAverages]):
         return self._make()
 
     def __getitem__(self, bundle: BundleId) -> BundleAverages:
-        """Return the averages of a bundle."""
         return self._made[bundle]
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield every bundle."""
         return iter(self._made)
 
     def __len__(self) -> int:
-        """Return the number of bundles."""
         return len(self._made)
 
 
@@ -90,13 +87,10 @@ def simulate(
 
 @dataclass(slots=True)
 class _Timer:
-    """An interval timer; not due at time 0."""
-
     every_s: float
     count: int = 0
 
     def due(self, now_s: float) -> bool:
-        """Return whether the timer is due, and if so reset it."""
         if now_s + _ROUNDING_S < (self.count + 1) * self.every_s:
             return False
         self.count = int((now_s + _ROUNDING_S) / self.every_s)
@@ -159,7 +153,6 @@ class _Simulation:
         )
 
     def step(self, now_s: float) -> None:
-        """Simulate the step that ends at ``now_s``."""
         self.now_s = now_s
         world = self.world
         moment = world.advance(now_s)
@@ -180,7 +173,6 @@ class _Simulation:
         self.recorder.look(now_s, moment)
 
     def run(self, strategy: str, seed: int) -> Run:
-        """Finish the simulation and return its record."""
         world, scenario = self.world, self.scenario
         world.hand_overs.finish(self.now_s)
         self._report_moves()

@@ -13,8 +13,6 @@ _NEVER = float("inf")
 
 
 class Outcome(StrEnum):
-    """The outcome of an expectation."""
-
     HELD = "held"
     FAILED = "failed"
     SHOWN = "known failure shown"
@@ -47,7 +45,6 @@ class Judged:
 
     @property
     def expected(self) -> str:
-        """The score and its bounds as text."""
         one = self.expectation
         bounds = [f"at least {one.least:g}"] if one.least is not None else []
         bounds += [f"at most {one.most:g}"] if one.most is not None else []
@@ -55,7 +52,6 @@ class Judged:
 
     @property
     def figures(self) -> str:
-        """The found values as text."""
         found = self.found
         if self.seeds == 1 or found.least == found.most:
             return _figure(found.median)
@@ -63,7 +59,6 @@ class Judged:
         return f"{_figure(found.median)} ({between} over {self.seeds} seeds)"
 
     def __str__(self) -> str:
-        """Return the judgement in one line."""
         text = (
             f"{self.outcome}: {self.name}: {self.strategy.name}, {self.strategy.mode}: "
             f"expected {self.expected}; found {self.figures}"
@@ -73,7 +68,6 @@ class Judged:
 
 
 def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Judged]:
-    """Yield each expectation that applies to the strategy of ``found``."""
     strategy = found.strategy
     for one in expectations:
         if one.mode is not None and one.mode != strategy.mode:

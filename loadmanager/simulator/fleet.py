@@ -45,7 +45,6 @@ class Fleet:
 
     @classmethod
     def of(cls, classes: Sequence[BrokerClass], cpu_growth: float = 0.0) -> "Fleet":
-        """Return the brokers of some classes in order."""
         names = [name for group in classes for name in group.brokers]
         counts = [group.count for group in classes]
         rows_of = {name: np.array([row]) for row, name in enumerate(names)}
@@ -110,7 +109,6 @@ class Fleet:
         return Use(self.grown(demand), served, caught_up, np.minimum(used, self.capacity))
 
     def grown(self, fractions: FloatArray) -> FloatArray:
-        """Return (B, 4) fractions of capacity, with `grown_cpu` applied to CPU."""
         if not self.cpu_growth:
             return fractions
         cpu = grown_cpu(fractions[:, :1], self.cpu_growth)

@@ -24,8 +24,6 @@ NOBODY = -1
 
 @dataclass(slots=True, kw_only=True)
 class _Order:
-    """A hand-over in progress: the times of release by the source and of service by the target."""
-
     target: int
     source: int
     at_s: float
@@ -67,7 +65,6 @@ class HandOvers:
     _waited_s: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the indices and arrays."""
         self.rows = {bundle: row for row, bundle in enumerate(self.topics.bundles)}
         self._brokers = {broker: row for row, broker in enumerate(self.fleet.brokers)}
         self._unserved_since_s = np.full(len(self.holder), np.nan)
@@ -165,25 +162,20 @@ class HandOvers:
 
     @property
     def sources(self) -> Iterator[int]:
-        """The source of each bundle in hand-over, -1 for none."""
         return (order.source for order in self._orders.values())
 
     def held_by(self, broker: int) -> Indices:
-        """Return the bundles whose locks ``broker`` holds."""
         return np.flatnonzero(self.holder == broker)
 
     def is_empty(self, broker: int) -> bool:
-        """Return whether ``broker`` has no bundles, and none are ordered to it."""
         arriving = any(order.target == broker for order in self._orders.values())
         return not arriving and not self.held_by(broker).size
 
     def unowned(self) -> list[BundleId]:
-        """Return the bundles with waiting clients that have neither owner nor order."""
         rows = np.flatnonzero(~np.isnan(self._unserved_since_s) & (self.holder < 0)).tolist()
         return [self.topics.bundles[row] for row in rows if row not in self._orders]
 
     def finish(self, now_s: float) -> None:
-        """End all waiting times, and record the hand-overs in progress."""
         for row, order in list(self._orders.items()):
             self._record(row, order, now_s, served=False)
             self._forget(row)
@@ -208,7 +200,6 @@ class HandOvers:
         self._forget(row)
 
     def _end_waiting(self, rows: Indices, until_s: float) -> None:
-        """Add the waiting times of the clients of bundles, and end them."""
         clients, since_s = self._clients[rows], self._unserved_since_s[rows]
         warm_s = np.maximum(min(until_s, self.warm_up_s) - since_s, 0.0)
         self.interrupted_client_s += float(clients @ (until_s - since_s))

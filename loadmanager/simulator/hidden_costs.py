@@ -61,7 +61,6 @@ class HiddenCosts:
         return np.asarray(taken[1:], dtype=np.float64)
 
     def catch_up(self) -> FloatArray:
-        """Return (K,) the possible rate of the backlog, as a multiple of the traffic."""
         if self._step_s <= 0:
             return np.zeros(len(self._waiting_s))
         return np.minimum(self._waiting_s / self._step_s, self._settings.catch_up_factor)

@@ -79,7 +79,6 @@ class Leader:
         self.view = self._tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
-        """Process the reports, and add a sample to all averages."""
         self._take(now_s)
         self._tracker.sample()
         self._plan(_NOBODY)
@@ -137,14 +136,12 @@ class Leader:
         self._tracker.suppose(averages)
 
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
-        """Return the brokers that report a drain, in order of rows."""
         self._take(now_s)
         reports = (report for _, report in sorted(self._reports.items()))
         return tuple(report.broker for report in reports if report.draining)
 
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
-        """The averages of all bundles with samples, computed on each access."""
         return self._tracker.averages()
 
     def _take(self, now_s: float) -> None:
@@ -175,7 +172,6 @@ class Leader:
         )
 
     def _plan(self, in_flight: Mapping[BundleId, BrokerId]) -> None:
-        """Update the planned owner of each bundle, and the last one."""
         self._planned = self._agents.owner.copy()
         for bundle, target in in_flight.items():
             self._planned[self._bundle_rows[bundle]] = self._broker_rows[target]
@@ -228,7 +224,6 @@ class Emptying:
         return self._drains.due(self._staying(rows), most, now_s)
 
     def refused(self, bundles: Collection[BundleId], now_s: float) -> None:
-        """Skip these bundles for some time: no broker can take them now."""
         self._drains.refused(bundles, now_s)
 
     def _staying(self, rows: Mapping[BrokerId, int]) -> Iterator[tuple[BundleId, BrokerId]]:

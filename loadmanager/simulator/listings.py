@@ -21,15 +21,12 @@ class ListedStats(Mapping[BundleId, BundleStats]):
         self._producers = producers
 
     def __getitem__(self, bundle: BundleId) -> BundleStats:
-        """Return the statistics of one bundle."""
         return self._made[bundle]
 
     def __iter__(self) -> Iterator[BundleId]:
-        """Yield the names in order."""
         return iter(self._listing.names)
 
     def __len__(self) -> int:
-        """Return the number of bundles."""
         return len(self._listing.names)
 
     @cached_property
@@ -56,8 +53,6 @@ _FEW = 8
 
 
 class ListingRows:
-    """The bundle rows of every broker; row ``i`` is the bundle ``bundles[i]``."""
-
     def __init__(self, broker_count: int, bundles: Sequence[BundleId]) -> None:
         self._bundles = bundles
         by_name = sorted(range(len(bundles)), key=bundles.__getitem__)
@@ -94,11 +89,9 @@ class ListingRows:
         self._names[broker] = None
 
     def rows(self, broker: int) -> Indices:
-        """Return the rows of the bundles of one broker, in order of names."""
         return self._rows[broker]
 
     def names(self, broker: int) -> tuple[BundleId, ...]:
-        """Return the sorted names of the bundles of one broker."""
         names = self._names[broker]
         if names is None:
             names = tuple(self._bundles[row] for row in self._rows[broker].tolist())

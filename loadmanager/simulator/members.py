@@ -28,7 +28,6 @@ class Members:
         self.started_at_ms: NDArray[np.int64] = np.where(joined, 0, _NEVER).astype(np.int64)
 
     def begin(self, row: int, at_s: float) -> None:
-        """Start a broker without bundles."""
         self.alive[row] = self.registered[row] = True
         self.draining[row] = False
         self.started_at_ms[row] = max(int(at_s * 1000), int(self.started_at_ms[row]) + 1)
@@ -39,6 +38,5 @@ class Members:
         self.session_ends_s[row] = session_ends_s
 
     def deregister(self, row: int) -> None:
-        """End the session of a broker, and stop it if it is alive."""
         self.alive[row] = self.registered[row] = self.draining[row] = False
         self.session_ends_s[row] = np.inf

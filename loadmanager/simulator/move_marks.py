@@ -45,8 +45,6 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Moves at one time and for one reason: from a broker, or of unowned bundles to a broker."""
-
     at_s: float
     broker: BrokerId
     why: Why
@@ -59,7 +57,6 @@ class _Mark:
 
 
 def name_of(broker: BrokerId) -> str:
-    """Return the name of a broker in charts, without the port."""
     return shown(broker.rpartition(":")[0])
 
 
@@ -151,7 +148,6 @@ def _move(move: MoveRecord) -> str:
 
 
 def move_bars(run: Run, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return the number of moves in each interval."""
     edges_s = np.linspace(0.0, run.duration_s, BARS + 1)
     counts, _ = np.histogram([move.at_s for move in run.moves], bins=edges_s)
     return {

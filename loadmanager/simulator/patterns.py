@@ -29,14 +29,11 @@ _PERIODS_S: Final = {"day": 24 * _HOUR_S, "week": 168 * _HOUR_S}
 
 
 class Process(Protocol):
-    """A pattern with state."""
-
     def factor(self, now_s: float) -> Factor:
         """Return the factor at ``now_s``, which never decreases."""
 
 
 def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process:
-    """Return the process of ``pattern`` for a load of ``bundles`` bundles."""
     match pattern:
         case Daily():
             return _Tide(pattern, bundles, rng)
@@ -51,8 +48,6 @@ def process(pattern: Pattern, bundles: int, rng: np.random.Generator) -> Process
 
 
 class _Planned:
-    """A deterministic pattern: a function of the time."""
-
     def __init__(self, pattern: Flash | Trend | Growth | Steps) -> None:
         self._pattern = pattern
 

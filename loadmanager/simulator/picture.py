@@ -44,8 +44,6 @@ _HEAT: Final = ((0.0, "#123a63"), (0.45, "#2a9d8f"), (0.8, "#f4c95d"), (1.0, "#d
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Picture:
-    """The chart of a run, and its highest load and lower bound over time."""
-
     chart: Html
     axis: TimeAxis
     time: tuple[float | None, ...]
@@ -54,7 +52,6 @@ class Picture:
 
 
 def picture_of(run: Run) -> Picture:
-    """Return the picture of ``run``."""
     loads = thinned(run.timeline)
     axis = TimeAxis.of(run.duration_s)
     return Picture(
@@ -67,14 +64,12 @@ def picture_of(run: Run) -> Picture:
 
 
 def _rounds(run: Run) -> str:
-    """Return a text with the numbers of rounds, and of refusals by reason."""
     reasons = sorted(run.refusals.items(), key=lambda one: (-one[1], one[0]))
     text = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in reasons)
     return f"The leader did {run.rounds:,} rounds. Refusals: {text or 'none'}."
 
 
 def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
-    """Return the chart of ``run``: loads, lower bound, events, moves."""
     many = len(run.timeline.brokers) > LINES
     traces = _bands(run.timeline, loads, axis) if many else _lines(run.timeline, loads, axis)
     rows = _rows(run.timeline, loads) if many else {}
@@ -93,7 +88,6 @@ def chart_of(run: Run, loads: Thinned, axis: TimeAxis) -> Chart:
 
 
 def _lines(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
-    """Return one line per broker, with its scarcest resource on hover."""
     return [
         {
             **axis.line(loads.time_s, loads.load[:, row], name_of(broker)),
@@ -111,7 +105,6 @@ def _resources(loads: Thinned, row: int) -> list[str]:
 
 
 def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[str, Json]]:
-    """Return p5 to p95 as a band, median, maximum, and the brokers with the highest peaks."""
     low, high = loads.percentile(0.05), loads.percentile(0.95)
     hue = HUES[0]
     traces: list[Mapping[str, Json]] = [
@@ -141,7 +134,6 @@ def _bands(timeline: Timeline, loads: Thinned, axis: TimeAxis) -> list[Mapping[s
 
 
 def _by_peak(loads: Thinned) -> list[int]:
-    """Return the rows of brokers in descending order of peaks."""
     peaks = np.fmax.reduce(loads.load, axis=0)
     return [int(row) for row in np.argsort(-np.nan_to_num(peaks), kind="stable")]
 
@@ -152,7 +144,6 @@ def _rows(timeline: Timeline, loads: Thinned) -> dict[str, int]:
 
 
 def _heat(rows: Mapping[str, int], loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
-    """Return the heat map of the loads of brokers."""
     every = max(1, -(-len(rows) * len(loads.time_s) // CELLS))
     columns = np.fmax.reduceat(
         loads.load[:, list(rows.values())], np.arange(0, len(loads.time_s), every), axis=0
@@ -182,7 +173,6 @@ def _bound(loads: Thinned, axis: TimeAxis) -> Mapping[str, Json]:
 
 
 def _height(loads: Thinned) -> float:
-    """Return the height of the marks of events, above the highest load."""
     peaks = loads.load[np.isfinite(loads.load)]
     return 1.05 * max(1.0, float(peaks.max()) if peaks.size else 1.0)
 
@@ -190,7 +180,6 @@ def _height(loads: Thinned) -> float:
 def _layout(
     run: Run, axis: TimeAxis, events: list[Mapping[str, Json]], *, many: bool
 ) -> Mapping[str, Json]:
-    """Return the layout: loads above, with ``many`` brokers the heat map, moves below."""
     full: Mapping[str, Json] = {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1,
         "line": {"color": "#d62839", "width": 1},
@@ -221,7 +210,6 @@ def _layout(
 
 
 def _in_words(run: Run, loads: Thinned, axis: TimeAxis) -> str:
-    """Return the description of the chart."""
     peaks = np.nan_to_num(loads.load)
     place, row = np.unravel_index(int(peaks.argmax()), peaks.shape)
     broker = run.timeline.brokers[int(row)].rpartition(":")[0]

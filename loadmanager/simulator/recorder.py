@@ -10,8 +10,6 @@ from loadmanager.simulator.world import Moment, World, sums
 
 
 class Recorder:
-    """The true state at recorded moments, ``every_s`` apart."""
-
     def __init__(self, world: World, every_s: float) -> None:
         self._world = world
         self._every_s = every_s
@@ -20,7 +18,6 @@ class Recorder:
         self._rows: list[dict[str, Floats]] = []
 
     def look(self, now_s: float, moment: Moment) -> None:
-        """Record ``moment`` if it is due."""
         if now_s < self._next_s:
             return
         self._next_s = (now_s // self._every_s + 1) * self._every_s
@@ -28,7 +25,6 @@ class Recorder:
         self._rows.append(self._row(moment))
 
     def timeline(self) -> Timeline:
-        """Return the recorded moments."""
         columns: dict[str, Any] = {
             name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]
         }

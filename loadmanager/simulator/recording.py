@@ -62,7 +62,6 @@ def _trace_digest(trace: Path | None) -> str | None:
 
 @lru_cache(maxsize=64)
 def _digest(trace: Path, _written_ns: int, _size_bytes: int) -> str:
-    """Return the digest of a trace; it is recomputed when the file has changed."""
     with trace.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
@@ -108,7 +107,6 @@ class Recording:
         base_every_rounds: int = 15,
         start_ms: int = MONDAY_MS,
     ) -> Self:
-        """Return the witness of a simulation of ``scenario`` with ``planner``."""
         recording = cls(
             sink=sink,
             planner=planner,
@@ -127,7 +125,6 @@ class Recording:
         return recording
 
     def reported(self, at_s: float, report: LoadReport) -> None:
-        """Write an agent's report."""
         agent = self._agents.setdefault(report.broker, _Agent())
         interval_s = None if agent.reported_s is None else at_s - agent.reported_s
         agent.reported_s = at_s
@@ -158,7 +155,6 @@ class Recording:
         plan: Plan,
         averages: Mapping[BundleId, BundleAverages],
     ) -> None:
-        """Write a round of the leader."""
         at_ms = self._at_ms(at_s)
         view = self._by_wall_clock(view)
         base = self._rounds % self.base_every_rounds == 0
@@ -240,7 +236,6 @@ class Recording:
         return found
 
     def _memory_by_wall_clock(self) -> RoundMemory:
-        """Return the memory with times of the wall clock, consistent with the views."""
         started = {
             broker: at_ms + self.start_ms for broker, at_ms in self._memory.started_at_ms.items()
         }

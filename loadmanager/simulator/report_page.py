@@ -35,7 +35,6 @@ from loadmanager.simulator.thinning import POINTS
 
 
 def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:
-    """Return the properties of a scenario as pairs of texts."""
     facts = [
         ("scenario", name),
         ("brokers", "; ".join(map(_broker_class, scenario.brokers))),
@@ -87,8 +86,6 @@ Pictures = Mapping[tuple[str, Strategy], Picture]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Results:
-    """The results of one scenario; ``found`` and ``pictures`` are by name of the strategy."""
-
     name: str
     scenario: Scenario
     found: Mapping[str, Compared]
@@ -128,7 +125,6 @@ def write_report(
 
 
 def _body(results: Sequence[_Results], settings: Mapping[str, str]) -> list[Html]:
-    """Return the table of contents and all parts of the page."""
     overviews = [_overview(results)] if len(results) > 1 else []
     anchors = [f"scenario-{number}" for number in range(1, len(results) + 1)]
     parts = list(zip(results, anchors, strict=True))
@@ -156,8 +152,6 @@ def _results(
     *,
     several_modes: bool,
 ) -> _Results:
-    """Return the results of one scenario, by the names of strategies on the page."""
-
     def called(strategy: Strategy) -> str:
         return f"{strategy.name} ({strategy.mode})" if several_modes else strategy.name
 
@@ -183,7 +177,6 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Html:
 
 
 def _compared(results: Sequence[_Results], settings: Mapping[str, str]) -> Html:
-    """Return the scenarios, settings and seeds, and the outcomes of expectations."""
     compared = [one for result in results for one in result.found.values()]
     seeds = sorted({seed for one in compared for seed in one.seeds})
     judged = [one for result in results for _, one in result.judged]
@@ -210,7 +203,6 @@ def _overview(results: Sequence[_Results]) -> Html:
 
 
 def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
-    """Return the section of one scenario."""
     scenario = result.scenario
     seeds = max(len(one.seeds) for one in result.found.values())
     caption = (
@@ -235,7 +227,6 @@ def _part(result: _Results, anchor: str, *, opened: bool) -> Html:
 
 
 def _run(result: _Results, name: str, *, opened: bool) -> Html:
-    """Return the folded picture of a run of a strategy."""
     found = result.found[name]
     remark = [tag("p", found.strategy.remark)] if found.strategy.remark else []
     note = f"load of every broker, seed {found.seeds[0]}"
@@ -251,7 +242,6 @@ _TONES: Final = {
 
 
 def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
-    """Return the expectations on each strategy and their outcomes."""
     if not judged:
         return tag("p", "The scenario expects nothing of these strategies.")
     columns = [Column(name=name) for name in ("strategy", "expected", "found", "outcome")]
@@ -270,7 +260,6 @@ def _expectations(judged: Sequence[tuple[str, Judged]]) -> Html:
 
 
 def _meaning() -> Html:
-    """Return the explanation of scores and charts."""
     return section(
         "What it means",
         tag(

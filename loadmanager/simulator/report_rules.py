@@ -37,7 +37,6 @@ class Reading:
         )
 
     def put(self, rows: Indices, other: "Reading") -> None:
-        """Replace some rows by those of ``other``."""
         self.at_s[rows] = other.at_s[rows]
         self.usage[rows] = other.usage[rows]
         self.msgs_per_s[rows] = other.msgs_per_s[rows]

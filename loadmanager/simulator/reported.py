@@ -42,7 +42,6 @@ class Reported:
     started_at_ms: int
 
     def load(self) -> BrokerLoad:
-        """Return the report in the form of the load tracker."""
         return BrokerLoad(
             broker=self.broker,
             seen_s=self.seen_s,

@@ -22,8 +22,6 @@ Floats = NDArray[np.float32]
 
 
 class Why(StrEnum):
-    """The reason of a move."""
-
     SHED = "shed"
     PLACED = "placed"
     DRAINED = "drained"
@@ -105,8 +103,7 @@ class Run:
 class Witness(Protocol):
     """Receives what a leader and agents would record, in the order of the simulation."""
 
-    def reported(self, at_s: float, report: LoadReport) -> None:
-        """Receive a report that an agent published."""
+    def reported(self, at_s: float, report: LoadReport) -> None: ...
 
     def round_done(
         self,
@@ -117,5 +114,4 @@ class Witness(Protocol):
     ) -> None:
         """Receive view and plan of a round; ``averages`` are only valid during the call."""
 
-    def moved(self, record: MoveRecord) -> None:
-        """Receive a move that ended."""
+    def moved(self, record: MoveRecord) -> None: ...

@@ -20,7 +20,6 @@ _DOCS: Final[Mapping[str, ScoreDoc]] = {doc.name: doc for doc in SCORE_DOCS}
 
 
 def score_table(caption: str, found: Mapping[str, Compared], names: Sequence[str] = FIRST) -> Html:
-    """Return a table with a row for each strategy, the best of each score marked."""
     docs = [_DOCS[name] for name in names]
     columns = [Column(name="strategy"), *(_column(doc) for doc in docs)]
     rows = [[Cell(strategy), *(_cell(one, doc) for doc in docs)] for strategy, one in found.items()]
@@ -28,7 +27,6 @@ def score_table(caption: str, found: Mapping[str, Compared], names: Sequence[str
 
 
 def legend() -> Html:
-    """Return the descriptions of all scores."""
     parts: list[Html] = []
     for doc in SCORE_DOCS:
         unit = f" ({doc.unit})" if doc.unit else ""
@@ -69,7 +67,6 @@ def never(value: float | None) -> float:
 
 
 def written(value: float) -> str:
-    """Return a score as text with about three digits; whole numbers from 100 on."""
     if math.isinf(value):
         return "never"
     if value == int(value) or abs(value) >= 100:  # noqa: PLR2004 - where fractions say nothing

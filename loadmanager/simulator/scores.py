@@ -24,8 +24,6 @@ _PRICE_H: Final[Mapping[str, float]] = {"": 0.3, "_even": 0.1, "_quiet": 1.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreDoc:
-    """The description of a score. ``unit`` is empty for plain numbers."""
-
     name: str
     title: str
     unit: str
@@ -160,19 +158,16 @@ SCORE_NAMES: Final = tuple(doc.name for doc in SCORE_DOCS)
 
 
 def scores_of(run: Run) -> Scores:
-    """Return the scores of ``run``."""
     curves = Curves.of(run)
     found = _balance(run, curves) | _cost(run, curves)
     return Scores(**found, **_priced(run, found))
 
 
 def values_of(scores: Scores) -> dict[str, float | None]:
-    """Return the scores by name."""
     return asdict(scores)
 
 
 def _balance(run: Run, curves: Curves) -> dict[str, Any]:
-    """Return the scores of balance."""
     cpu = RESOURCES.index("cpu")
     thrash_percent = curves.thrash_percent(cpu)
     since_s = max([run.warm_up_s, *(at_s for at_s, _ in run.happened)])
@@ -199,7 +194,6 @@ def _balance(run: Run, curves: Curves) -> dict[str, Any]:
 
 
 def _cost(run: Run, curves: Curves) -> dict[str, Any]:
-    """Return the scores of the cost of balancing."""
     moves = run.moves
     shed = [move for move in moves if move.why is Why.SHED]
     moved_bytes_per_s = sum(move.bytes_per_s for move in shed)

@@ -14,7 +14,6 @@ _DASHES: Final = ("solid", "dash", "dot")
 
 
 def highest_loads(pictures: Mapping[str, Picture]) -> Chart:
-    """Return the chart of the highest load over time by strategy, and of the lower bound."""
     axis = next(iter(pictures.values())).axis
     data: list[Mapping[str, Json]] = [
         {
@@ -63,7 +62,6 @@ def _bounds(pictures: Mapping[str, Picture]) -> list[Mapping[str, Json]]:
 
 
 def _ends(pictures: Mapping[str, Picture]) -> str:
-    """Return a text about the strategies with the lowest and the highest load at the end."""
     ends = {name: picture.highest[-1] for name, picture in pictures.items() if picture.highest}
     known = {name: end for name, end in ends.items() if end is not None}
     if not known:
@@ -112,7 +110,6 @@ def overview(results: Mapping[str, Mapping[str, Compared]]) -> Chart:
 
 
 def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapping[str, Json]:
-    """Return the menu of scores."""
     buttons: list[Json] = [
         {
             "label": f"{doc.title} {f'({doc.unit})' if doc.unit else ''}".strip(),
@@ -127,7 +124,6 @@ def _menu(docs: Sequence[ScoreDoc], looks: Sequence[Mapping[str, Json]]) -> Mapp
 def _medians(
     results: Mapping[str, Mapping[str, Compared]], strategies: Sequence[str], score: str
 ) -> list[list[float]]:
-    """Return the medians of a score by strategy and scenario, NaN without a run."""
     return [
         [
             never(found[name].median(score)) if name in found else math.nan

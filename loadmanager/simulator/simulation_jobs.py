@@ -38,8 +38,6 @@ _NEVER: Final = float("inf")
 
 
 class SimulationDied(LoadManagerError):
-    """A simulating process ended early: killed, or out of memory."""
-
     def __init__(self, job: "Job") -> None:
         super().__init__(
             f"a process ended during simulations, about at {job}; "
@@ -57,7 +55,6 @@ class Job:
     seed: int
 
     def __str__(self) -> str:
-        """Return a text for messages."""
         return f"{self.name} with {self.strategy.name}, {self.strategy.mode}, seed {self.seed}"
 
 
@@ -76,8 +73,6 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """The scores of one strategy in one scenario over all seeds."""
-
     name: str
     strategy: Strategy
     seeds: tuple[int, ...]
@@ -85,7 +80,6 @@ class Compared:
     spreads: dict[str, Spread]
 
     def median(self, score: str) -> float | None:
-        """Return the median of a score over the seeds."""
         return self.spreads[score].median
 
 
@@ -122,7 +116,6 @@ def run_job(job: Job, witnessed: Witnessed | None = None) -> Run:
 
 
 def score_job(job: Job) -> Scores:
-    """Return the scores of ``job``."""
     return scores_of(run_job(job))
 
 
@@ -177,7 +170,6 @@ def ranked(found: Iterable[Compared]) -> list[Compared]:
 
 
 def modes_of(strategies: Iterable[Strategy]) -> tuple[Mode, ...]:
-    """Return the compared modes in order."""
     return tuple(dict.fromkeys(strategy.mode for strategy in strategies))
 
 

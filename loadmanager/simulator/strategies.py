@@ -74,7 +74,6 @@ class Strategy:
 
 
 def every_pair(mode: Mode = "safe", settings: tuple[str, ...] = ()) -> tuple[Strategy, ...]:
-    """Return all pairs that can be configured, ordered by shedder."""
     return tuple(Strategy.parse(name, mode, settings) for name in PAIR_NAMES)
 
 
@@ -101,7 +100,6 @@ def parse_strategies(
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether the name of a pair matches ``pattern`` with the wildcard ``*``."""
     return fnmatchcase(name, pattern)
 
 
@@ -167,7 +165,6 @@ def _with_settings(
 
 
 def _has(pair: Strategy, text: str) -> bool:
-    """Return whether a part of the pair has the setting of ``key=value``."""
     name, given, _ = text.partition("=")
     return bool(given) and has_setting(pair.shedder, pair.placement, name)
 

@@ -45,7 +45,6 @@ class Thinned:
 
 
 def thinned(timeline: Timeline, points: int = POINTS) -> Thinned:
-    """Return the loads of ``timeline`` in at most ``points`` intervals."""
     every = max(1, -(-len(timeline.time_s) // points))
     demand = np.asarray(timeline.demand, dtype=np.float64)
     known = np.where(np.isfinite(demand), demand, -np.inf)

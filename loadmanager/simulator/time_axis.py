@@ -17,26 +17,21 @@ EVENTS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a run in ``unit`` of ``unit_s`` seconds."""
-
     unit: str
     unit_s: float
     duration_s: float
 
     @classmethod
     def of(cls, duration_s: float) -> "TimeAxis":
-        """Return the axis of a run of ``duration_s``."""
         if duration_s <= _IN_MINUTES_UP_TO_S:
             return cls("minutes", 60.0, duration_s)
         return cls("hours", 3600.0, duration_s)
 
     @property
     def range(self) -> list[float]:
-        """The range of the axis."""
         return [0.0, self.duration_s / self.unit_s]
 
     def shown(self, time_s: float | NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return times in the unit of the axis."""
         return np.asarray(time_s, dtype=np.float64) / self.unit_s
 
     def at(self, time_s: float) -> str:
@@ -46,7 +41,6 @@ class TimeAxis:
     def line(
         self, time_s: NDArray[np.float64], values: NDArray[np.float64], name: str
     ) -> Mapping[str, Json]:
-        """Return a trace of ``values`` over time, with gaps for NaN."""
         return {
             "type": "scatter",
             "mode": "lines",
@@ -56,7 +50,6 @@ class TimeAxis:
         }
 
     def shaded(self, from_s: float, until_s: float) -> Mapping[str, Json]:
-        """Return a shaded rectangle behind a range of time, such as the warm-up."""
         return {
             "type": "rect", "layer": "below", "yref": "paper", "y0": 0, "y1": 1,
             "x0": from_s / self.unit_s, "x1": until_s / self.unit_s,

@@ -100,7 +100,6 @@ def topic_positions(namespace: Namespace, first: int, count: int) -> Counts:
 
 
 def weights(skew: Skew, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return ``count`` shares that add up to 1, in random order."""
     match skew:
         case Even():
             drawn = np.ones(count)

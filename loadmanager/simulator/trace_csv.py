@@ -37,7 +37,6 @@ def csv_parts(path: Path, faults: TraceFaults) -> Iterator[tuple[TraceColumns, T
 
 
 def _texts(opened: "IO[bytes] | gzip.GzipFile", faults: TraceFaults) -> Iterator[str]:
-    """Yield the lines of a file, up to the first that is not UTF-8."""
     number = 1
     for block in _blocks(opened):
         good, fault = _decoded(block)

@@ -109,8 +109,6 @@ class TraceRows:
 
 
 class TraceColumns:
-    """Converts the columns of a file to rows, and records faults."""
-
     def __init__(self, columns: Sequence[str], faults: TraceFaults, line: int | None) -> None:
         """Check the names of the columns, which are in ``line``.
 
@@ -143,7 +141,6 @@ class TraceColumns:
         topics: NDArray[np.int64],
         values: Mapping[str, FloatArray],
     ) -> TraceRows:
-        """Return rows, and record invalid values."""
         self._rows += len(numbers)
         if self._rows > MAX_ROWS:
             gib = self._rows * _ROW_BYTES / 2**30

@@ -27,12 +27,10 @@ class VariedUsage:
         self._taken: deque[tuple[float, FloatArray, Mask]] = deque(maxlen=MOST_SAMPLES)
 
     def begin(self, rows: Indices) -> None:
-        """Remove the samples of some brokers."""
         for _, _, sampled in self._taken:
             sampled[rows] = False
 
     def add(self, now_s: float, usage: FloatArray, sampled: Mask) -> None:
-        """Add a sample of the ``sampled`` brokers."""
         self._taken.append((now_s, usage, sampled.copy()))
         while self._taken[0][0] <= now_s - self._kept_s:
             self._taken.popleft()

@@ -21,8 +21,6 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of a trace: its number, and the rates of bundles."""
-
     number: int
     rates: FloatArray
 
@@ -56,7 +54,6 @@ class Workload:
         self._trace_processes = _processes(trace_patterns, len(topics.bundles), rng)
 
     def shift(self, namespace: Namespace, factor: float) -> None:
-        """Multiply the rates of a namespace by ``factor`` from now on."""
         self._shift[self._topics.namespaces[namespace]] *= factor
 
     def at(self, now_s: float) -> FloatArray:
@@ -91,7 +88,6 @@ class Workload:
         return np.asarray(now.rates + passed * (after.rates - now.rates))
 
     def _row(self, number: int) -> "_Row":
-        """Return a row of the trace by bundles; 0 for bundles without traced topics."""
         rates = self._nothing()
         if self._trace is not None and 0 <= number < len(self._trace.times_s):
             for column in range(4):
@@ -104,7 +100,6 @@ class Workload:
 
 
 def _factor(processes: Iterable[Process], now_s: float) -> FloatArray:
-    """Return the product of patterns as a column vector."""
     factor: Factor = 1.0
     for each in processes:
         factor = factor * each.factor(now_s)

@@ -101,22 +101,18 @@ class World:
 
     @property
     def brokers(self) -> tuple[BrokerId, ...]:
-        """All brokers, present or not, in order of rows."""
         return self.fleet.brokers
 
     @property
     def bundles(self) -> tuple[BundleId, ...]:
-        """All bundles in order of rows."""
         return self.topics.bundles
 
     @property
     def in_flight(self) -> Mapping[BundleId, BrokerId]:
-        """The bundles in hand-over, with their targets."""
         return self.hand_overs.under_way
 
     @property
     def unowned(self) -> list[BundleId]:
-        """The bundles with waiting clients that have neither owner nor order."""
         return self.hand_overs.unowned()
 
     def order(
@@ -143,7 +139,6 @@ class World:
             )
 
     def advance(self, now_s: float) -> Moment:
-        """Advance to ``now_s`` and return the state then."""
         self.world_events.advance(now_s)
         self._assignable_then = None
         self._wanted = self.workload.at(now_s)
@@ -180,7 +175,6 @@ class World:
         return excess_over_level(demand[alive], own[alive], float(levels.max()))
 
     def unmoved_cpu(self) -> FloatArray:
-        """Return (B,) the demand for CPU without moves for load."""
         owner, count = self._unmoved_owner, len(self.brokers)
         fixed = self.fleet.fixed(sums(owner, self._things, count), self._background())
         variable = self._variable(owner, self._wanted, self._hidden.cpu_factor)
@@ -188,7 +182,6 @@ class World:
 
     @property
     def _assignable(self) -> Assignable:
-        """Bundles and brokers, without ownership."""
         if self._assignable_then is None:
             cpu_work = self._wanted * self._hidden.cpu_factor[:, np.newaxis]
             self._assignable_then = Assignable(

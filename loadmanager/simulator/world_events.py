@@ -27,16 +27,12 @@ Action = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Silenced:
-    """Agents of these brokers publish nothing until ``until_s``."""
-
     rows: tuple[int, ...]
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Draining:
-    """The actions when a draining broker is empty, or gone for another reason."""
-
     when_empty: Action
     when_lost: Action
 
@@ -61,7 +57,6 @@ class WorldEvents:
     _draining: dict[int, _Draining] = field(default_factory=dict)
 
     def plan(self, events: Iterable[Event]) -> None:
-        """Add the events of a scenario."""
         for event in events:
             self._at(event.at_s, self._action(event))
 

@@ -46,7 +46,6 @@ def _sections() -> Iterator[str]:
 
 
 def _described(name: str, shape: Shape) -> Iterator[str]:
-    """Yield a section for a table, and those for the tables in it."""
     inner = shape.of if isinstance(shape, Several) else shape
     header = f"[[{name}]]" if isinstance(shape, Several) else f"[{name}]"
     if isinstance(inner, Table):
@@ -110,5 +109,4 @@ def _scores() -> Iterator[str]:
 
 
 def _text(model: type[Section]) -> str:
-    """Return the description of the model, as Markdown."""
     return (model.__doc__ or "").strip().replace("\n    ", "\n").replace("``", "`")

@@ -67,5 +67,4 @@ class BrokerClass(Section):
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """The names of the brokers of this class."""
         return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))

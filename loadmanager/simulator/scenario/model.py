@@ -213,5 +213,4 @@ class Scenario(Section):
 
     @property
     def broker_names(self) -> tuple[str, ...]:
-        """The names of all brokers, those that join later included."""
         return tuple(name for group in self.brokers for name in group.brokers)

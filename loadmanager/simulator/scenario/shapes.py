@@ -22,27 +22,21 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A table whose keys are a strategy's, with plain values."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with the keys of a model."""
-
     model: type[Section]
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """A table with the keys of one of several models; its ``kind`` says of which."""
-
     models: Mapping[str, type[Section]]
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A list."""
-
     of: "Shape"
 
 
@@ -66,7 +60,6 @@ class Key:
 
 @cache
 def keys_of(model: type[Section]) -> Mapping[str, Key]:
-    """Return the keys of a model by their names, in the order of the declaration."""
     # The header of a table that stands in others has their names before its own.
     outermost = model is Scenario
     return {name: _key(name, field, outermost) for name, field in model.model_fields.items()}
