@@ -16,10 +16,9 @@ from loadmanager.adapters.history.disk import Disk
 from loadmanager.config import ConfigError
 from loadmanager.core.history.records import Origin
 from loadmanager.core.planner import Planner
-from loadmanager.simulator.comparison import Comparison
 from loadmanager.simulator.recording import Recording, origin_of
 from loadmanager.simulator.run import Witness
-from loadmanager.simulator.simulation_jobs import Job
+from loadmanager.simulator.simulation_jobs import Comparison, Job
 
 _MOST_SHOWN: Final = 5
 """Maximum number of faults printed: a thousand runs usually have the same one."""

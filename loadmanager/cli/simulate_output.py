@@ -10,12 +10,18 @@ import click
 from loadmanager.cli.text_tables import plain_lines, print_table
 from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.comparison import Finding
-from loadmanager.simulator.expecting import Judged, Outcome
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.scores import SCORE_DOCS, values_of
-from loadmanager.simulator.simulation_jobs import RANKING, Compared, Spread, modes_of
+from loadmanager.simulator.simulation_jobs import (
+    RANKING,
+    Compared,
+    Finding,
+    Judged,
+    Outcome,
+    Spread,
+    modes_of,
+)
 
 _COLUMNS: Final = (
     ("max_over_mean", "max/mean>"),

@@ -23,9 +23,14 @@ from loadmanager.cli.simulate_output import (
 from loadmanager.config import ConfigError
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.comparison import Comparison, Finding, check_settings, load_scenarios
 from loadmanager.simulator.errors import ScenarioError
-from loadmanager.simulator.simulation_jobs import Job
+from loadmanager.simulator.simulation_jobs import (
+    Comparison,
+    Finding,
+    Job,
+    check_settings,
+    load_scenarios,
+)
 from loadmanager.simulator.strategies import MODES, parse_strategies
 
 

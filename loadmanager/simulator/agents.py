@@ -12,12 +12,9 @@ from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.report import ReportRules
 from loadmanager.core.scores import FloatArray
-from loadmanager.simulator.listings import ListingRows
 from loadmanager.simulator.measured import Measured
-from loadmanager.simulator.report_rules import Reading, due
-from loadmanager.simulator.reported import Gone, Reported
+from loadmanager.simulator.reports import Gone, ListingRows, Reading, Reported, VariedUsage, due
 from loadmanager.simulator.scenario import NoiseSettings
-from loadmanager.simulator.usage_variance import VariedUsage
 
 _GRAINS_PER_S = 1024
 """Sample times are multiples of this fraction of a second, so that ages are exact."""

@@ -1,4 +1,4 @@
-"""Checks across the values of a scenario, and an estimate of the memory of a run.
+"""Checks across the values of a scenario.
 
 A contradiction is the path of a value, and a text that follows it in a message: "expected ...".
 """
@@ -50,11 +50,6 @@ _MAX_NAMED: Final = 12
 
 
 def contradictions(scenario: Scenario) -> Contradictions:
-    """Yield all contradictions between values; of a scenario that is too large only that."""
-    too_large = tuple(_size(scenario))
-    yield from too_large
-    if too_large:
-        return
     yield from _brokers(scenario)
     yield from _times(scenario)
     yield from _loads(scenario)
@@ -267,45 +262,3 @@ def _strategy(section: str, name: str, settings: Mapping[str, SettingValue]) -> 
 
 def _after_place(error: ConfigError) -> str:
     return error.faults[0].partition("; ")[2]
-
-
-MAX_GIB: Final = 16.0
-"""Scenarios that need more are rejected: they would take days."""
-
-# Measured with 100 to 1,000 brokers and 10,000 to 100,000 bundles, and rounded up.
-_BUNDLE_BYTES: Final = 2_000
-_PATTERN_BYTES: Final = 24
-_TOPIC_BYTES: Final = 40
-_BROKER_BYTES: Final = 12_000
-_MOMENT_BYTES: Final = 100
-_MOMENT_S: Final = 60.0
-
-
-def bundles_of(scenario: Scenario) -> dict[Namespace, int]:
-    return {load.namespace: load.bundles for load in reversed(scenario.load)}
-
-
-def brokers_of(scenario: Scenario) -> int:
-    return sum(group.count for group in scenario.brokers)
-
-
-def needed_gib(scenario: Scenario) -> float:
-    """Return the approximate memory of a run in GiB, without its trace."""
-    moments = scenario.duration_s / max(_MOMENT_S, scenario.step_s)
-    bundles = sum(bundles_of(scenario).values()) * _BUNDLE_BYTES
-    patterns = sum(load.bundles * len(load.patterns) for load in scenario.load) * _PATTERN_BYTES
-    topics = max((load.topics for load in scenario.load), default=0) * _TOPIC_BYTES
-    fleet = brokers_of(scenario) * (_BROKER_BYTES + moments * _MOMENT_BYTES)
-    return (bundles + patterns + topics + fleet) / 2**30
-
-
-def _size(scenario: Scenario) -> Contradictions:
-    gib = needed_gib(scenario)
-    if gib > MAX_GIB:
-        brokers, bundles = brokers_of(scenario), sum(bundles_of(scenario).values())
-        fault = (
-            f"expected fewer brokers, bundles and topics, or a shorter time: {brokers} brokers and "
-            f"{bundles} bundles for {scenario.duration_s:g} s take about {gib:.0f} GiB, and at "
-            f"most {MAX_GIB:.0f} GiB are allowed"
-        )
-        yield ("brokers",), fault

@@ -1,11 +1,10 @@
 """One simulation, step by step: the world advances, agents measure it, the leader decides."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,37 +12,60 @@ from loadmanager.core.averages import BundleAverages
 from loadmanager.core.ids import BundleId
 from loadmanager.core.plan import Cause, Reason
 from loadmanager.core.planner import Planner
+from loadmanager.core.rates import BYTES_IN, BYTES_OUT, MSGS_IN, MSGS_OUT
 from loadmanager.core.shedding import Deciding
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.leader import Emptying, Leader
-from loadmanager.simulator.recorder import Recorder
-from loadmanager.simulator.run import Run, Why, Witness
+from loadmanager.simulator.run import Floats, Run, Timeline, Why, Witness
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.traces import read_trace
-from loadmanager.simulator.world import World
+from loadmanager.simulator.world import Moment, World, sums
 
 
-class Later(Mapping[BundleId, BundleAverages]):
-    """A mapping that ``make`` creates on first access; it is only valid during the round."""
+class Recorder:
+    def __init__(self, world: World, every_s: float) -> None:
+        self._world = world
+        self._every_s = every_s
+        self._next_s = 0.0
+        self._times_s: list[float] = []
+        self._rows: list[dict[str, Floats]] = []
 
-    def __init__(self, make: Callable[[], Mapping[BundleId, BundleAverages]]) -> None:
-        self._make = make
+    def look(self, now_s: float, moment: Moment) -> None:
+        if now_s < self._next_s:
+            return
+        self._next_s = (now_s // self._every_s + 1) * self._every_s
+        self._times_s.append(now_s)
+        self._rows.append(self._row(moment))
 
-    @cached_property
-    def _made(self) -> Mapping[BundleId, BundleAverages]:
-        return self._make()
+    def timeline(self) -> Timeline:
+        columns: dict[str, Any] = {
+            name: np.stack([row[name] for row in self._rows]) for name in self._rows[0]
+        }
+        columns["present"] = columns["present"] > 0
+        columns["bundles"] = columns["bundles"].astype(np.int32)
+        return Timeline(time_s=np.array(self._times_s), brokers=self._world.brokers, **columns)
 
-    def __getitem__(self, bundle: BundleId) -> BundleAverages:
-        return self._made[bundle]
+    def _row(self, moment: Moment) -> dict[str, Floats]:
+        world, measured, use = self._world, moment.measured, moment.use
+        alive = world.members.alive
+        absent = np.where(alive, 0.0, np.nan)[:, np.newaxis]
+        served = sums(measured.owner, measured.rates.T, len(alive))
+        wanted = moment.wanted[:, MSGS_IN] + moment.wanted[:, MSGS_OUT]
+        row = {
+            "demand": use.demand + absent,
+            "served": use.usage / world.fleet.capacity + absent,
+            "present": alive,
+            "msgs_per_s": served[:, MSGS_IN] + served[:, MSGS_OUT],
+            "bytes_per_s": served[:, BYTES_IN] + served[:, BYTES_OUT],
+            "bundles": np.bincount(measured.owner + 1, minlength=len(alive) + 1)[1:],
+            "bound": np.array(world.bound()),
+            "unowned_msgs_per_s": np.array(wanted[measured.owner < 0].sum()),
+            "excess": np.array(world.excess(use.demand)),
+            "unmoved_cpu": world.unmoved_cpu() + absent[:, 0],
+        }
+        return {name: np.asarray(value, dtype=np.float32) for name, value in row.items()}
 
-    def __iter__(self) -> Iterator[BundleId]:
-        return iter(self._made)
 
-    def __len__(self) -> int:
-        return len(self._made)
-
-
-_NOTHING: Final[Mapping[BundleId, BundleAverages]] = MappingProxyType({})
 _ROUNDING_S: Final = 1e-6
 """Tolerance of comparisons of times: multiples of a step are not exact."""
 
@@ -56,7 +78,7 @@ def simulate(
     seed: int,
     witness: Witness | None = None,
     record_every_s: float = 60.0,
-    supposed: Mapping[BundleId, BundleAverages] = _NOTHING,
+    supposed: Mapping[BundleId, BundleAverages] = MappingProxyType({}),
 ) -> Run:
     """Return the run of ``scenario`` with ``planner`` as its leader's.
 
@@ -78,7 +100,7 @@ def simulate(
         ScenarioError: the scenario's trace cannot be read, or lacks what an event shifts.
     """
     simulation = _Simulation.of(scenario, planner, seed, witness, record_every_s)
-    simulation.leader.suppose(supposed)
+    simulation.leader.tracker.suppose(supposed)
     steps = int((scenario.duration_s + _ROUNDING_S) / scenario.step_s)
     for number in range(steps + 1):
         simulation.step(number * scenario.step_s)
@@ -216,8 +238,7 @@ class _Simulation:
         at_a_time = self.emptying.at_a_time if isinstance(self.planner.shedder, Deciding) else None
         self.world.order(plan.moves, now_s, Why.SHED, at_a_time)
         if self.witness is not None:
-            averages = Later(lambda: self.leader.averages)
-            self.witness.round_done(now_s, self.leader.view, plan, averages)
+            self.witness.round_done(now_s, self.leader.view, plan, lambda: self.leader.averages)
 
     def _report_moves(self) -> None:
         records = self.world.hand_overs.records

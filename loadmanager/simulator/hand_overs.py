@@ -1,4 +1,4 @@
-"""Owners of bundles, hand-overs, and the time that clients wait for them.
+"""States of brokers, owners of bundles, hand-overs, and the time that clients wait for them.
 
 Times within a step are exact: a hand-over that is shorter than a step takes effect at the next
 step, but its pause has its exact duration.
@@ -6,18 +6,53 @@ step, but its pause has its exact duration.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmanager.core.columns import Indices, Mask
 from loadmanager.core.ids import BrokerId, BundleId
 from loadmanager.core.plan import Cause
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.fleet import Fleet
-from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import MoveRecord, Why
 from loadmanager.simulator.scenario.model import HandOverSettings
 from loadmanager.simulator.topics import Topics
+
+_NEVER: Final = -1
+
+
+class Members:
+    """The states of B brokers.
+
+    ``alive`` brokers serve. ``registered`` ones have a session; after a crash the session and its
+    locks remain until the timeout. ``draining`` ones are being emptied. ``noise_cores`` is the CPU
+    taken by noise events. ``started_at_ms`` is different after each start of a broker.
+    """
+
+    def __init__(self, joined: Mask) -> None:
+        self.alive: Mask = joined.copy()
+        self.registered: Mask = joined.copy()
+        self.draining: Mask = np.zeros(len(joined), dtype=np.bool_)
+        self.noise_cores: FloatArray = np.zeros(len(joined))
+        self.session_ends_s: FloatArray = np.full(len(joined), np.inf)
+        self.started_at_ms: NDArray[np.int64] = np.where(joined, 0, _NEVER).astype(np.int64)
+
+    def begin(self, row: int, at_s: float) -> None:
+        self.alive[row] = self.registered[row] = True
+        self.draining[row] = False
+        self.started_at_ms[row] = max(int(at_s * 1000), int(self.started_at_ms[row]) + 1)
+
+    def die(self, row: int, session_ends_s: float) -> None:
+        """Crash a broker, whose session remains until ``session_ends_s``."""
+        self.alive[row] = False
+        self.session_ends_s[row] = session_ends_s
+
+    def deregister(self, row: int) -> None:
+        self.alive[row] = self.registered[row] = self.draining[row] = False
+        self.session_ends_s[row] = np.inf
+
 
 NOBODY = -1
 
@@ -230,3 +265,20 @@ class HandOvers:
     def _forget(self, row: int) -> None:
         del self._orders[row]
         del self.under_way[self.topics.bundles[row]]
+
+
+class Unmoved:
+    """The broker that would serve each bundle in the same run without the moves for load.
+
+    A bundle keeps its first owner until that broker is gone; then it gets its owner in the run, by
+    a placement or a drain, and keeps it. So joins, departures, crashes and placements are the same.
+    """
+
+    def __init__(self, holder: Indices) -> None:
+        self._holder = holder.copy()
+
+    def owner(self, hand_overs: HandOvers) -> Indices:
+        """Return the owner of each bundle now, -1 for none; has to be called in each step."""
+        gone = (self._holder < 0) | ~hand_overs.members.alive[self._holder]
+        self._holder = np.where(gone, hand_overs.serving, self._holder)
+        return self._holder

@@ -21,7 +21,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.round_memory import RoundMemory
 from loadmanager.simulator.agents import Agents
-from loadmanager.simulator.reported import Reported
+from loadmanager.simulator.reports import Reported
 from loadmanager.simulator.world import World
 
 SESSION_S: Final = 30.0
@@ -62,7 +62,7 @@ class Leader:
         self._agents = agents
         self._planner = planner
         self._rng = rng
-        self._tracker = LoadTracker(weights=planner.weights)
+        self.tracker = LoadTracker(weights=planner.weights)
         self._absences = Absences()
         self._absence_rules = AbsenceRules(
             return_wait_s=settings.return_wait_s,
@@ -76,11 +76,11 @@ class Leader:
         self._reports: dict[int, Reported] = {}
         self.memory = RoundMemory()
         self.refusals: tuple[Refusal, ...] = ()
-        self.view = self._tracker.view(0.0)
+        self.view = self.tracker.view(0.0)
 
     def tick(self, now_s: float) -> None:
         self._take(now_s)
-        self._tracker.sample()
+        self.tracker.sample()
         self._plan(_NOBODY)
 
     def round(
@@ -131,10 +131,6 @@ class Leader:
         self.refusals = tuple(refusals)
         return moves
 
-    def suppose(self, averages: Mapping[BundleId, BundleAverages]) -> None:
-        """Use these averages for bundles without samples, as a leader does with a seed file."""
-        self._tracker.suppose(averages)
-
     def draining(self, now_s: float) -> tuple[BrokerId, ...]:
         self._take(now_s)
         reports = (report for _, report in sorted(self._reports.items()))
@@ -142,15 +138,15 @@ class Leader:
 
     @property
     def averages(self) -> Mapping[BundleId, BundleAverages]:
-        return self._tracker.averages()
+        return self.tracker.averages()
 
     def _take(self, now_s: float) -> None:
         for news in self._agents.news(now_s):
             if isinstance(news, Reported):
-                self._tracker.put(news.load())
+                self.tracker.put(news.load())
                 self._reports[news.row] = news
             else:
-                self._tracker.forget(news.broker, news.seen_s)
+                self.tracker.forget(news.broker, news.seen_s)
                 self._reports.pop(news.row, None)
 
     def _follow(
@@ -165,7 +161,7 @@ class Leader:
             if planned >= 0 and planned not in self._reports:
                 orphans[bundle] = self._agents.brokers[planned]
         absent = set(orphans.values())
-        self._absences.observe(now_s, absent, self._tracker.brokers, self._absence_rules)
+        self._absences.observe(now_s, absent, self.tracker.brokers, self._absence_rules)
         until_s = self._absences.awaited_until_s
         return frozenset(
             bundle for bundle, broker in orphans.items() if until_s.get(broker, 0.0) > now_s
@@ -185,7 +181,7 @@ class Leader:
             for row in self._under_way().tolist()
             if names[row] not in afresh
         }
-        return self._tracker.view(now_s, in_flight=planned, policies=self._policies)
+        return self.tracker.view(now_s, in_flight=planned, policies=self._policies)
 
     def _under_way(self) -> Indices:
         """Return the rows of bundles that the report of their planned owner does not list."""

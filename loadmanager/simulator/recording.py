@@ -8,7 +8,7 @@ effect when the leader sees it, which the rounds record.
 import hashlib
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from loadmanager.core.planner import Plan, Planner
 from loadmanager.core.round_memory import RoundMemory, shifted
 from loadmanager.ports.history import HistorySink, offer_report
 from loadmanager.simulator.fleet import PORT
-from loadmanager.simulator.listings import ListedStats
+from loadmanager.simulator.reports import ListedStats
 from loadmanager.simulator.run import MoveRecord, Why
 from loadmanager.simulator.scenario.model import Scenario
 
@@ -153,7 +153,7 @@ class Recording:
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         at_ms = self._at_ms(at_s)
         view = self._by_wall_clock(view)
@@ -172,7 +172,7 @@ class Recording:
             tick_interval_s=self.tick_interval_s,
             reported_at_ms=self._seen(view),
             memory=self._memory_by_wall_clock() if base else None,
-            averages=dict(averages) if base else None,
+            averages=dict(averages()) if base else None,
         )
         self._view, self._memory = view, plan.memory
         self.sink.offer(

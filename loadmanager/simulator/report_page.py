@@ -22,16 +22,19 @@ from loadmanager.charts import (
     tag,
     write_page,
 )
-from loadmanager.simulator.expecting import Judged, Outcome
-from loadmanager.simulator.move_marks import MARKS
-from loadmanager.simulator.picture import LINES, ROWS, TOP, Picture
+from loadmanager.simulator.picture import LINES, MARKS, POINTS, ROWS, TOP, Picture
 from loadmanager.simulator.scenario import BrokerClass, Load, Scenario
-from loadmanager.simulator.score_tables import legend, score_table
+from loadmanager.simulator.score_charts import highest_loads, legend, overview, score_table
 from loadmanager.simulator.scores import SCORE_NAMES
-from loadmanager.simulator.side_by_side import highest_loads, overview
-from loadmanager.simulator.simulation_jobs import RANKING, Compared, modes_of, ranked
+from loadmanager.simulator.simulation_jobs import (
+    RANKING,
+    Compared,
+    Judged,
+    Outcome,
+    modes_of,
+    ranked,
+)
 from loadmanager.simulator.strategies import Strategy
-from loadmanager.simulator.thinning import POINTS
 
 
 def facts_of(name: str, scenario: Scenario) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """The record of one simulation: the true state over time, all moves, and refusals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -110,7 +110,7 @@ class Witness(Protocol):
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Receive view and plan of a round; ``averages`` are only valid during the call."""
 

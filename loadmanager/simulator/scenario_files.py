@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from loadmanager.config.describe import as_toml
 from loadmanager.simulator.checks import Path as KeyPath
-from loadmanager.simulator.checks import brokers_of, bundles_of, contradictions, needed_gib
+from loadmanager.simulator.checks import contradictions
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.scenario import Scenario
 from loadmanager.simulator.scenario.shapes import (
@@ -74,14 +73,13 @@ def checked_file(path: Path, *, trace: Path | None = None) -> str:
         ScenarioError: the scenario or its trace has faults.
     """
     scenario = load_scenario(path, trace=trace)
-    brokers, duration = f"{brokers_of(scenario)} brokers", f"{scenario.duration_s:g} s"
+    brokers, duration = f"{len(scenario.broker_names)} brokers", f"{scenario.duration_s:g} s"
     if scenario.trace is not None:
         recorded = read_trace(scenario.trace)
         topics = f"{len(recorded.topics)} topics at {len(recorded.times_s)} times"
         return f"{path}: sound: {brokers}, {topics}, {duration}"
-    bundles = f"{sum(bundles_of(scenario).values())} bundles"
-    memory = f"about {math.ceil(needed_gib(scenario) * 1024)} MiB"
-    return f"{path}: sound: {brokers}, {bundles}, {duration}; {memory}"
+    bundles = sum({load.namespace: load.bundles for load in scenario.load}.values())
+    return f"{path}: sound: {brokers}, {bundles} bundles, {duration}"
 
 
 def _content(path: Path) -> dict[str, Any]:

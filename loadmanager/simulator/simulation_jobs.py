@@ -1,27 +1,34 @@
-"""Many simulations in parallel: scenarios by strategies by seeds, in a fixed order."""
+"""Many simulations in parallel: scenarios by strategies by seeds, and their results in order."""
 
 import multiprocessing
 import signal
 import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Final, TypeVar
 
+from loadmanager.config import ConfigError
 from loadmanager.core.errors import LoadManagerError
 from loadmanager.core.planner import Planner
+from loadmanager.simulator.catalogue import find
 from loadmanager.simulator.engine import simulate
+from loadmanager.simulator.errors import ScenarioError
+from loadmanager.simulator.picture import Picture, picture_of
 from loadmanager.simulator.run import Run, Witness
-from loadmanager.simulator.scenario import Scenario
-from loadmanager.simulator.scores import SCORE_NAMES, Scores, scores_of, values_of
-from loadmanager.simulator.strategies import Mode, Strategy, planner_for
+from loadmanager.simulator.scenario import Expectation, Scenario
+from loadmanager.simulator.scenario_files import load_scenario
+from loadmanager.simulator.scores import SCORE_DOCS, SCORE_NAMES, Scores, scores_of, values_of
+from loadmanager.simulator.strategies import Mode, Strategy, matches, planner_for
 
 T = TypeVar("T")
 
@@ -245,3 +252,220 @@ def _interrupts_for_this_process_alone() -> Iterator[None]:
         signal.signal(signal.SIGINT, handled)
         if noticed:
             signal.raise_signal(signal.SIGINT)
+
+
+class Outcome(StrEnum):
+    HELD = "held"
+    FAILED = "failed"
+    SHOWN = "known failure shown"
+    NOT_SHOWN = "known failure not shown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One expectation for one strategy, and the spread of the score over the seeds."""
+
+    name: str
+    strategy: Strategy
+    expectation: Expectation
+    found: Spread
+    seeds: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median is within the bounds; "never" is above all."""
+        median = _NEVER if self.found.median is None else self.found.median
+        least, most = self.expectation.least, self.expectation.most
+        return (least is None or median >= least) and (most is None or median <= most)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome; the bounds of a known failure hold if the failure happens."""
+        if self.expectation.known_failure:
+            return Outcome.SHOWN if self.holds else Outcome.NOT_SHOWN
+        return Outcome.HELD if self.holds else Outcome.FAILED
+
+    @property
+    def expected(self) -> str:
+        one = self.expectation
+        bounds = [f"at least {one.least:g}"] if one.least is not None else []
+        bounds += [f"at most {one.most:g}"] if one.most is not None else []
+        return " ".join([one.score, " and ".join(bounds), _unit(one.score)]).strip()
+
+    @property
+    def figures(self) -> str:
+        found = self.found
+        if self.seeds == 1 or found.least == found.most:
+            return _figure(found.median)
+        between = f"{_figure(found.least)} to {_figure(found.most)}"
+        return f"{_figure(found.median)} ({between} over {self.seeds} seeds)"
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.outcome}: {self.name}: {self.strategy.name}, {self.strategy.mode}: "
+            f"expected {self.expected}; found {self.figures}"
+        )
+        known = self.expectation.known_failure
+        return f"{text} ({known})" if known else text
+
+
+def judged(expectations: Iterable[Expectation], found: Compared) -> Iterator[Judged]:
+    strategy = found.strategy
+    for one in expectations:
+        if one.mode is not None and one.mode != strategy.mode:
+            continue
+        if any(matches(pattern, strategy.name) for pattern in one.strategies):
+            yield Judged(
+                name=found.name,
+                strategy=strategy,
+                expectation=one,
+                found=found.spreads[one.score],
+                seeds=len(found.seeds),
+            )
+
+
+def _figure(value: float | None) -> str:
+    return "never" if value is None else f"{value:.4g}"
+
+
+def _unit(score: str) -> str:
+    return next(doc.unit for doc in SCORE_DOCS if doc.name == score)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Examined:
+    """The part of a run that is kept; it is small enough to be sent between processes."""
+
+    scores: Scores
+    picture: Picture | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """Runs a job and returns the requested part of it; it is sent to worker processes.
+
+    With ``pictured``, the first seed of each strategy has a picture. ``witnessed`` creates the
+    witnesses of runs, and has to be picklable for more than one process.
+    """
+
+    pictured: bool
+    first_seed: int | None
+    witnessed: Witnessed | None
+
+    def __call__(self, job: Job) -> Examined:
+        run = run_job(job, self.witnessed)
+        first = job.scenario.seed if self.first_seed is None else self.first_seed
+        drawn = self.pictured and job.seed == first
+        return Examined(scores_of(run), picture_of(run) if drawn else None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Finding:
+    name: str
+    scenario: Scenario
+    found: Sequence[Compared]
+    judged: Sequence[Judged]
+    pictures: Mapping[tuple[str, Strategy], Picture]
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Comparison:
+    """The simulations to run. ``scenarios`` are by the names by which they were requested.
+
+    With another trace or other settings expectations are not judged: they are only valid for the
+    unchanged scenario.
+    """
+
+    scenarios: Mapping[str, Scenario]
+    strategies: Sequence[Strategy]
+    seeds: int = 1
+    first_seed: int | None = None
+    pictured: bool = False
+    witnessed: Witnessed | None = None
+    judging: bool = True
+
+    @property
+    def runs(self) -> int:
+        return len(self.scenarios) * len(self.strategies) * self.seeds
+
+    def jobs(self) -> Iterator[Job]:
+        return jobs_of(self.scenarios.items(), self.strategies, self.seeds, self.first_seed)
+
+    def findings(
+        self, processes: int, on_done: Callable[[Job], None] = lambda _: None
+    ) -> Generator[Finding, None, None]:
+        """Yield the results of each scenario as soon as they are complete, in order.
+
+        Args:
+            processes: how many simulate at a time.
+            on_done: called after each run.
+
+        Raises:
+            SimulationDied: a process ended early.
+            ScenarioError: a trace cannot be read.
+        """
+        look = Examination(
+            pictured=self.pictured, first_seed=self.first_seed, witnessed=self.witnessed
+        )
+        pictures: dict[tuple[str, Strategy], Picture] = {}
+
+        def scores(results: Iterable[tuple[Job, Examined]]) -> Iterator[tuple[Job, Scores]]:
+            for job, examined in results:
+                if examined.picture is not None:
+                    pictures[job.name, job.strategy] = examined.picture
+                on_done(job)
+                yield job, examined.scores
+
+        processes = min(processes, self.runs)
+        with closing(results_of(self.jobs(), look, processes=processes)) as results:
+            for name, found in groupby(compared(scores(results)), key=lambda one: one.name):
+                best_first = ranked(found)
+                # At this time the first run of the next scenario is complete as well.
+                mine = {key: pictures.pop(key) for key in list(pictures) if key[0] == name}
+                yield self._finding(name, best_first, mine)
+
+    def _finding(
+        self,
+        name: str,
+        found: Sequence[Compared],
+        pictures: Mapping[tuple[str, Strategy], Picture],
+    ) -> Finding:
+        scenario = self.scenarios[name]
+        expectations = scenario.expect if self.judging else ()
+        verdicts = [verdict for one in found for verdict in judged(expectations, one)]
+        return Finding(name, scenario, found, verdicts, pictures)
+
+
+def load_scenarios(asked: Iterable[str], trace: Path | None = None) -> dict[str, Scenario]:
+    """Return the scenarios by name or path; ``trace`` replaces their loads.
+
+    Raises:
+        ScenarioError: with all faults of all of them.
+    """
+    found: dict[str, Scenario] = {}
+    faults: list[str] = []
+    for name in dict.fromkeys(asked):
+        try:
+            found[name] = load_scenario(find(name), trace=trace)
+        except ScenarioError as error:
+            faults += error.faults
+    if faults:
+        raise ScenarioError(faults)
+    return found
+
+
+def check_settings(scenarios: Iterable[Scenario], strategies: Sequence[Strategy]) -> None:
+    """Check the settings of strategies before anything is simulated.
+
+    Raises:
+        ConfigError: with all faults.
+    """
+    faults: dict[str, None] = {}
+    for scenario in scenarios:
+        for strategy in strategies:
+            try:
+                planner_for(scenario, strategy)
+            except ConfigError as error:
+                faults |= dict.fromkeys(error.faults)
+    if faults:
+        raise ConfigError(list(faults))

@@ -15,10 +15,9 @@ from loadmanager.core.rates import MSGS_IN, MSGS_OUT
 from loadmanager.core.scores import FloatArray
 from loadmanager.simulator.errors import ScenarioError
 from loadmanager.simulator.fleet import Fleet, Use, grown_cpu, in_report_units
-from loadmanager.simulator.hand_overs import NOBODY, HandOvers
+from loadmanager.simulator.hand_overs import NOBODY, HandOvers, Members, Unmoved
 from loadmanager.simulator.hidden_costs import HiddenCosts
 from loadmanager.simulator.measured import Measured
-from loadmanager.simulator.members import Members
 from loadmanager.simulator.run import Why
 from loadmanager.simulator.scenario.brokers import BrokerClass
 from loadmanager.simulator.scenario.events import Shift
@@ -26,7 +25,6 @@ from loadmanager.simulator.scenario.model import Scenario
 from loadmanager.simulator.scenario.policies import policies_of
 from loadmanager.simulator.topics import Topics
 from loadmanager.simulator.traces import Trace
-from loadmanager.simulator.unmoved import Unmoved
 from loadmanager.simulator.workload import Workload
 from loadmanager.simulator.world_events import WorldEvents
 

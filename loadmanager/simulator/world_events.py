@@ -7,8 +7,7 @@ from itertools import count
 from typing import Literal
 
 from loadmanager.simulator.fleet import Fleet
-from loadmanager.simulator.hand_overs import HandOvers
-from loadmanager.simulator.members import Members
+from loadmanager.simulator.hand_overs import HandOvers, Members
 from loadmanager.simulator.scenario.events import (
     Crash,
     Drain,

@@ -291,7 +291,7 @@ def test_an_interruption_is_told_with_how_far_it_came(
             raise KeyboardInterrupt
         return run_job(job)
 
-    monkeypatch.setattr("loadmanager.simulator.comparison.run_job", run_twice)
+    monkeypatch.setattr("loadmanager.simulator.simulation_jobs.run_job", run_twice)
     done = simulate(scenario, "--seeds", 4, "--strategy", "avg+avg")
     assert done.exit_code == 130
     assert done.stderr == "interrupted after 2 of 4 runs\n"
@@ -301,7 +301,7 @@ def test_a_process_that_died_is_told(scenario: Path, monkeypatch: pytest.MonkeyP
     def dies(job: Job, _witnessed: object) -> Any:
         raise SimulationDied(job)
 
-    monkeypatch.setattr("loadmanager.simulator.comparison.run_job", dies)
+    monkeypatch.setattr("loadmanager.simulator.simulation_jobs.run_job", dies)
     done = simulate(scenario, "--strategy", "avg+avg")
     assert done.exit_code == 1
     assert (

@@ -16,8 +16,7 @@ from loadmanager.core.report import Published, ReportRules
 from loadmanager.core.scores import RESOURCES
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.measured import Measured
-from loadmanager.simulator.report_rules import Reading, due
-from loadmanager.simulator.reported import Gone, Reported
+from loadmanager.simulator.reports import Gone, Reading, Reported, due
 from loadmanager.simulator.scenario import NoiseSettings
 
 BROKERS = (BrokerId("a:8080"), BrokerId("b:8080"))

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,11 @@ class Told:
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Keep a round."""
         self.rounds.append((at_s, view, plan))
-        self.averages.append(averages)
+        self.averages.append(averages())
 
     def moved(self, record: MoveRecord) -> None:
         """Keep a move."""

@@ -1,13 +1,10 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadmanager.simulator.expecting import Judged, Outcome, judged
 from loadmanager.simulator.scenario import Expectation
-from loadmanager.simulator.scenario_files import ScenarioError, load_scenario
 from loadmanager.simulator.scores import SCORE_NAMES
-from loadmanager.simulator.simulation_jobs import Compared, Spread
+from loadmanager.simulator.simulation_jobs import Compared, Judged, Outcome, Spread, judged
 from loadmanager.simulator.strategies import Mode, Strategy
 
 PAIR = "threshold+round_robin"
@@ -88,23 +85,3 @@ def test_a_known_failure_is_told_in_its_own_words() -> None:
         "known failure shown: two: threshold+round_robin, parity: expected moves at least 100; "
         "found 432 (sheds far too much)"
     )
-
-
-def test_a_score_that_does_not_exist_is_refused_with_its_line_and_those_that_do(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text("""\
-title = "mine"
-brokers = [{name = "b", count = 2}]
-load = [{namespace = "shop/orders", topics = 1, msgs_in_per_s = 1.0}]
-[[expect]]
-score = "max_over_men"
-most = 2
-""")
-    with pytest.raises(ScenarioError) as problem:
-        load_scenario(file)
-    told = str(problem.value)
-    assert told.startswith(f"{file}:5: expect")
-    assert "max_over_mean_p95, " in told
-    assert told.endswith("did you mean max_over_mean?")

@@ -1,6 +1,6 @@
 """What is reported of a broker that joins while a simulation goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from simulated_worlds import EXACT, broker, scenario
@@ -32,7 +32,7 @@ class Reports:
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Let a round pass."""
 

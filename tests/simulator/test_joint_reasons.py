@@ -1,7 +1,7 @@
 """In the shipped scenarios the joint strategy says why it leaves each broker and bundle alone."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ class Asking:
         now_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Ask about brokers and bundles that the round left alone."""
         del now_s, averages

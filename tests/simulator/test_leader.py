@@ -10,7 +10,7 @@ from loadmanager.core.cluster import ClusterView
 from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.plan import Cause, Reason
-from loadmanager.simulator.reported import Reported
+from loadmanager.simulator.reports import Reported
 
 
 class Reference:

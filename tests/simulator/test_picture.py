@@ -10,11 +10,20 @@ import pytest
 from pictured_runs import a_move, a_run, a_timeline
 
 from loadmanager.charts import Chart
-from loadmanager.simulator.move_marks import LISTED, MARKS
-from loadmanager.simulator.picture import CELLS, LINES, ROWS, chart_of, picture_of
+from loadmanager.simulator.picture import (
+    CELLS,
+    EVENTS,
+    LINES,
+    LISTED,
+    MARKS,
+    POINTS,
+    ROWS,
+    TimeAxis,
+    chart_of,
+    picture_of,
+    thinned,
+)
 from loadmanager.simulator.run import Run
-from loadmanager.simulator.thinning import POINTS, thinned
-from loadmanager.simulator.time_axis import EVENTS, TimeAxis
 
 NAN = float("nan")
 

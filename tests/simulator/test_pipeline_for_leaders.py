@@ -1,7 +1,7 @@
 """What leaders gain by what the pipeline found: usual traffic."""
 
 import gzip
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 
 from simulated_worlds import scenario
@@ -35,11 +35,11 @@ class Past:
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Keep the averages."""
         del at_s, view, plan
-        self.averages = averages
+        self.averages = averages()
 
     def moved(self, record: MoveRecord) -> None:
         """See `Witness`."""

@@ -1,7 +1,7 @@
 """The history of a simulation is what agents and a leader would have written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +130,7 @@ class Watched(Recording):
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Keep the view."""
         self.views.append(view)

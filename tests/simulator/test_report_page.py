@@ -5,7 +5,7 @@ import pytest
 import small_comparison
 from small_comparison import AVG, EVIL, FAILURE, THRESHOLD
 
-from loadmanager.simulator.score_tables import FIRST, written
+from loadmanager.simulator.score_charts import FIRST, written
 from loadmanager.simulator.scores import SCORE_DOCS
 from loadmanager.simulator.simulation_jobs import RANKING, ranked
 

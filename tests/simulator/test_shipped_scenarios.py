@@ -10,13 +10,14 @@ from loadmanager.config.pairs import PLACEMENT_NAMES, SHEDDER_NAMES
 from loadmanager.config.strategies import own_placement
 from loadmanager.core.shedding import SHEDDERS
 from loadmanager.simulator.catalogue import shipped
-from loadmanager.simulator.expecting import Judged, judged
 from loadmanager.simulator.scenario import Expectation, Scenario
 from loadmanager.simulator.scenario_files import load_scenario
 from loadmanager.simulator.simulation_jobs import (
     Compared,
+    Judged,
     compared,
     jobs_of,
+    judged,
     results_of,
     score_job,
 )

@@ -7,7 +7,7 @@ import pytest
 import small_comparison
 
 from loadmanager.simulator.picture import Picture
-from loadmanager.simulator.side_by_side import highest_loads, overview
+from loadmanager.simulator.score_charts import highest_loads, overview
 from loadmanager.simulator.simulation_jobs import Compared, Spread
 
 

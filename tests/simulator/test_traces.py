@@ -194,9 +194,7 @@ def test_a_file_with_too_many_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "MAX_ROWS", 3)
-    assert told(csv_file(tmp_path, SOUND)) == [
-        "rates.csv: more rows; expected up to 3"
-    ]
+    assert told(csv_file(tmp_path, SOUND)) == ["rates.csv: more rows; expected up to 3"]
 
 
 def test_a_trace_is_read_again_when_its_file_has_changed(tmp_path: Path) -> None:

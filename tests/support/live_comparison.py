@@ -92,7 +92,7 @@ class Rounds:
         at_s: float,
         view: ClusterView,
         plan: Plan,
-        averages: Mapping[BundleId, BundleAverages],
+        averages: Callable[[], Mapping[BundleId, BundleAverages]],
     ) -> None:
         """Count a round unless the set of brokers had to settle first."""
         del view, averages

@@ -17,7 +17,7 @@ from loadmanager.core.planner import Planner
 from loadmanager.simulator.agents import Agents
 from loadmanager.simulator.leader import Leader
 from loadmanager.simulator.measured import Measured
-from loadmanager.simulator.reported import Reported
+from loadmanager.simulator.reports import Reported
 from loadmanager.simulator.scenario import NoiseSettings
 
 BROKERS = tuple(BrokerId(f"{name}:8080") for name in "cabd")

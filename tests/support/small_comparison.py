@@ -5,14 +5,21 @@ from functools import cache
 from pathlib import Path
 
 from loadmanager.core.ids import Namespace
-from loadmanager.simulator.comparison import Examination, Examined
-from loadmanager.simulator.expecting import judged
 from loadmanager.simulator.report_page import Pictures, write_report
 from loadmanager.simulator.scenario import BrokerClass, Expectation, Load, Scenario
 from loadmanager.simulator.scenario.events import Crash, Join
 from loadmanager.simulator.scenario.loads import LogNormal
 from loadmanager.simulator.scores import Scores
-from loadmanager.simulator.simulation_jobs import Compared, Job, compared, jobs_of, results_of
+from loadmanager.simulator.simulation_jobs import (
+    Compared,
+    Examination,
+    Examined,
+    Job,
+    compared,
+    jobs_of,
+    judged,
+    results_of,
+)
 from loadmanager.simulator.strategies import parse_strategies
 
 EVIL = "</title><script>document.title = 'taken over'</script><b>bold</b>"
