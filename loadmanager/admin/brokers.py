@@ -1,5 +1,3 @@
-"""The brokers of the cluster, what they own, and what this one carries."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 

@@ -1,5 +1,3 @@
-"""Settings changed for the whole cluster while it runs, and what this sidecar works with."""
-
 from collections.abc import Mapping, Sequence
 from typing import Final
 

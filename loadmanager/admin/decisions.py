@@ -1,5 +1,3 @@
-"""The leader's decisions and their reasons; other sidecars redirect to the leader."""
-
 from typing import Any, Final, Literal
 
 from pydantic import Field

@@ -1,5 +1,3 @@
-"""Merges of two adjacent bundles on request, which Pulsar does not have."""
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

@@ -167,7 +167,6 @@ class NamespaceRequests:
         )
 
     async def _below(self, path: str, *, levels: int) -> list[str]:
-        """Return a path and those of all nodes in some levels below it, children first."""
         names = await self._documents.names(path) if levels else ()
         below = [
             one for name in names for one in await self._below(f"{path}/{name}", levels=levels - 1)

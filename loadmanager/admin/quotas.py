@@ -11,8 +11,6 @@ _GONE: Final = Reply(410, "There are no resource quotas.")
 
 
 class Quotas(Resource, tag="resource quotas"):
-    """Answers under ``/admin/v2/resource-quotas``."""
-
     @operation("GET", _PATH, _GONE)
     @operation("POST", _PATH, _GONE)
     @operation("GET", _BUNDLE, _GONE)

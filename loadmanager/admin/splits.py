@@ -23,8 +23,6 @@ _POSITIONS = "specified_positions_divide"
 
 @dataclass(slots=True, eq=False)
 class SplitRequests:
-    """Splits bundles on request, on the leader only."""
-
     context: Context
     leading: Leadership
     wait_s: float

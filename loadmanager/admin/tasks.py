@@ -1,5 +1,3 @@
-"""Bundle tasks as JSON: the placements, moves, splits and merges of the leader's term."""
-
 from typing import Final, Literal
 
 from pydantic import Field

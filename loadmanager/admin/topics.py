@@ -134,7 +134,6 @@ class Topics(Resource, tag="topics"):
         return found
 
     async def _everywhere(self, namespace: Namespace, bundles: Iterable[BundleId]) -> list[_Topics]:
-        """Return the open topics of each broker that owns one of the bundles."""
         cluster_state, me = self._context.cluster_state, self._context.identity.broker
         await cluster_state.lists.require_read()
         holdings = (cluster_state.live_owner(bundle) for bundle in bundles)

@@ -1,5 +1,3 @@
-"""Unloads on request: Pulsar's admin paths, and one that returns the new owner of a bundle."""
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -110,7 +108,6 @@ class UnloadRequests:
         destination: BrokerId | None,
         unloaded: list[UnloadedBundle],
     ) -> Mapping[BundleId, str]:
-        """Move these at once; return the reasons of those that stay, and add the others."""
         leader_term, began_s = self.leading.require_term(), self.context.clock.monotonic_s()
         with unavailable("the orders that stand are not known"):
             await leader_term.tasks.confirm()
@@ -169,7 +166,6 @@ class UnloadRequests:
 def _is_to_leave(
     leader_term: LeaderTerm, bundle: BundleId, owner: BrokerId, destination: BrokerId | None
 ) -> bool:
-    """Return whether a new order is needed; a bundle that moves already needs none."""
     planned = leader_term.placement_worker.planned(bundle)
     if destination is None:
         return planned in {None, owner}

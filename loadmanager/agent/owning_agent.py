@@ -1,5 +1,3 @@
-"""The life cycle of an agent: register, lease, own and publish, repeated after a lost session."""
-
 import asyncio
 import contextlib
 import math

@@ -1,5 +1,3 @@
-"""Rounds of sampling, deciding and moving, while Pulsar's own balancer is off."""
-
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress

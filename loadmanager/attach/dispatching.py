@@ -1,5 +1,3 @@
-"""Passes the proposals of a round to the task controller: splits one at a time."""
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping

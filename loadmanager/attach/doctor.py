@@ -1,5 +1,3 @@
-"""Findings about a cluster that hinder balancing it from outside, each with its remedy."""
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

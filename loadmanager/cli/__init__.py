@@ -1,5 +1,3 @@
-"""The command line."""
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -1,5 +1,3 @@
-"""What ``loadmanager attach --page`` serves: the live page, to this host alone."""
-
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager

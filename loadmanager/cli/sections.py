@@ -1,5 +1,3 @@
-"""Groups of commands whose help shows them in sections, each with its whole first sentence."""
-
 from collections.abc import Mapping
 
 import click

@@ -1,5 +1,3 @@
-"""A cluster at a glance: what the live page shows, on a sidecar and on ``attach``."""
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

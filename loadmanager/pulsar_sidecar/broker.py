@@ -1,5 +1,3 @@
-"""The Pulsar broker beside this sidecar: observed through its admin REST, not commanded."""
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,5 +1,3 @@
-"""Logging: one line per event, in the same form for this package and libraries."""
-
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final, TextIO, cast

@@ -1,5 +1,3 @@
-"""The part that each adapter implements: a link that sends requests to the service."""
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,5 +1,3 @@
-"""Checks a directory of history: reads all finished files strictly, and counts their lines."""
-
 import gzip
 import zlib
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The writer's thread: takes offered records without blocking callers that must not wait."""
-
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping

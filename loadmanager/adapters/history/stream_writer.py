@@ -1,5 +1,3 @@
-"""One stream of one writer: turns records into lines, gzip members and files without loss."""
-
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,5 +1,3 @@
-"""The stream of events that keeps the live page up to date, and the content of an event."""
-
 import asyncio
 import json
 import math

@@ -1,5 +1,3 @@
-"""The live page at ``/``: static files, and the stream of events about the cluster."""
-
 import math
 import time
 from collections.abc import Callable
