@@ -78,14 +78,7 @@ async def test_the_shipped_probe_fails_while_the_sidecar_is_stopped_and_passes_a
         finally:
             os.kill(pid, signal.SIGCONT)
         await eventually(lambda: exit_code(port) == 0)
-
-
-async def test_two_sidecars_with_one_port_for_probes_are_told_which_key_it_is(
-    tmp_path: Path,
-) -> None:
-    async with process_cluster(tmp_path, brokers=1, bundles=4) as processes:
-        await processes.start()
-        _, port = health_port_of(processes)
+        # Another sidecar with this port for probes is told which key it is.
         keys = ("broker.id=localhost:1", "sidecar.listen_port=0", f"sidecar.health_port={port}")
         ended = await asyncio.to_thread(agent, *keys)
         assert ended.returncode == 1

@@ -5,11 +5,11 @@ import os
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import jwt
 import pytest
+import pytest_asyncio
 from tls_files import Files
 
 from loadmanager.adapters.zookeeper.java import EmbeddedZooKeeperError, find_java
@@ -21,7 +21,11 @@ from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.traffic import topic_names
 from loadmanager.reference_broker.changes import read_record
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 SECRET = b"a secret of the cluster, 32 bytes"
 
@@ -37,7 +41,7 @@ class SecuredCluster(Cluster):
         self, settings: DemoSettings, children: Children, http: aiohttp.ClientSession, files: Files
     ) -> None:
         super().__init__(settings, children, http)
-        self._folder = settings.data_dir
+        self.folder = settings.data_dir
         self._files = files
         for member in self.members:
             member.sidecar_url = member.sidecar_url.replace("http:", "https:")
@@ -51,8 +55,8 @@ class SecuredCluster(Cluster):
                 "authorities_file": str(self._files.authorities),
             },
             "security": {
-                "token_secret_key_file": str(self._folder / "secret.key"),
-                "own_token_file": str(self._folder / "sidecar.jwt"),
+                "token_secret_key_file": str(self.folder / "secret.key"),
+                "own_token_file": str(self.folder / "sidecar.jwt"),
                 "admins": ["operator"],
                 "readers": ["sidecar"],
                 "lookers": ["client"],
@@ -60,12 +64,13 @@ class SecuredCluster(Cluster):
         }
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[SecuredCluster]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredCluster]:
     try:
         find_java()
     except EmbeddedZooKeeperError as error:
         pytest.skip(str(error))
+    tmp_path = tmp_path_factory.mktemp("secured")
     files = Files(tmp_path)
     (tmp_path / "secret.key").write_bytes(SECRET)
     for name in ("sidecar", "operator", "client"):
@@ -85,8 +90,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[SecuredCluster]:
 
 
 async def test_sidecars_place_bundles_together_over_tls_with_tokens(
-    cluster: SecuredCluster, tmp_path: Path
+    cluster: SecuredCluster,
 ) -> None:
+    tmp_path = cluster.folder
     context = ssl.create_default_context(cafile=str(tmp_path / "authorities.pem"))
     topics = topic_names(8, Boundaries.even(Namespace(NAMESPACE), 8), HASH)
     headers = {"Authorization": f"Bearer {token('client')}"}
@@ -112,8 +118,10 @@ async def test_sidecars_place_bundles_together_over_tls_with_tokens(
 
 
 async def test_people_ask_with_their_own_token_and_authority(
-    cluster: SecuredCluster, tmp_path: Path
+    cluster: SecuredCluster,
 ) -> None:
+    tmp_path = cluster.folder
+
     async def said(name: str, *arguments: str) -> tuple[int, str]:
         environ = {
             **os.environ,

@@ -11,7 +11,7 @@ from cluster_processes import ProcessCluster
 from pulsar_cluster import Stream, pulsar_cluster
 from waiting import eventually
 
-from loadmanager.core.hashing import DEFAULT_HASH, HASH_FUNCTIONS, HashName
+from loadmanager.core.hashing import DEFAULT_HASH, HashName
 from loadmanager.core.ids import BundleId
 from loadmanager.demo.cluster import Member
 from loadmanager.demo.traffic import topic_names
@@ -85,7 +85,9 @@ def owner_of(processes: ProcessCluster, bundle: BundleId) -> Member | None:
     return next((one for one in alive if bundle in processes.served_now([one])), None)
 
 
-@pytest.mark.parametrize("hash_name", HASH_FUNCTIONS)
+@pytest.mark.parametrize(
+    "hash_name", [DEFAULT_HASH, pytest.param("murmur3", marks=pytest.mark.thorough)]
+)
 async def test_clients_follow_their_bundles_and_lose_no_message(
     tmp_path: Path, pulsar: Any, quiet: Any, hash_name: HashName
 ) -> None:

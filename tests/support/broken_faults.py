@@ -1,13 +1,11 @@
 """`tests.testbed.faults` on sidecars whose lease never ends: a build that must be found out."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any, cast
 
 from loadmanager.common.context import Context
-from loadmanager.core.ids import BundleId, TopicName
-from loadmanager.core.rates import Rates
-from loadmanager.ports.broker import BrokerControl, BrokerState, BrokerStats
+from loadmanager.ports.broker import BrokerControl, BrokerState
 from tests.testbed.faults import campaign
 from tests.testbed.faults.__main__ import main
 from tests.testbed.faults.seed_run import run_seed
@@ -30,35 +28,13 @@ class LeaseForEver:
             incarnation=incarnation,
         )
 
-    async def stats(self) -> BrokerStats:
-        return await self._control.stats()
-
-    async def topics(self, bundle: BundleId) -> Mapping[TopicName, Rates]:
-        return await self._control.topics(bundle)
-
-    async def load(self, bundle: BundleId, *, agent_epoch: int, fencing_token: int) -> None:
-        await self._control.load(bundle, agent_epoch=agent_epoch, fencing_token=fencing_token)
-
-    async def unload(
-        self, bundle: BundleId, *, agent_epoch: int, fencing_token: int, next_owner_url: str = ""
-    ) -> None:
-        await self._control.unload(
-            bundle,
-            agent_epoch=agent_epoch,
-            fencing_token=fencing_token,
-            next_owner_url=next_owner_url,
-        )
-
-    async def health(self, timeout_s: float) -> None:
-        await self._control.health(timeout_s)
-
-    async def close(self) -> None:
-        await self._control.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._control, name)
 
 
 def unfenced(context: Context) -> Context:
     """Return the parts of a sidecar that does not fence its broker."""
-    return replace(context, broker=LeaseForEver(context.broker))
+    return replace(context, broker=cast("BrokerControl", LeaseForEver(context.broker)))
 
 
 if __name__ == "__main__":

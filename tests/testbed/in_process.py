@@ -173,11 +173,7 @@ class InProcessBroker:
 
     @property
     def process(self) -> MemoryBroker:
-        """The current process, regardless of faults.
-
-        Raises:
-            BrokerUnreachable: the broker was killed.
-        """
+        """The current process, regardless of faults; raises BrokerUnreachable."""
         if self._broker is None:
             raise BrokerUnreachable(f"{self._name}: the broker is dead")
         return self._broker
@@ -205,11 +201,7 @@ class InProcessBroker:
     def publish(
         self, topic: TopicName, *, payload_bytes: int = 100, producer: str = "producer"
     ) -> Accepted | PublishRefused:
-        """Publish one message.
-
-        Raises:
-            BrokerUnreachable: the broker was killed.
-        """
+        """Publish one message; raises BrokerUnreachable."""
         process = self.process
         ticket = process.begin_publish(topic)
         if isinstance(ticket, PublishRefused):

@@ -56,11 +56,7 @@ class Publish:
 
     @classmethod
     def from_line(cls, line: str, where: str) -> Self:
-        """Return the attempt that `to_line` encoded.
-
-        Raises:
-            MalformedContent: the line is not an attempt.
-        """
+        """Return the attempt that `to_line` encoded; raises MalformedContent."""
         try:
             fields: dict[str, Any] = json.loads(line)
             answer = fields["acknowledgement"]

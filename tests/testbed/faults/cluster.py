@@ -206,12 +206,7 @@ class Cluster(World):
                     yield f"{bundle}: {agent.context.identity.instance} believes {holding}"
 
     async def settled(self, bundles: Sequence[BundleId], within_s: float = SERVED_WITHIN_S) -> None:
-        """Return once the cluster is settled.
-
-        Raises:
-            Violation: there was no time within ``within_s`` at which each bundle was served; or
-                sidecars had not read so for as long as they may leave lists unread after it.
-        """
+        """Return once the cluster is settled; raises Violation."""
         await self.settled_at_last(lambda: bundles, within_s)
 
     async def settled_at_last(

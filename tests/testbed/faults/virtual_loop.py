@@ -110,11 +110,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run ``callback`` at the time ``when``; infinity means never.
-
-        Raises:
-            ValueError: ``when`` is NaN or minus infinity; NaN would corrupt the order of timers.
-        """
+        """Run ``callback`` at the time ``when``; infinity means never; raises ValueError."""
         if not when > -math.inf:
             raise ValueError(f"a timer at {when} s: expected a time")
         call = _Call(when, callback, args, context)

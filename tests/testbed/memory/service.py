@@ -99,11 +99,7 @@ class MemoryService:
         return self._last_session_id
 
     def resume_session(self, session_id: int) -> None:
-        """Take up a session on a new connection.
-
-        Raises:
-            SessionLost: it has expired.
-        """
+        """Take up a session on a new connection; raises SessionLost."""
         self._session(session_id).silent_since_s = None
 
     def silence(self, session_id: int) -> None:
@@ -119,11 +115,7 @@ class MemoryService:
             self._end(session_id)
 
     def expire(self, session_id: int) -> None:
-        """End a session as ZooKeeper does when its time is up.
-
-        Raises:
-            SessionLost: there is no such session.
-        """
+        """End a session as ZooKeeper does when its time is up; raises SessionLost."""
         session = self._session(session_id)
         self._end(session_id)
         session.expired()

@@ -127,11 +127,7 @@ class Draft:
 
 
 def drafted(draft: Draft, operations: Sequence[Operation]) -> list[Stat | None]:
-    """Apply all operations to the draft.
-
-    Raises:
-        CommitRejected: one cannot be applied; the draft is worthless then.
-    """
+    """Apply all operations to the draft; raises CommitRejected."""
     return [_numbered(draft, index, operation) for index, operation in enumerate(operations)]
 
 

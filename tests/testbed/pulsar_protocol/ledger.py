@@ -31,11 +31,7 @@ class Fenced(LoadManagerError):
 
 
 class Ledger:
-    """The ledger of one topic, opened under the fencing token of its bundle.
-
-    Raises:
-        Fenced: on construction, and in all methods that write: a newer owner has it.
-    """
+    """The ledger of one topic, opened under the fencing token of its bundle; raises Fenced."""
 
     def __init__(self, path: Path, token: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

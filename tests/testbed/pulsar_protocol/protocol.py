@@ -134,12 +134,7 @@ def encode_frame(command: Command, payload: bytes = b"", /, **fields: Any) -> by
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[Command, Any, bytes]:
-    """Return command, fields and payload of the next frame.
-
-    Raises:
-        ValueError: the command is none of these.
-        asyncio.IncompleteReadError: the connection ended.
-    """
+    """Return command, fields and payload of the next frame; raises ValueError."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     rest = await reader.readexactly(length)
     end = _LENGTH.size + _LENGTH.unpack_from(rest)[0]

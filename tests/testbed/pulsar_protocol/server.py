@@ -150,11 +150,7 @@ class PulsarServer:
             asyncio.get_running_loop().call_soon(client.close, broker_url)
 
     async def opened(self, text: str) -> _Topic:
-        """Return a topic as soon as it is served here.
-
-        Raises:
-            TimeoutError, Fenced: it is not.
-        """
+        """Return a topic as soon as it is served here; raises TimeoutError or Fenced."""
         name = parse_topic(text)
         async with asyncio.timeout(HOLD_S):
             while (grant := self._broker.grant(name)) is None:
