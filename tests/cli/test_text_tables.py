@@ -39,6 +39,6 @@ def test_a_first_column_that_does_not_fit_is_kept_whole() -> None:
 
 
 def test_a_long_line_is_wrapped_between_words_and_keeps_its_indent() -> None:
-    line = "  Numbers: margin 0.02, learned_costs true"
+    line = "  Numbers: margin 0.02, failure_domains true"
     assert fitted(line, None) == fitted(line, 80) == line
-    assert fitted(line, 24) == "  Numbers: margin 0.02,\n    learned_costs true"
+    assert fitted(line, 24) == "  Numbers: margin 0.02,\n    failure_domains true"
