@@ -5,7 +5,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -95,21 +95,16 @@ def test_less_than_the_level_is_left_out() -> None:
     assert [e["event"] for e in events(stream)] == ["a.thing.failed"]
 
 
-def test_a_traceback_is_text_in_the_event_and_has_no_local_values() -> None:
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_traceback_is_text_and_has_no_local_values(form: Literal["json", "console"]) -> None:
     stream = io.StringIO()
-    configure_logging("json", "info", stream)
+    configure_logging(form, "info", stream)
     _fail_and_log("hunter2")
-    (event,) = events(stream)
-    assert "ValueError: invalid literal" in event["exception"]
-    assert "hunter2" not in stream.getvalue()
-
-
-def test_a_traceback_on_the_console_has_no_local_values_either() -> None:
-    stream = io.StringIO()
-    configure_logging("console", "info", stream)
-    _fail_and_log("hunter2")
-    assert "ValueError: invalid literal" in stream.getvalue()
-    assert "hunter2" not in stream.getvalue()
+    text = stream.getvalue()
+    assert "ValueError: invalid literal" in (
+        events(stream)[0]["exception"] if form == "json" else text
+    )
+    assert "hunter2" not in text
 
 
 def _fail_and_log(login: str) -> None:
