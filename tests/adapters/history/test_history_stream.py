@@ -35,6 +35,11 @@ def writer(top: Path, disk: FailingDisk, **changes: Any) -> StreamWriter:
     return StreamWriter(Stream.ROUNDS, origin, top, disk, rolling, monotonic_s=lambda: clock.now_s)
 
 
+def write_all(one: StreamWriter) -> None:
+    one.flush()
+    one.finish()
+
+
 def test_a_file_is_hidden_until_it_is_whole(tmp_path: Path) -> None:
     one = writer(tmp_path, FailingDisk())
     one.add([told(), told()])
@@ -99,33 +104,19 @@ def test_a_full_disk_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
         one.flush()
     assert one.unwritten == 3
     disk.free_bytes = 1 << 20
-    one.flush()
-    one.finish()
+    write_all(one)
     assert seqs_in(*finished(tmp_path)) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("call", ["create", "append", "sync"])
-def test_what_could_not_be_written_is_written_later(tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize("call", ["create", "append", "sync", "publish"])
+def test_what_could_not_be_done_is_done_later(tmp_path: Path, call: str) -> None:
     disk = FailingDisk(failing={call})
     one = writer(tmp_path, disk)
     one.add([told()])
     with pytest.raises(OSError, match=call):
-        one.flush()
+        write_all(one)
     disk.failing.clear()
-    one.flush()
-    one.finish()
-    assert seqs_in(*finished(tmp_path)) == [1]
-
-
-def test_a_file_that_could_not_be_renamed_is_renamed_later(tmp_path: Path) -> None:
-    disk = FailingDisk(failing={"publish"})
-    one = writer(tmp_path, disk)
-    one.add([told()])
-    one.flush()
-    with pytest.raises(OSError, match="publish"):
-        one.finish()
-    disk.failing.clear()
-    one.finish()
+    write_all(one)
     assert seqs_in(*finished(tmp_path)) == [1]
 
 
@@ -148,8 +139,7 @@ def test_a_deleted_directory_is_made_again(tmp_path: Path) -> None:
     one.flush()
     (tmp_path / "history").rename(tmp_path / "gone")
     one.add([told()])
-    one.flush()
-    one.finish()
+    write_all(one)
     assert seqs_in(*finished(tmp_path / "history")) == [2]
 
 
@@ -208,8 +198,7 @@ def test_the_file_of_a_living_writer_is_left_to_it(tmp_path: Path) -> None:
     one.flush()
     assert recover(FailingDisk(), tmp_path, "b1_8080") == []
     one.add([told()])
-    one.flush()
-    one.finish()
+    write_all(one)
     assert seqs_in(*finished(tmp_path)) == [1, 2]
 
 

@@ -142,7 +142,7 @@ async def test_a_full_disk_is_reported_retried_and_recovered_from(
 
 
 def test_a_number_that_is_none_costs_its_record_alone(opened: Open, tmp_path: Path) -> None:
-    history = opened()
+    history = opened(flush_interval_s=3600.0)
     history.start()
     bad = Record("term", NOON_MS, {"epoch": float("nan"), "event": "began"})
     history.offer(Stream.ROUNDS, NOON_MS, lambda: [bad])
@@ -181,21 +181,35 @@ def instances(top: Path) -> list[str]:
     return sorted(path.name.split("-")[2] for path in finished(top))
 
 
-def test_own_files_that_are_too_old_are_deleted_with_their_empty_folders(tmp_path: Path) -> None:
-    leave_files(tmp_path, {"aa": 3, "bb": 1, "cc": 0}, max_age_days=2.0)
-    assert instances(tmp_path) == ["bb", "cc"]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["date=2026-11-20", "date=2026-11-21"]
-
-
-def test_the_oldest_of_the_own_files_are_deleted_when_they_are_too_large(tmp_path: Path) -> None:
-    size_gib = 300 / (1 << 30)
-    leave_files(tmp_path, {"aa": 3, "bb": 2, "cc": 1, "dd": 0}, max_size_gib=size_gib)
-    assert instances(tmp_path) == ["bb", "cc", "dd"]
-
-
-def test_without_bounds_everything_is_kept(tmp_path: Path) -> None:
-    leave_files(tmp_path, {"aa": 3000, "bb": 0}, max_size_gib=0.0, max_age_days=0.0)
-    assert instances(tmp_path) == ["aa", "bb"]
+@pytest.mark.parametrize(
+    ("days_ago", "settings", "kept", "days"),
+    [
+        ({"aa": 3, "bb": 1, "cc": 0}, {"max_age_days": 2.0}, ["bb", "cc"], ["20", "21"]),
+        (
+            {"aa": 3, "bb": 2, "cc": 1, "dd": 0},
+            {"max_size_gib": 300 / (1 << 30)},
+            ["bb", "cc", "dd"],
+            ["19", "20", "21"],
+        ),
+        (
+            {"aa": 30, "bb": 0},
+            {"max_size_gib": 0.0, "max_age_days": 0.0},
+            ["aa", "bb"],
+            ["22", "21"],
+        ),
+    ],
+    ids=["too old", "too large", "without bounds"],
+)
+def test_the_oldest_own_files_beyond_the_bounds_are_deleted_with_their_empty_folders(
+    tmp_path: Path,
+    days_ago: dict[str, int],
+    settings: dict[str, float],
+    kept: list[str],
+    days: list[str],
+) -> None:
+    leave_files(tmp_path, days_ago, **settings)
+    assert instances(tmp_path) == kept
+    assert [one.name[-2:] for one in sorted(tmp_path.iterdir())] == days
 
 
 def test_the_files_of_others_are_never_deleted(opened: Open, tmp_path: Path) -> None:
