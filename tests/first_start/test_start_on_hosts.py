@@ -45,7 +45,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(
+    params=[
+        pytest.param(1, marks=pytest.mark.thorough),
+        2,
+        pytest.param(3, marks=pytest.mark.thorough),
+    ]
+)
 def count(request: pytest.FixtureRequest) -> int:
     """Return the number of brokers."""
     return int(request.param)

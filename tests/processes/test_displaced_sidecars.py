@@ -63,6 +63,7 @@ async def test_a_frozen_sidecar_that_was_replaced_wakes_up_and_ends(tmp_path: Pa
         assert overlaps(processes.intervals()) == []
 
 
+@pytest.mark.thorough
 async def test_two_sidecars_that_are_always_started_again_come_to_rest(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
         await processes.start()

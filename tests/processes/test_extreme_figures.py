@@ -22,6 +22,7 @@ def exaggerate(stats: dict[str, Any]) -> None:
         bundle |= {"producerCount": 2**62, "consumerCount": 2**62, "msgRateIn": 4e307}
 
 
+@pytest.mark.thorough
 async def test_a_broker_that_tells_absurd_figures_ends_no_leader(tmp_path: Path) -> None:
     async with process_cluster(tmp_path, brokers=2, bundles=BUNDLES) as processes:
         member, other = processes.cluster.members

@@ -29,6 +29,7 @@ BOUND_S: Final = 120.0 + BUNDLES / 25
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(BOUND_S + 60.0)]
 
 
+@pytest.mark.thorough
 async def test_many_bundles_of_one_broker_are_taken_split_and_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ async def test_an_empty_zookeeper_is_told_and_brokers_that_are_restarted_serve_a
         assert overlaps(cluster.intervals()) == []
 
 
+@pytest.mark.thorough
 async def test_an_older_zookeeper_is_told_and_served_by_again_without_a_hand(
     tmp_path: Path,
 ) -> None:
