@@ -131,7 +131,7 @@ def test_the_first_placement_stands_for_all_only_if_none_was_asked(
     assert len({id(run) for run in found.values()}) == (len(found) if asked else 1)
 
 
-@pytest.mark.simulated
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_figures_are_those_of_the_code() -> None:
     """Simulates some runs again: others whenever the figures change.

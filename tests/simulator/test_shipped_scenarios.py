@@ -56,6 +56,9 @@ OF_THE_LITERATURE = {"opposite-skews", "equal-items", "heterogeneous-cores", "al
 LONG = {"diurnal-trend", "recorded-services", "thousand"}
 """One run of these takes so long that only what is expected of someone by name is run."""
 
+SLOW = {"cold-start", "day-pattern", "flapping", "rolling-restart", "slow-balancing"}
+"""All strategies in these five take about as long as in all others."""
+
 CORES = min(2, len(os.sched_getaffinity(0)))
 
 SCENARIOS = {name: load_scenario(path) for name, path in shipped().items()}
@@ -91,9 +94,14 @@ def test_each_expects_something_of_the_default_pair(name: str) -> None:
     assert any(meant(one, default) for one in SCENARIOS[name].expect)
 
 
-@pytest.mark.simulated
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(set(SCENARIOS) - LONG))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name in SLOW else pytest.mark.simulated)
+        for name in sorted(set(SCENARIOS) - LONG)
+    ],
+)
 def test_all_strategies_run_in_it_and_do_as_it_expects(name: str) -> None:
     scenario = SCENARIOS[name]
     verdicts: list[Judged] = []
@@ -106,7 +114,7 @@ def test_all_strategies_run_in_it_and_do_as_it_expects(name: str) -> None:
     assert [str(verdict) for verdict in verdicts if not verdict.holds] == []
 
 
-@pytest.mark.simulated
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", sorted(LONG))
 def test_the_strategies_that_a_long_one_names_do_as_it_expects(name: str) -> None:
