@@ -5,9 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 import aiohttp
@@ -97,23 +95,6 @@ async def pulsar_cluster(
 
 
 @dataclass(slots=True)
-class Timed:
-    """Something a client did, from when to when."""
-
-    began_s: float
-    ended_s: float
-
-    @property
-    def duration_s(self) -> float:
-        """How long it took."""
-        return self.ended_s - self.began_s
-
-    def overlaps(self, began_s: float, ended_s: float) -> bool:
-        """Tell whether any of it was in this time."""
-        return self.began_s <= ended_s and self.ended_s >= began_s
-
-
-@dataclass(slots=True)
 class Stream:
     """One topic with a producer that sends again and again and a consumer that reads it.
 
@@ -127,8 +108,6 @@ class Stream:
     pause_s: float = 0.003
     acknowledged: list[int] = field(default_factory=list)
     received: list[int] = field(default_factory=list)
-    sends: list[Timed] = field(default_factory=list)
-    receipts_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     _sending: threading.Event = field(default_factory=threading.Event)
     _receiving: threading.Event = field(default_factory=threading.Event)
@@ -165,17 +144,6 @@ class Stream:
         """How many deliveries were of messages that had been delivered before."""
         return len(self.received) - len(set(self.received))
 
-    def longest_send(self, began_s: float, ended_s: float) -> float:
-        """Return the longest send that was under way at some time between these two."""
-        during = [one.duration_s for one in self.sends if one.overlaps(began_s, ended_s)]
-        return max(during, default=0.0)
-
-    def longest_silence(self, began_s: float, ended_s: float) -> float:
-        """Return the longest time between two receipts around the time between these two."""
-        silences = [Timed(*pair) for pair in pairwise(self.receipts_s)]
-        during = [one.duration_s for one in silences if one.overlaps(began_s, ended_s)]
-        return max(during, default=0.0)
-
     def _guarded(self, loop: Callable[[Any], None], end: Any) -> None:
         try:
             loop(end)
@@ -185,9 +153,7 @@ class Stream:
     def _send(self, producer: Any) -> None:
         number = 0
         while not self._sending.is_set():
-            began_s = monotonic()
             producer.send(str(number).encode())
-            self.sends.append(Timed(began_s, monotonic()))
             self.acknowledged.append(number)
             number += 1
             self._sending.wait(self.pause_s)
@@ -198,6 +164,5 @@ class Stream:
         while not self._receiving.is_set():
             with suppress(pulsar.Timeout):
                 message = consumer.receive(timeout_millis=RECEIVE_MS)
-                self.receipts_s.append(monotonic())
                 self.received.append(int(message.data()))
                 consumer.acknowledge(message)
