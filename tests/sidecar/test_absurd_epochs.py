@@ -1,9 +1,11 @@
 """Epochs that no leader of this service can have: not obeyed, told, and put right."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from stories import place_all, story
+from stories import follower, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -16,9 +18,8 @@ TOO_LARGE = "1" + 400 * "0"
 
 
 async def _serving(cluster: Cluster) -> tuple[Agent, list[BundleId]]:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     return agent, list(boundaries.bundles)
 
 
@@ -26,52 +27,49 @@ def _reasons(agent: Agent) -> str:
     return "; ".join(agent.app.answering.readiness().reasons)
 
 
-@pytest.mark.parametrize("epoch", [2**62, 2**63 - 1])
-def test_orders_of_an_epoch_to_come_are_refused_told_and_written_again(epoch: int) -> None:
-    @story(leader={"round_interval_s": 30.0})
-    async def tell(cluster: Cluster) -> None:
-        agent, bundles = await _serving(cluster)
-        served = dict(agent.host.serving)
-        await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(epoch)))
-        await cluster.until(lambda: "orders" in _reasons(agent), within_s=1.0)
-        assert str(epoch) in _reasons(agent)
-        assert agent.metric("loadmanager_orders_refused") == 1
-        assert agent.host.serving == served
-        (refused, *_) = cluster.warnings("orders.epoch.refused")
-        assert (refused["epoch"], refused["newest"]) == (epoch, 1)
-        await cluster.until(lambda: not _reasons(agent), within_s=61.0)
-        assert agent.metric("loadmanager_orders_refused") == 0
-        assert agent.host.serving == served
-        # Orders that came after them are obeyed.
-        await cluster.move(bundles[0], agent.host)
-        await cluster.until(lambda: cluster.servers(bundles[0]) == [agent.host])
-        await cluster.settled(bundles)
-
-    tell()
+def _of_an_epoch(epoch: int) -> Callable[[Orders], bytes]:
+    return lambda _: encode_orders(Orders(epoch))
 
 
+def _the_same(orders: Orders) -> bytes:
+    return encode_orders(replace(orders, epoch=2**62))
+
+
+def _too_large(_: Orders) -> bytes:
+    return b'{"epoch":' + TOO_LARGE.encode() + b',"bundles":{}}'
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "epoch"),
+    [
+        (_of_an_epoch(2**62), 2**62),
+        (_of_an_epoch(2**63 - 1), 2**63 - 1),
+        (_the_same, 2**62),
+        (_too_large, None),
+    ],
+)
 @story(leader={"round_interval_s": 10.0})
-async def test_the_same_orders_with_an_epoch_to_come_are_written_again_too(
-    cluster: Cluster,
+async def test_orders_of_an_epoch_to_come_are_refused_told_and_written_again(
+    cluster: Cluster, spoilt: Callable[[Orders], bytes], epoch: int | None
 ) -> None:
     agent, bundles = await _serving(cluster)
-    orders = cluster.orders(agent.host)
-    again = Orders(2**62, orders.bundles, orders.handovers, orders.splits)
-    await cluster.write(znodes.orders(agent.host.name), encode_orders(again))
-    await cluster.until(lambda: _reasons(agent), within_s=1.0)
-    await cluster.until(lambda: not _reasons(agent), within_s=21.0)
-    assert cluster.orders(agent.host).epoch == 1
-    await cluster.settled(bundles)
-
-
-@story(leader={"round_interval_s": 10.0})
-async def test_an_epoch_of_hundreds_of_digits_is_no_epoch(cluster: Cluster) -> None:
-    agent, bundles = await _serving(cluster)
-    content = b'{"epoch":' + TOO_LARGE.encode() + b',"bundles":{}}'
+    before = dict(agent.host.serving)
+    content = spoilt(cluster.orders(agent.host))
     await cluster.write(znodes.orders(agent.host.name), content)
     await cluster.until(lambda: "orders" in _reasons(agent), within_s=1.0)
     assert agent.metric("loadmanager_orders_refused") == 1
+    assert agent.host.serving == before
+    if epoch is not None:
+        assert str(epoch) in _reasons(agent)
+        (refused, *_) = cluster.warnings("orders.epoch.refused")
+        assert (refused["epoch"], refused["newest"]) == (epoch, 1)
     await cluster.until(lambda: not _reasons(agent), within_s=21.0)
+    assert agent.metric("loadmanager_orders_refused") == 0
+    assert agent.host.serving == before
+    assert cluster.orders(agent.host).epoch == 1
+    # Orders that came after them are obeyed.
+    await cluster.move(bundles[0], agent.host)
+    await cluster.until(lambda: cluster.servers(bundles[0]) == [agent.host])
     await cluster.settled(bundles)
 
 
@@ -89,8 +87,7 @@ async def test_orders_with_the_epoch_of_the_present_leader_are_obeyed_by_a_late_
     cluster: Cluster,
 ) -> None:
     """It never saw an epoch before it read its orders."""
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     host = cluster.add_host()
     agent = cluster.start(host)
     await cluster.ready()
@@ -125,10 +122,7 @@ async def test_an_epoch_node_made_anew_is_told_and_its_leaders_are_obeyed(
     assert not _reasons(agent)
 
 
-@story()
-async def test_a_leader_whose_node_got_an_absurd_epoch_is_elected_anew(cluster: Cluster) -> None:
-    agent, bundles = await _serving(cluster)
-    leader = cluster.leader
+def _absurd(leader: Agent) -> bytes:
     identity = leader.context.identity
     record = LeaderRecord(
         broker=identity.broker,
@@ -137,37 +131,34 @@ async def test_a_leader_whose_node_got_an_absurd_epoch_is_elected_anew(cluster: 
         instance=identity.instance,
         epoch=2**62,
     )
-    await cluster.write(znodes.LEADER, encode_leader(record))
+    return encode_leader(record)
+
+
+def _unreadable(_: Agent) -> bytes:
+    return b'{"loadManager":{"epoch":' + TOO_LARGE.encode() + b"}}"
+
+
+@pytest.mark.parametrize("content", [_absurd, _unreadable, lambda _: b"{"])
+@story()
+async def test_a_leader_whose_node_got_an_absurd_epoch_or_garbage_is_elected_anew(
+    cluster: Cluster, content: Callable[[Agent], bytes]
+) -> None:
+    agent, bundles = await _serving(cluster)
+    await cluster.write(znodes.LEADER, content(cluster.leader))
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=5.0)
     await cluster.move_surely(bundles[0], agent.host)
     await cluster.until(lambda: cluster.servers(bundles[0]) == [agent.host])
     await cluster.settled(bundles)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{", b'{"loadManager":{"epoch":' + TOO_LARGE.encode() + b"}}"]
-)
-def test_a_leader_whose_node_cannot_be_read_is_elected_anew(content: bytes) -> None:
-    @story()
-    async def tell(cluster: Cluster) -> None:
-        agent, bundles = await _serving(cluster)
-        await cluster.write(znodes.LEADER, content)
-        await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=5.0)
-        await cluster.move_surely(bundles[0], agent.host)
-        await cluster.until(lambda: cluster.servers(bundles[0]) == [agent.host])
-        await cluster.settled(bundles)
-
-    tell()
-
-
 @story(leader={"round_interval_s": 30.0})
 async def test_no_lock_is_taken_while_orders_are_refused(cluster: Cluster) -> None:
     agent, bundles = await _serving(cluster)
-    served = dict(agent.host.serving)
+    before = dict(agent.host.serving)
     await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(2**62)))
     await cluster.until(lambda: _reasons(agent), within_s=1.0)
     # What it owned it keeps; after a session it takes nothing by orders that stand no more.
-    assert agent.host.serving == served
+    assert agent.host.serving == before
     agent.coordination.expire()
     await asyncio.sleep(2.0)
     locks = cluster.lock_sessions()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from history_sinks import Archive
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.arbitration import Dispatched
@@ -34,7 +34,7 @@ def _unexpected_errors(agent: Agent) -> float:
 async def test_a_bundle_recalled_while_boundaries_are_read_disturbs_no_tick(
     cluster: Cluster,
 ) -> None:
-    await place_all(cluster, await cluster.make_namespace(2))
+    await served(cluster, 2)
     operator, leader = await cluster.operator(), cluster.leader
     again = encode_boundaries(Boundaries.even(NAMESPACE, 8))
     made = False
@@ -140,8 +140,7 @@ async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
 
 @story(2, **BY_HAND)
 async def test_an_error_of_one_decider_leaves_no_other_without_an_answer(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     tasks, leader = cluster.leader_term.tasks, cluster.leader
 
     def fail(found: Dispatched) -> None:

@@ -6,7 +6,7 @@ itself. The others may have elected another leader at once, which ends sessions 
 
 import asyncio
 
-from stories import place_all, story
+from stories import follower, served, story
 
 from tests.testbed.faults.agent import SESSION_S
 from tests.testbed.faults.cluster import Cluster
@@ -18,9 +18,8 @@ LEASE_S = 0.66 * SESSION_S
 
 @story()
 async def test_a_leader_without_the_others_extends_no_lease(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     service = cluster.service
     server = service.add_server()
     agent.coordination.connect_to(server)

@@ -5,64 +5,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from stories import place_all, story
+from stories import follower, looked_up, now_s, place_all, served, story
 
 from loadmanager.admin.drains import Marked
 from loadmanager.core import znodes
-from loadmanager.core.ids import BundleId, Namespace, TopicName
+from loadmanager.core.ids import BrokerId, BundleId, Namespace, TopicName
 from loadmanager.core.wire.records import DrainMark, decode_drain_mark
 from loadmanager.ports.administration import BrokerUnknown
 from loadmanager.ports.coordination import CoordinationError
-from loadmanager.ports.lookup import LookupRefused
-from tests.testbed.faults.agent import Agent
-from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.agent import SESSION_S, Agent
+from tests.testbed.faults.cluster import Cluster, topic_in
 from tests.testbed.faults.host import Host
+from tests.testbed.in_process import Fault
 
 MOST = 10
 """Most moves under way of one broker, as configured by default."""
-
-
-class Clients:
-    """Look every topic up again and again, at sidecars that are not told to stop."""
-
-    def __init__(self, cluster: Cluster, topics: list[TopicName], pause_s: float) -> None:
-        self._pause_s = pause_s
-        self._cluster = cluster
-        self._topics = topics
-        self.answered = 0
-        self.failures: list[str] = []
-
-    async def ask_for_ever(self) -> None:
-        """Count the answers, and keep what failures say."""
-        while True:
-            for agent in self._cluster.living:
-                topic = self._topics[self.answered % len(self._topics)]
-                if agent.stop.is_set() or not agent.app.answering.readiness().ready:
-                    continue
-                try:
-                    await agent.look_up(topic)
-                    self.answered += 1
-                except LookupRefused as error:
-                    self.failures.append(str(error))
-            await asyncio.sleep(self._pause_s)
-
-
-@asynccontextmanager
-async def clients(
-    cluster: Cluster, topics: list[TopicName], pause_s: float = 0.002
-) -> AsyncIterator[Clients]:
-    """Have clients look topics up; a lookup that fails fails the story."""
-    asking = Clients(cluster, topics, pause_s)
-    task = asyncio.ensure_future(asking.ask_for_ever())
-    try:
-        yield asking
-        await asyncio.sleep(1.0)
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-    assert asking.failures == []
-    assert asking.answered > 10 * len(topics)
 
 
 async def most_homeless(
@@ -76,12 +33,19 @@ async def most_homeless(
     return most
 
 
+async def named_heirs(
+    cluster: Cluster, agent: Agent, done: asyncio.Event
+) -> dict[BundleId, BrokerId]:
+    """Return whom the orders of a broker named as next owners."""
+    found: dict[BundleId, BrokerId] = {}
+    while not done.is_set():
+        found |= cluster.orders(agent.host).handovers
+        await asyncio.sleep(0.001)
+    return found
+
+
 async def drain(agent: Agent, host: Host) -> None:
     await agent.app.drain_requests.mark(host.name, by="story", reason="new kernel")
-
-
-async def left(agent: Agent, host: Host) -> int:
-    return (await agent.app.drain_requests.status(host.name)).bundles_left
 
 
 async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
@@ -89,7 +53,7 @@ async def emptied(cluster: Cluster, host: Host, within_s: float = 10.0) -> None:
     await cluster.until(lambda: not host.serving, within_s)
     await asyncio.sleep(0.1)
     for agent in cluster.living:
-        assert await left(agent, host) == 0
+        assert (await agent.app.drain_requests.status(host.name)).bundles_left == 0
 
 
 @story()
@@ -98,29 +62,33 @@ async def test_a_drained_broker_is_emptied_a_few_at_a_time_and_no_lookup_fails(
 ) -> None:
     boundaries = await cluster.make_namespace(60)
     topics = await place_all(cluster, boundaries)
-    agent = next(a for a in cluster.living if not a.leads)
+    agent = follower(cluster)
     assert len(agent.host.serving) > MOST
-    done = asyncio.Event()
+    left, done = set(agent.host.serving), asyncio.Event()
     watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
-    async with clients(cluster, topics):
+    naming = asyncio.ensure_future(named_heirs(cluster, agent, done))
+    async with looked_up(cluster, topics):
         await drain(cluster.leader, agent.host)
         await emptied(cluster, agent.host)
         await cluster.settled(boundaries.bundles, within_s=1.0)
         done.set()
     assert 0 < await watching <= MOST
     assert agent.app.member.registered
+    # Each bundle is where the order said that it goes.
+    heirs = await naming
+    assert left <= heirs.keys()
+    assert all(cluster.server(bundle).name == heirs[bundle] for bundle in left)
     assert len(cluster.service.epochs) == 1
 
 
 @story()
 async def test_nothing_is_placed_on_a_drained_broker_until_it_is_let_go(cluster: Cluster) -> None:
-    (drained, *_) = [a for a in cluster.living if not a.leads]
+    drained = follower(cluster, serving=False)
     await drain(drained, drained.host)
     await cluster.until(
         lambda: cluster.leader.cluster_state.brokers[drained.host.name].registration.draining
     )
-    boundaries = await cluster.make_namespace(12)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 12)
     assert drained.host.serving == {}
     path = znodes.draining(drained.host.name)
     mark = decode_drain_mark(path, cluster.service.dump()[path].data)
@@ -139,7 +107,7 @@ async def test_the_broker_of_the_leader_is_emptied_by_its_own_sidecar(cluster: C
     topics = await place_all(cluster, boundaries)
     leader = cluster.leader
     assert leader.host.serving
-    async with clients(cluster, topics):
+    async with looked_up(cluster, topics):
         await drain(leader, leader.host)
         await emptied(cluster, leader.host)
         await cluster.settled(boundaries.bundles, within_s=1.0)
@@ -153,19 +121,19 @@ async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_ti
     boundaries = await cluster.make_namespace(6)
     topics = await place_all(cluster, boundaries)
     first, second = cluster.hosts
-    async with clients(cluster, topics):
+    async with looked_up(cluster, topics):
         await cluster.write(znodes.draining(first.name), b"{")  # A spoilt mark is a mark.
         await emptied(cluster, first)
         tokens = dict(second.serving)
         assert len(tokens) == 6
         await drain(cluster.leader, second)
-        marked_s = asyncio.get_running_loop().time()
+        marked_s = now_s()
         await cluster.until(
             lambda: all(
                 k.registration.draining for k in cluster.leader.cluster_state.brokers.values()
             )
         )
-        assert asyncio.get_running_loop().time() - marked_s < 0.5
+        assert now_s() - marked_s < 0.5
         await asyncio.sleep(10.0)
     assert second.serving == tokens
     told = cluster.leader.app.explainer.explain(boundaries.bundles[-1]).explanation
@@ -174,10 +142,9 @@ async def test_where_nobody_can_take_them_bundles_stay_and_are_served_all_the_ti
 
 @story()
 async def test_the_next_leader_goes_on_emptying(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(60)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 60)
     former = cluster.leader
-    agent = next(a for a in cluster.living if not a.leads)
+    agent = follower(cluster)
     count = len(agent.host.serving)
     await drain(agent, agent.host)
     await cluster.until(lambda: len(agent.host.serving) < count)
@@ -188,24 +155,41 @@ async def test_the_next_leader_goes_on_emptying(cluster: Cluster) -> None:
     await cluster.settled(boundaries.bundles)
 
 
+@pytest.mark.parametrize("every", [False, True])
 @story()
-async def test_a_drained_broker_whose_sidecar_restarts_is_still_drained(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    await place_all(cluster, boundaries)
-    agent = next(a for a in cluster.living if not a.leads)
-    await drain(agent, agent.host)
-    await emptied(cluster, agent.host)
-    await agent.leave()
-    cluster.start(agent.host)
+async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: bool) -> None:
+    await served(cluster, 12)
+    agent = follower(cluster)
+    host, brokers = agent.host, lambda: cluster.leader.cluster_state.brokers
+    await drain(agent, host)
+    await emptied(cluster, host)
+    leaving = list(cluster.living) if every else [agent]
+    for one in leaving:
+        await one.leave()
+    for one in leaving:
+        cluster.start(one.host)
     await cluster.ready()
-    assert cluster.leader.cluster_state.brokers[agent.host.name].registration.draining
+    assert brokers()[host.name].registration.draining
+    more = await cluster.make_namespace(12, Namespace("acme/more"))
+    await asyncio.gather(*(cluster.leader.look_up(topic_in(more, b)) for b in more.bundles))
     await asyncio.sleep(5.0)
-    assert agent.host.serving == {}
-    await cluster.agent_of(agent.host.name).app.drain_requests.unmark(agent.host.name)
-    await cluster.until(
-        lambda: not cluster.leader.cluster_state.brokers[agent.host.name].registration.draining,
-        within_s=1.0,
-    )
+    assert host.serving == {}
+    await cluster.agent_of(host.name).app.drain_requests.unmark(host.name)
+    await cluster.until(lambda: not brokers()[host.name].registration.draining, within_s=1.0)
+
+
+@story()
+async def test_a_mark_set_while_the_sidecar_is_cut_off_is_heeded_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    boundaries = await served(cluster, 12)
+    agent = follower(cluster)
+    agent.coordination.suspend()
+    await drain(cluster.leader, agent.host)
+    await asyncio.sleep(2.0)
+    agent.coordination.reconnect()
+    await cluster.until(lambda: not agent.host.serving, within_s=10.0)
+    await cluster.settled(boundaries.bundles)
 
 
 @story()
@@ -236,39 +220,66 @@ async def test_marks_tell_who_and_why_and_are_set_and_removed_again_without_harm
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_a_sidecar_that_stops_has_its_broker_emptied_first(leads: bool) -> None:
-    @story()
-    async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(60)
-        topics = await place_all(cluster, boundaries)
-        agent = next(a for a in cluster.living if a.leads is leads)
-        assert len(agent.host.serving) > MOST
-        done = asyncio.Event()
-        watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
-        async with clients(cluster, topics):
-            begun_s = asyncio.get_running_loop().time()
-            await agent.leave()
-            assert asyncio.get_running_loop().time() - begun_s < 5.0
-            await cluster.settled(boundaries.bundles, within_s=1.0)
-            done.set()
-        assert await watching <= MOST
-        (ended,) = cluster.warnings("broker.drain.ended")
-        assert (ended["bundles"] > MOST, ended["left"]) == (True, 0)
-        assert agent.failure is None
-        assert znodes.registration(agent.host.name) not in cluster.service.dump()
+@story()
+async def test_a_sidecar_that_stops_has_its_broker_emptied_first(
+    cluster: Cluster, leads: bool
+) -> None:
+    boundaries = await cluster.make_namespace(60)
+    topics = await place_all(cluster, boundaries)
+    agent = next(a for a in cluster.living if a.leads is leads)
+    session = agent.coordination.session.session_id
+    assert len(agent.host.serving) > MOST
+    done = asyncio.Event()
+    watching = asyncio.ensure_future(most_homeless(cluster, boundaries.bundles, done))
+    async with looked_up(cluster, topics):
+        begun_s = now_s()
+        await agent.leave()
+        assert now_s() - begun_s < 5.0
+        # Nobody has to wait for the session to expire.
+        nodes = cluster.service.dump()
+        assert not any(one.stat.ephemeral_owner == session for one in nodes.values())
+        await cluster.settled(boundaries.bundles, within_s=1.0)
+        done.set()
+    assert await watching <= MOST
+    (ended,) = cluster.warnings("broker.drain.ended")
+    assert (ended["bundles"] > MOST, ended["left"]) == (True, 0)
+    assert (agent.failure, agent.host.serving) == (None, {})
+    assert znodes.registration(agent.host.name) not in nodes
+    assert 0.0 <= min(gaps(cluster, agent.host)) <= max(gaps(cluster, agent.host)) < 0.06
 
-    tell()
+
+def gaps(cluster: Cluster, former: Host) -> list[float]:
+    """Return for how long each bundle that a host served was served nowhere."""
+    begun = {i.bundle: i.start_s for h in cluster.hosts if h is not former for i in h.intervals()}
+    return [begun[i.bundle] - i.end_s for i in former.intervals()]
+
+
+@story()
+async def test_who_stops_is_given_nothing_new_while_it_is_emptied(cluster: Cluster) -> None:
+    boundaries = await served(cluster, 60)
+    agent = follower(cluster)
+    had = set(agent.host.serving)
+    leaving = asyncio.ensure_future(agent.leave())
+    await cluster.until(
+        lambda: cluster.leader.cluster_state.brokers[agent.host.name].registration.draining,
+        within_s=1.0,
+    )
+    more = await cluster.make_namespace(12, Namespace("acme/more"))
+    asking = next(a for a in cluster.living if a is not agent)
+    await asyncio.gather(*(asking.look_up(topic_in(more, bundle)) for bundle in more.bundles))
+    await leaving
+    assert {interval.bundle for interval in agent.host.intervals()} == had
+    await cluster.settled([*boundaries.bundles, *more.bundles])
 
 
 @story()
 async def test_nobody_waits_for_the_bundle_that_is_a_brokers_own(cluster: Cluster) -> None:
-    agent = next(a for a in cluster.living if not a.leads)
-    own = await cluster.make_namespace(1, Namespace(f"pulsar/{agent.host.name}"))
-    await place_all(cluster, own)
+    agent = follower(cluster, serving=False)
+    own = await served(cluster, 1, Namespace(f"pulsar/{agent.host.name}"))
     holder = cluster.agent_of(cluster.server(own.bundles[0]).name)
-    begun_s = asyncio.get_running_loop().time()
+    begun_s = now_s()
     await holder.leave()
-    assert asyncio.get_running_loop().time() - begun_s < 8.0
+    assert now_s() - begun_s < 8.0
     assert holder.host.serving == {}
     (ended,) = cluster.warnings("broker.drain.ended")
     assert (ended["left"], ended["took_s"]) == (1, 0.0)
@@ -276,39 +287,83 @@ async def test_nobody_waits_for_the_bundle_that_is_a_brokers_own(cluster: Cluste
 
 @story(ownership={"drain_deadline_s": 4.0})
 async def test_what_is_not_taken_within_the_deadline_is_given_back(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(9)
-    await place_all(cluster, boundaries)
-    agent = next(a for a in cluster.living if not a.leads and a.host.serving)
+    await served(cluster, 9)
+    agent = follower(cluster)
     cluster.leader.coordination.freeze()  # It leads on for a while, and plans nothing.
-    begun_s = asyncio.get_running_loop().time()
+    begun_s = now_s()
     await agent.leave()
-    assert 4.0 <= asyncio.get_running_loop().time() - begun_s < 4.0 + 10.0
+    assert 4.0 <= now_s() - begun_s < 4.0 + 10.0
     assert agent.host.serving == {}
     assert agent.coordination.session.session_id not in cluster.lock_sessions().values()
 
 
 @story(3)
 async def test_all_that_stop_at_once_do_not_wait_for_one_another(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(12)
-    await place_all(cluster, boundaries)
-    begun_s = asyncio.get_running_loop().time()
+    await served(cluster, 12)
+    begun_s = now_s()
     await asyncio.gather(*(agent.leave() for agent in cluster.living))
-    assert asyncio.get_running_loop().time() - begun_s < 12.0
+    assert now_s() - begun_s < 12.0
     assert cluster.lock_sessions() == {}
     assert all(host.serving == {} for host in cluster.hosts)
 
 
-@story(2)
+@story()
 async def test_without_the_service_a_sidecar_stops_without_waiting(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(a for a in cluster.living if not a.leads and a.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     agent.coordination.suspend()
-    begun_s = asyncio.get_running_loop().time()
+    begun_s = now_s()
     with suppress(CoordinationError):
         await agent.leave()
-    assert asyncio.get_running_loop().time() - begun_s < 20.0
+    assert now_s() - begun_s < 20.0
+    assert cluster.warnings("broker.deregistration.failed")
     assert agent.host.serving == {}
+    await cluster.settled(boundaries.bundles)
+
+
+@story(1)
+async def test_the_last_one_to_leave_waits_for_nobody(cluster: Cluster) -> None:
+    await served(cluster, 3)
+    begun_s = now_s()
+    await cluster.agents[0].leave()
+    assert now_s() - begun_s < 0.5
+    assert cluster.lock_sessions() == {}
+    assert cluster.hosts[0].serving == {}
+
+
+@story()
+async def test_a_broker_that_hangs_keeps_its_locks_until_its_lease_is_over(
+    cluster: Cluster,
+) -> None:
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
+    agent.host.broker.inject(Fault.REFUSED, "unload")
+    await agent.leave()
+    assert cluster.warnings("broker.lease.awaited")
+    assert agent.host.serving == {}
+    await cluster.settled(boundaries.bundles)
+
+
+@story()
+async def test_a_leader_that_cannot_reach_the_service_leaves_all_the_same(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader
+    leader.coordination.lose_next_request()
+    await leader.leave()
+    assert leader.failure is None
+    await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 2.0)
+
+
+@story(2)
+async def test_a_sidecar_that_never_registered_leaves_at_once(cluster: Cluster) -> None:
+    host = cluster.add_host()
+    host.cut = True
+    agent = cluster.start(host)
+    await asyncio.sleep(2.0)
+    begun_s = now_s()
+    await agent.leave()
+    assert now_s() - begun_s < 0.5
 
 
 @story(3, shedding={"settings": {"threshold": 0.05, "history": 0.2, "min_bytes_per_s": 0.0}})
@@ -318,7 +373,7 @@ async def test_every_broker_and_sidecar_restarted_in_turn_leaves_a_balanced_clus
     boundaries = await cluster.make_namespace(30)
     topics = await place_all(cluster, boundaries)
     follow_load(cluster)
-    async with clients(cluster, topics, pause_s=0.02), carrying(cluster, topics):
+    async with looked_up(cluster, topics, pause_s=0.02), carrying(cluster, topics):
         await asyncio.sleep(10.0)
         for host in cluster.hosts:
             await cluster.agent_of(host.name).leave()

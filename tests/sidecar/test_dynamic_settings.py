@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core import znodes
 from tests.testbed.faults.agent import Agent
@@ -97,8 +97,7 @@ async def test_a_node_that_cannot_be_read_leaves_the_settings_as_they_were(
 
 @story()
 async def test_bundles_stay_where_they_are_when_settings_change(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     before = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
     await configured(cluster, shedding__strategy="AvgShedder", split__max_topics="7")
     await cluster.until(lambda: shedder(cluster.leader) == "AvgShedder")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.core.ids import BundleId, TopicName
 from loadmanager.ports.lookup import LookupRefused, Redirection, Unavailable
@@ -164,8 +164,7 @@ async def test_a_broker_that_restarted_is_named_again_when_it_has_loaded(cluster
 
 
 async def _writes_of(cluster: Cluster, moves: dict[BundleId, Host]) -> int:
-    leader_term = cluster.leader.app.leading.leader_term
-    assert leader_term is not None
+    leader_term = cluster.leader_term
     before = cluster.losses.writes
     await order(leader_term, {bundle: host.name for bundle, host in moves.items()})
     await cluster.until(lambda: all(cluster.servers(b) == [h] for b, h in moves.items()))
@@ -181,8 +180,7 @@ async def _writes_of(cluster: Cluster, moves: dict[BundleId, Host]) -> int:
     leader={"round_interval_s": 300.0, "report_stale_s": 3000.0},
 )
 async def test_a_move_is_four_commits_and_many_together_are_few_more(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(64)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 64)
     source, target, _ = cluster.hosts
     await _writes_of(cluster, dict.fromkeys(boundaries.bundles, source))
     one = await _writes_of(cluster, {boundaries.bundles[0]: target})

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from history_sinks import Archive, KeptHistory
-from stories import place_all, story
+from stories import served, story
 
-from loadmanager.core.bundles import Boundaries
 from loadmanager.core.history.schema import Stream
 from loadmanager.core.orders import SplitOrder
 from tests.testbed.faults.agent import SESSION_S
@@ -30,12 +29,6 @@ async def recorded(cluster: Cluster) -> Archive:
     return archive
 
 
-async def placed(cluster: Cluster, bundles: int = 3) -> Boundaries:
-    boundaries = await cluster.make_namespace(bundles)
-    await place_all(cluster, boundaries)
-    return boundaries
-
-
 def leaders(archive: Archive) -> list[KeptHistory]:
     return [sink for sink in archive.sinks if sink.count("term")]
 
@@ -43,7 +36,7 @@ def leaders(archive: Archive) -> list[KeptHistory]:
 @story(0, **BRISK)
 async def test_every_agent_tells_each_report_that_it_publishes(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    boundaries = await placed(cluster)
+    boundaries = await served(cluster, 3)
     owners = {bundle: cluster.server(bundle).name for bundle in boundaries.bundles}
     await cluster.until(
         lambda: (
@@ -71,7 +64,7 @@ async def test_every_agent_tells_each_report_that_it_publishes(cluster: Cluster)
 @story(0, **BRISK)
 async def test_a_leader_tells_its_rounds_and_every_third_is_a_base(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    boundaries = await placed(cluster)
+    boundaries = await served(cluster, 3)
     await cluster.until(lambda: archive.count("round") >= 7, within_s=60.0)
     (sink,) = leaders(archive)
     rounds = sink.lines("round")
@@ -98,7 +91,7 @@ async def test_a_leader_tells_its_rounds_and_every_third_is_a_base(cluster: Clus
 @story(0, **BRISK)
 async def test_reports_and_ticks_give_the_leaders_own_averages(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    boundaries = await placed(cluster)
+    boundaries = await served(cluster, 3)
     await cluster.until(lambda: archive.count("bundles") >= 3, within_s=90.0)
     (sink,) = leaders(archive)
     reports = {(one["broker"], one["reported_at_ms"]): one for one in archive.lines("report")}
@@ -130,7 +123,7 @@ async def test_reports_and_ticks_give_the_leaders_own_averages(cluster: Cluster)
 @story(0, **BRISK)
 async def test_a_move_by_hand_is_told_from_the_decision_to_its_end(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    boundaries = await placed(cluster)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
@@ -156,7 +149,7 @@ async def test_a_move_by_hand_is_told_from_the_decision_to_its_end(cluster: Clus
 @story(0, **BRISK)
 async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    boundaries = await placed(cluster)
+    boundaries = await served(cluster, 3)
     whole = boundaries.bundles[1]
     split = cluster.leader.app.split_requests.split
     await split(NAMESPACE, whole.rpartition("/")[2], SplitOrder("range_equally_divide"))
@@ -179,7 +172,7 @@ async def test_splits_and_merges_are_told_and_the_next_round_is_a_base(cluster: 
 @story(0, **BRISK)
 async def test_the_next_leader_tells_a_term_of_its_own_and_who_left(cluster: Cluster) -> None:
     archive = await recorded(cluster)
-    await placed(cluster)
+    await served(cluster, 3)
     await cluster.until(lambda: archive.count("round") >= 2)
     first = cluster.leader
     await first.kill()

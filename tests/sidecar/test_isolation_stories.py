@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.admin.isolation import Isolation, IsolationPolicy
 from loadmanager.common.balancing_mode import BalancingModeRequests
@@ -56,8 +56,7 @@ async def test_a_new_policy_brings_its_namespace_to_its_brokers_and_leaves_other
 
 @story()
 async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    await served(cluster, 4)
     locks = cluster.lock_sessions()
     await isolation(cluster.leader).put(CLUSTER, "gold", only_on("nowhere:1"))
     assert cluster.lock_sessions() == locks
@@ -66,7 +65,7 @@ async def test_a_policy_that_nobody_can_meet_interrupts_nothing(cluster: Cluster
 
 @story()
 async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) -> None:
-    await place_all(cluster, await cluster.make_namespace(2))
+    await served(cluster, 2)
     follower = next(agent for agent in cluster.living if not agent.leads)
     chosen = cluster.hosts[0].name
     with pytest.raises(LeaderElsewhere):
@@ -78,7 +77,7 @@ async def test_who_does_not_lead_sets_only_what_moves_nothing(cluster: Cluster) 
 
 @story()
 async def test_a_pause_outlives_the_leader_who_was_asked(cluster: Cluster) -> None:
-    await place_all(cluster, await cluster.make_namespace(4))
+    await served(cluster, 4)
     await BalancingModeRequests(cluster.leader.context).put(
         BalancingMode.PAUSED, by="ann", reason=""
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from stories import place_all, story
+from stories import follower, served, story
 
 from loadmanager.core import znodes
 from tests.testbed.faults.agent import SESSION_S, Agent
@@ -22,9 +22,8 @@ def _reasons(agent: Agent) -> str:
 async def test_a_broker_leaves_while_others_could_serve_and_returns_when_it_can_hold_a_lease(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     session_id = agent.coordination.session.session_id
     agent.coordination.delay_replies(TOO_LATE_S)
     await cluster.until(
@@ -47,9 +46,8 @@ async def test_a_broker_leaves_while_others_could_serve_and_returns_when_it_can_
 
 @story()
 async def test_no_lock_is_deleted_before_the_last_lease_is_over(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     session_id = agent.coordination.session.session_id
     agent.coordination.delay_replies(TOO_LATE_S)
     while agent.app.member.registered:
@@ -66,16 +64,15 @@ async def test_an_ensemble_that_is_late_for_all_leaves_what_is_served_with_gaps_
     cluster: Cluster,
 ) -> None:
     """Each would otherwise leave for the others, which are no better."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     locks = cluster.lock_sessions()
     for agent in cluster.living:
         agent.coordination.delay_replies(WITH_GAPS_S)
-    served = 0
+    times = 0
     for _ in range(600):
         await asyncio.sleep(0.1)
-        served += sum(bool(cluster.servers(bundle)) for bundle in boundaries.bundles)
-    assert 0.5 < served / (600 * len(boundaries.bundles)) < 0.95
+        times += sum(bool(cluster.servers(bundle)) for bundle in boundaries.bundles)
+    assert 0.5 < times / (600 * len(boundaries.bundles)) < 0.95
     assert not cluster.warnings("broker.membership.ended")
     assert cluster.lock_sessions() == locks
     for agent in cluster.living:
@@ -85,21 +82,19 @@ async def test_an_ensemble_that_is_late_for_all_leaves_what_is_served_with_gaps_
 
 @story()
 async def test_answers_that_are_late_and_in_time_hold_a_lease(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
-    served = agent.host.serving.keys()
+    await served(cluster, 6)
+    agent = follower(cluster)
+    before = agent.host.serving.keys()
     agent.coordination.delay_replies(LATE_S)
     for _ in range(600):
         await asyncio.sleep(0.1)
-        assert agent.host.serving.keys() == served
+        assert agent.host.serving.keys() == before
     assert not cluster.warnings("broker.membership.ended")
 
 
 @story(1)
 async def test_a_broker_alone_keeps_its_locks(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     (agent,) = cluster.living
     locks = cluster.lock_sessions()
     agent.coordination.delay_replies(TOO_LATE_S)
@@ -113,8 +108,7 @@ async def test_a_broker_alone_keeps_its_locks(cluster: Cluster) -> None:
 @story()
 async def test_an_outage_lets_nothing_go(cluster: Cluster) -> None:
     """Sessions outlive it, and the first heartbeats afterwards extend no lease yet."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     locks = cluster.lock_sessions()
     cluster.service.go_down()
     for agent in cluster.living:

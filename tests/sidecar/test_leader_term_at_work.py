@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 from counted_requests import counted_cluster
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.common.cluster_owners import READ_AHEAD
 from loadmanager.core import orders, znodes
 from loadmanager.core.ids import TopicName, parse_broker, parse_bundle
 from loadmanager.core.orders import OrderChanges, Orders, decode_orders, encode_orders
 from loadmanager.leader.order_book import OrderBook
-from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.coordination import Disconnected, Operation
 from loadmanager.ports.lookup import Unavailable
 from tests.testbed.faults.agent import Agent
@@ -25,12 +24,6 @@ QUICK: dict[str, Any] = {
         "settings": {"loadBalancerBundleUnloadMinThroughputThreshold": 0.0},
     }
 }
-
-
-def _leader_term(cluster: Cluster) -> LeaderTerm:
-    leader_term = cluster.leader.app.leading.leader_term
-    assert leader_term is not None
-    return leader_term
 
 
 async def _publish_for_ever(cluster: Cluster, topics: list[TopicName]) -> None:
@@ -104,13 +97,12 @@ async def test_a_leader_in_doubt_of_its_session_decides_nothing(cluster: Cluster
 async def test_orders_too_large_for_one_commit_are_written_additions_first(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     source = cluster.server(bundle)
     target = next(host for host in cluster.hosts if host is not source)
     monkeypatch.setattr(orders, "_COMMIT_NODES", 1)
-    await order(_leader_term(cluster), {bundle: target.name})
+    await order(cluster.leader_term, {bundle: target.name})
     nodes = cluster.service.dump()
     added, removed = (nodes[znodes.orders(host.name)].stat.mzxid for host in (target, source))
     assert added < removed
@@ -121,8 +113,7 @@ async def test_orders_too_large_for_one_commit_are_written_additions_first(
 async def test_a_bundle_in_two_orders_is_the_holder_s_and_taken_from_the_other(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     holder = cluster.server(bundle)
     other = next(h for h in cluster.hosts if h is not holder and h is not cluster.leader.host)
@@ -144,7 +135,7 @@ async def test_of_two_orders_for_a_bundle_that_nobody_holds_one_stays(cluster: C
     for stranger in strangers:
         await cluster.write(znodes.orders(stranger), encode_orders(Orders(0, frozenset({bundle}))))
     leader = cluster.leader
-    book = OrderBook(leader.context, _leader_term(cluster)._term)
+    book = OrderBook(leader.context, cluster.leader_term._term)
     await book.read()
     await book.write(OrderChanges())
     assert book.assigned[bundle] == "stranger1:8080"
@@ -155,11 +146,10 @@ async def test_of_two_orders_for_a_bundle_that_nobody_holds_one_stays(cluster: C
 
 @story(3)
 async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle, second = boundaries.bundles[:2]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
-    leader_term = _leader_term(cluster)
+    leader_term = cluster.leader_term
     cluster.leader.coordination.lose_next_reply()
     with pytest.raises(Disconnected):
         await order(leader_term, {bundle: target.name})
@@ -171,9 +161,8 @@ async def test_after_a_lost_reply_the_book_is_read_again(cluster: Cluster) -> No
 
 @story(3)
 async def test_a_new_leader_answers_by_the_plans_of_the_one_before(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
-    plans = dict(_leader_term(cluster).tasks.assigned)
+    await served(cluster, 3)
+    plans = dict(cluster.leader_term.tasks.assigned)
     await cluster.hold_lock(parse_bundle("acme/orders2/0x00000000_0xffffffff"))
     leader = cluster.leader
     for agent in cluster.agents:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from stories import place_all
+from stories import place_all, served
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -111,8 +111,7 @@ def _boundaries(cluster: Cluster) -> Boundaries:
 
 
 async def _set_the_scene(cluster: Cluster) -> Scene:
-    boundaries = await cluster.make_namespace(8)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 8)
     leader = cluster.leader
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not leader.host)
     source = cluster.server(bundle)

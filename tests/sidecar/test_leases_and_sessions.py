@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
@@ -49,8 +49,7 @@ def _now_s() -> float:
 
 @story()
 async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     cut_at_s = _now_s()
     agent.coordination.suspend()
@@ -65,8 +64,7 @@ async def test_a_cut_off_broker_stops_before_its_session_can_end(cluster: Cluste
 async def test_a_broker_whose_session_expired_registers_again_and_takes_up_orders(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     epoch = agent.cluster_state.brokers[host.name].registered_as
     agent.coordination.suspend()
@@ -86,8 +84,7 @@ async def test_a_broker_whose_session_expired_registers_again_and_takes_up_order
 
 @story()
 async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
     agent.coordination.suspend()
@@ -100,8 +97,7 @@ async def test_a_suspended_sidecar_obeys_no_orders(cluster: Cluster) -> None:
 
 @story()
 async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
     agent.coordination.suspend()
@@ -116,8 +112,7 @@ async def test_after_a_short_cut_the_same_locks_serve_on_without_a_gap(cluster: 
 async def test_a_session_that_outlives_the_lease_is_resumed_with_the_same_tokens(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
     agent.coordination.suspend()
@@ -129,8 +124,7 @@ async def test_a_session_that_outlives_the_lease_is_resumed_with_the_same_tokens
 
 @story()
 async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     host.broker.inject(Fault.LATE, "renew_lease")
     await asyncio.sleep(RENEWED_EVERY_S + 0.5)
@@ -145,8 +139,7 @@ async def test_a_renewal_under_way_for_long_does_not_extend_the_lease(cluster: C
 
 @story()
 async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     agent.coordination.freeze()
     await cluster.until(lambda: not host.serving, within_s=LEASE_S)
@@ -160,8 +153,7 @@ async def test_a_frozen_sidecar_is_as_good_as_dead(cluster: Cluster) -> None:
 async def test_a_broker_that_cannot_be_asked_loses_its_bundles_when_its_lease_is_over(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     session = agent.coordination.session.session_id
     host.cut = True
@@ -193,8 +185,7 @@ async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when
     cluster: Cluster,
 ) -> None:
     """On a full disk, say. To ask it for ever later times would keep its bundles for ever."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, _, bundle = _owner(cluster, boundaries)
     # A leader that has just connected gives the others time to.
     await asyncio.sleep(SESSION_S)
@@ -221,8 +212,7 @@ async def test_a_broker_that_answers_but_takes_no_renewal_loses_its_bundles_when
 async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     moved = next(b for b in boundaries.bundles if cluster.server(b) is not host)
     host.freeze_broker()
@@ -239,8 +229,7 @@ async def test_a_broker_that_hangs_with_a_lock_on_its_way_leaves_no_lock_behind(
 async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
     for _ in range(4):
@@ -258,8 +247,7 @@ async def test_a_restarted_broker_is_loaded_again_whatever_its_clock_shows(
 async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_broker(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = dict(host.serving)
     await agent.kill()
@@ -276,8 +264,7 @@ async def test_a_restarted_sidecar_takes_its_locks_over_without_a_stop_of_the_br
 async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     before = host.serving.keys()
     newcomer = cluster.start(host)
@@ -293,8 +280,7 @@ async def test_the_sidecar_that_was_there_before_stops_when_another_takes_over(
 async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their_locks_cleared(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
     await agent.kill()
@@ -309,8 +295,7 @@ async def test_bundles_nobody_wants_from_a_former_sidecar_are_unloaded_and_their
 async def test_a_deleted_registration_gives_everything_back_and_registers_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, agent, _ = _owner(cluster, boundaries)
     operator = await cluster.operator()
     await operator.delete(znodes.registration(host.name))
@@ -325,8 +310,7 @@ async def test_a_deleted_registration_gives_everything_back_and_registers_again(
 
 @story()
 async def test_a_lock_deleted_by_hand_is_noticed_when_it_is_given_back(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, _, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
     operator = await cluster.operator()
@@ -340,8 +324,7 @@ async def test_a_lock_deleted_by_hand_is_noticed_when_it_is_given_back(cluster: 
 async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host, _, bundle = _owner(cluster, boundaries)
     other = next(h for h in cluster.hosts if h is not host)
     operator = await cluster.operator()
@@ -356,8 +339,7 @@ async def test_a_deleted_owned_list_ends_the_membership_and_all_is_taken_again(
 async def test_a_sidecar_that_thaws_after_another_took_over_changes_nothing_any_more(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     host = cluster.server(bundle)
     other = next(h for h in cluster.hosts if h is not host)

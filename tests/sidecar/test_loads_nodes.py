@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.agent import load_reports as publishing
 from loadmanager.core import znodes
@@ -32,8 +32,7 @@ def _warm(cluster: Cluster) -> list[Agent]:
 
 @story(5)
 async def test_only_the_leader_and_two_others_read_loads(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(10)
-    await place_all(cluster, boundaries)
+    await served(cluster, 10)
     await cluster.until(lambda: len(_warm(cluster)) == 3)
     assert cluster.leader in _warm(cluster)
     for agent in cluster.agents:
@@ -62,8 +61,7 @@ async def test_one_who_has_read_none_leads_where_the_others_cannot(cluster: Clus
         await agent.kill()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=2 * SESSION_S)
     assert cluster.leader in cold
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    await served(cluster, 4)
 
 
 @story()
@@ -112,8 +110,7 @@ async def test_a_drain_is_told_with_the_registration(cluster: Cluster) -> None:
 async def test_loads_that_are_too_large_end_no_membership(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(30)
-    await place_all(cluster, boundaries)
+    await served(cluster, 30)
     agent = next(one for one in cluster.living if not one.leads)
     before = _published(cluster, agent)
     monkeypatch.setattr(publishing, "_LARGEST_BYTES", len(encode_loads(before)) - 1)
@@ -141,15 +138,14 @@ async def test_loads_that_are_too_large_end_no_membership(
 async def test_a_broker_whose_first_loads_are_too_large_registers_without_its_bundles(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(30)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 30)
     agent = next(one for one in cluster.living if not one.leads)
     report = _published(cluster, agent)
     monkeypatch.setattr(publishing, "_LARGEST_BYTES", len(encode_loads(report)) - 1)
-    served = set(agent.host.serving)
+    before = set(agent.host.serving)
     heir = cluster.start(agent.host)
     await cluster.until(lambda: heir.application and heir.app.member.registered)
     assert _published(cluster, heir).bundles == {}
     assert _published(cluster, heir).cpu == report.cpu
-    assert served == set(agent.host.serving)
+    assert before == set(agent.host.serving)
     await cluster.settled(boundaries.bundles)

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from stories import place_all
+from stories import each_loss, served, story
 
-from tests.testbed.faults.cluster import Cluster, make_config, play
-from tests.testbed.faults.wires import Losses, LossPlace
+from tests.testbed.faults.cluster import Cluster
+from tests.testbed.faults.wires import LossPlace
 
 
 async def _story(cluster: Cluster) -> None:
@@ -14,8 +14,7 @@ async def _story(cluster: Cluster) -> None:
     for _ in range(2):
         cluster.start(cluster.add_host())
     await cluster.ready()
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     target = next(host for host in cluster.hosts if host is not cluster.server(bundle))
     await cluster.move_surely(bundle, target)
@@ -23,32 +22,30 @@ async def _story(cluster: Cluster) -> None:
     follower = next(agent for agent in cluster.agents if not agent.leads)
     await follower.leave()
     await cluster.settled(boundaries.bundles)
-
-
-def _play(losses: Losses) -> int:
-    async def tell(cluster: Cluster) -> None:
-        cluster.losses = losses
-        await _story(cluster)
-        await asyncio.sleep(1.0)
-
-    play(tell, sidecars=0, config=make_config())
-    return losses.writes
+    await asyncio.sleep(1.0)
 
 
 WRITES = 26
 
 
-def test_the_story_has_as_many_writes_as_are_lost_here() -> None:
+@story(0)
+async def test_the_story_has_as_many_writes_as_are_lost_here(cluster: Cluster) -> None:
+    await _story(cluster)
     # Fewer if who leads, which latencies decide, has most of the bundles when the other leaves.
-    assert WRITES - 8 <= _play(Losses()) <= WRITES
+    assert WRITES - 8 <= cluster.losses.writes <= WRITES
 
 
-@pytest.mark.parametrize("place", list(LossPlace))
-@pytest.mark.parametrize("number", range(WRITES))
-def test_no_single_lost_message_changes_the_end(number: int, place: LossPlace) -> None:
-    _play(Losses(place=place, lost=frozenset({number})))
+@pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
+@story(0)
+async def test_no_single_lost_message_changes_the_end(
+    cluster: Cluster, number: int, place: LossPlace
+) -> None:
+    cluster.losses.place, cluster.losses.lost = place, frozenset({number})
+    await _story(cluster)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_nor_do_many(seed: int) -> None:
-    _play(Losses(place=LossPlace.REPLY, lost=frozenset(range(seed, WRITES, 4))))
+@pytest.mark.parametrize("first", range(4))
+@story(0)
+async def test_nor_do_many(cluster: Cluster, first: int) -> None:
+    cluster.losses.place, cluster.losses.lost = LossPlace.REPLY, frozenset(range(first, WRITES, 4))
+    await _story(cluster)

@@ -3,7 +3,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -68,8 +68,7 @@ async def test_malformed_loads_keep_a_broker_from_bundles_and_its_addresses_know
     assert leader.metric("loadmanager_malformed_content_total", kind="loads") == 1
     assert stranger in leader.cluster_state.brokers
     assert stranger not in leader.cluster_state.loads.reports
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    await served(cluster, 3)
 
 
 @story()
@@ -78,8 +77,7 @@ async def test_a_node_with_a_name_that_is_none_is_left_out(cluster: Cluster) -> 
         await cluster.write(f"{folder}/no-port", b"{}")
     await cluster.leader.leave()
     await cluster.until(lambda: len(cluster.service.epochs) == 2)
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    await served(cluster, 2)
     assert cluster.warnings("znode.name.refused")
     assert _refused(cluster, f"{znodes.BROKERS}/no-port") or any(
         "no-port" in e["error"] for e in cluster.warnings("znode.content.refused")
@@ -90,8 +88,7 @@ async def test_a_node_with_a_name_that_is_none_is_left_out(cluster: Cluster) -> 
 async def test_a_malformed_owned_list_of_a_stranger_changes_nothing_else(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     path = znodes.owned(parse_broker("stranger:8080"))
     await cluster.write(path, GARBAGE)
     await cluster.until(lambda: _refused(cluster, path))
@@ -103,8 +100,7 @@ async def test_a_malformed_owned_list_of_a_stranger_changes_nothing_else(
 async def test_garbage_for_orders_recalls_nothing_and_is_put_right_by_the_next_leader(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
     leader = cluster.leader
     host = next(host for host in cluster.hosts if host is not leader.host and host.serving)

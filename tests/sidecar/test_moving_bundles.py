@@ -1,7 +1,7 @@
 import asyncio
 from typing import Any
 
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.core import znodes
@@ -34,8 +34,7 @@ def _steps(cluster: Cluster, bundle: BundleId, since_s: float) -> list[str]:
 
 @story()
 async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     token = source.serving[bundle]
@@ -57,8 +56,7 @@ async def test_a_hand_over_unloads_drops_takes_and_loads_in_this_order(cluster: 
 async def test_the_orders_of_a_move_are_written_in_one_commit_and_name_the_heir(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     bundle = boundaries.bundles[0]
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     await cluster.move(bundle, target)
@@ -95,8 +93,7 @@ async def test_a_bundle_with_a_request_in_service_is_not_handed_over_before_it_e
 async def test_a_bundle_moved_back_at_once_ends_where_the_last_order_says(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     for _ in range(5):
@@ -111,8 +108,7 @@ async def test_a_bundle_moved_back_at_once_ends_where_the_last_order_says(
 async def test_an_unload_that_fails_is_repeated_and_the_lock_kept_meanwhile(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     source.broker.inject(Fault.REFUSED, "unload", times=2)
@@ -157,8 +153,7 @@ async def test_a_load_under_way_for_long_starts_nothing_after_the_hand_over(
 async def test_the_bundles_of_a_broker_whose_session_expires_are_placed_elsewhere(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     lost = cluster.server(boundaries.bundles[0])
     lost.kill_broker()
     await cluster.agent_of(lost.name).kill()
@@ -171,8 +166,7 @@ async def test_the_bundles_of_a_broker_whose_session_expires_are_placed_elsewher
 async def test_a_bundle_s_commands_go_to_the_broker_one_after_the_other(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     source, target = cluster.server(bundle), _others(cluster, bundle)[0]
     running, most = 0, 0
@@ -202,8 +196,7 @@ async def test_a_bundle_s_commands_go_to_the_broker_one_after_the_other(
 
 @story()
 async def test_a_lost_or_spoilt_order_is_repeated(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     leading = cluster.leader.host  # A new leader could know of a lost order from lookups only.
     bundle = next(one for one in boundaries.bundles if cluster.server(one) is not leading)
     owner = cluster.server(bundle)

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Sequence
 
 import pytest
-from stories import place_all, story
+from stories import each_loss, follower, place_all, story
 
 from loadmanager.admin.namespaces import NamespaceRequests
 from loadmanager.core import znodes
@@ -15,7 +15,7 @@ from loadmanager.ports.coordination import Check, Create, Operation, SetData
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import NamespaceTaken, NamespaceUnknown, NotLeader, Unavailable
 from tests.testbed.faults.agent import SESSION_S, Agent
-from tests.testbed.faults.cluster import Cluster, make_config, play
+from tests.testbed.faults.cluster import Cluster
 from tests.testbed.faults.wires import LossPlace
 
 NS = Namespace("acme/prod")
@@ -102,7 +102,7 @@ async def test_a_namespace_is_made_again_only_once_the_locks_of_its_bundles_are_
 ) -> None:
     boundaries = await create(cluster, 4)
     await place_all(cluster, boundaries)
-    owner = next(one for one in cluster.living if not one.leads and one.host.serving)
+    owner = follower(cluster)
     # It hears of nothing any more, so its locks stand until its session ends.
     owner.coordination.freeze()
     deleting = asyncio.ensure_future(namespaces(cluster.leader).delete(NS, force=True))
@@ -149,9 +149,8 @@ async def test_a_lock_taken_while_its_namespace_is_being_made_anew_is_not_overlo
 @story()
 async def test_who_does_not_lead_sends_on_and_deletes_nothing(cluster: Cluster) -> None:
     await create(cluster, 2)
-    follower = next(agent for agent in cluster.living if not agent.leads)
     with pytest.raises(LeaderElsewhere):
-        await namespaces(follower).delete(NS, force=True)
+        await namespaces(follower(cluster, serving=False)).delete(NS, force=True)
     assert stands(cluster) == (True, True)
 
 
@@ -172,18 +171,17 @@ async def test_a_leader_that_dies_as_it_deletes_leaves_nothing_behind(cluster: C
 WRITES = 11
 
 
-@pytest.mark.parametrize("place", list(LossPlace))
-@pytest.mark.parametrize("number", range(WRITES))
-def test_no_lost_message_leaves_half_a_namespace(number: int, place: LossPlace) -> None:
-    async def tell(cluster: Cluster) -> None:
-        losses = cluster.losses
-        losses.place, losses.lost = place, frozenset({losses.writes + number})
-        boundaries = await create(cluster, 2)
-        assert stands(cluster) == (True, True)
-        await place_all(cluster, boundaries)
-        await delete(cluster)
-        assert stands(cluster) == (False, False)
-        await cluster.until(lambda: not held(cluster), within_s=60.0)
-        assert losses.writes > max(losses.lost)
-
-    play(tell, sidecars=2, config=make_config())
+@pytest.mark.parametrize(("number", "place"), each_loss(WRITES))
+@story(2)
+async def test_no_lost_message_leaves_half_a_namespace(
+    cluster: Cluster, number: int, place: LossPlace
+) -> None:
+    losses = cluster.losses
+    losses.place, losses.lost = place, frozenset({losses.writes + number})
+    boundaries = await create(cluster, 2)
+    assert stands(cluster) == (True, True)
+    await place_all(cluster, boundaries)
+    await delete(cluster)
+    assert stands(cluster) == (False, False)
+    await cluster.until(lambda: not held(cluster), within_s=60.0)
+    assert losses.writes > max(losses.lost)

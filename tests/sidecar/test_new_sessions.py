@@ -2,7 +2,7 @@
 
 import asyncio
 
-from stories import place_all, story
+from stories import follower, place_all, served, story
 
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.common.cluster_conditions import ClusterDisagrees
@@ -29,9 +29,8 @@ async def test_the_record_of_the_cluster_is_made_anew_in_an_empty_service(
 
 @story()
 async def test_orders_of_a_former_session_are_void_if_none_stand(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     operator = await cluster.operator()
     for one in cluster.living:
         one.coordination.suspend()

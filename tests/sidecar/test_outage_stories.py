@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core.bundles import Boundaries
 from loadmanager.core.ids import BundleId
@@ -22,8 +22,7 @@ def _places(cluster: Cluster, boundaries: Boundaries) -> dict[BundleId, Host]:
 
 async def _even_cluster(cluster: Cluster, bundles: int) -> tuple[Boundaries, dict[BundleId, Host]]:
     """Place bundles evenly, and let the cluster grow older than a session."""
-    boundaries = await cluster.make_namespace(bundles)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, bundles)
     await asyncio.sleep(SESSION_S)
     places = _places(cluster, boundaries)
     assert set(places.values()) == set(cluster.hosts)

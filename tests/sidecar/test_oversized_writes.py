@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.common.oversized import LOG_EVERY_S, REST_S
 from loadmanager.core import znodes
@@ -59,16 +59,16 @@ async def test_locks_that_do_not_fit_go_to_other_brokers(cluster: Cluster) -> No
 @story(3)
 async def test_orders_that_do_not_fit_fail_by_themselves(cluster: Cluster) -> None:
     leader = cluster.leader
-    leader.coordination.max_request_bytes = 1600
-    boundaries = await cluster.make_namespace(400)
+    leader.coordination.max_request_bytes = 1000
+    boundaries = await cluster.make_namespace(150)
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
     await asyncio.gather(*(leader.look_up(topic) for topic in topics), return_exceptions=True)
     served = _served(cluster)
-    assert 50 < len(served) < 400
+    assert 20 < len(served) < 150
     assert _refused(leader, "orders") >= 1
     told = [one for one in cluster.warnings(TOLD) if one["kind"] == "orders"]
     assert told[0]["subject"] in {host.name for host in cluster.hosts}
-    assert told[0]["size_bytes"] > told[0]["limit_bytes"] == 1440
+    assert told[0]["size_bytes"] > told[0]["limit_bytes"] == 900
     await asyncio.sleep(3 * LOG_EVERY_S)
     told = [one for one in cluster.warnings(TOLD) if one["kind"] == "orders"]
     assert len(told) <= 2 + asyncio.get_running_loop().time() / LOG_EVERY_S
@@ -82,8 +82,7 @@ async def test_orders_that_do_not_fit_fail_by_themselves(cluster: Cluster) -> No
 
 @story(2)
 async def test_a_split_that_does_not_fit_leaves_the_bundle_whole(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (whole,) = boundaries.bundles
     owner = next(one for one in cluster.living if whole in one.host.serving)
     owner.coordination.max_request_bytes = 1000
@@ -105,8 +104,7 @@ async def test_a_state_that_does_not_fit_ends_no_term(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = cluster.leader
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 4)
     monkeypatch.setattr(leader.coordination, "max_request_bytes", 300)
     await cluster.until(lambda: _refused(leader, "state") >= 2, within_s=300.0)
     assert any(one["subject"] == znodes.STATE for one in cluster.warnings(TOLD))

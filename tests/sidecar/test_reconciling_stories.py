@@ -4,7 +4,7 @@ import asyncio
 import functools
 
 import pytest
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -19,8 +19,7 @@ from tests.testbed.faults.host import Host
 async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 4)
     operator = await cluster.operator()
     await operator.delete(znodes.local_policies(NAMESPACE))
     await cluster.until(lambda: not cluster.lock_sessions(), within_s=ROUND_S + 1.0)
@@ -36,8 +35,7 @@ async def test_the_bundles_of_a_deleted_namespace_are_given_up_everywhere(
 async def test_a_namespace_whose_boundaries_are_garbage_keeps_its_owners(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    await served(cluster, 4)
     before = cluster.lock_sessions()
     await cluster.write(znodes.local_policies(NAMESPACE), b"{")
     await cluster.until(lambda: cluster.leader.metric("loadmanager_rounds_total", outcome="quiet"))
@@ -57,8 +55,7 @@ def _serves_alone(cluster: Cluster, host: Host, bundle: BundleId) -> bool:
 
 def _about(cluster: Cluster, subject: str) -> str:
     """Return what the leader remembers of its last decisions about something."""
-    leader_term = cluster.leader.app.leading.leader_term
-    assert leader_term is not None
+    leader_term = cluster.leader_term
     return " ".join(decision.detail for decision in leader_term.decision_log.about(subject))
 
 
@@ -79,8 +76,7 @@ async def _told_within_a_round(cluster: Cluster, kind: str, subject: str) -> Non
 
 @story(checked=False)
 async def test_a_lock_that_nobody_lists_is_told_within_a_round(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 4)
     stray = boundaries.bundles[0].replace("0x00000000", "0x00000001")
     operator = await cluster.operator()
     await operator.create(f"{znodes.LOCKS}/{stray}", b"whose?", ephemeral=True)
@@ -97,8 +93,7 @@ async def test_a_lock_that_nobody_lists_is_told_within_a_round(cluster: Cluster)
 
 @story()
 async def test_a_lock_in_a_namespace_that_was_never_ordered_is_told_too(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    await served(cluster, 2)
     stray = parse_bundle("nobody/knows/0x00000000_0xffffffff")
     await cluster.hold_lock(stray)
     await _told_within_a_round(cluster, "stray_lock", stray)
@@ -124,8 +119,7 @@ async def test_a_hand_over_that_is_stuck_is_told_within_a_round_and_goes_on_when
 def test_orders_spoilt_by_hand_are_written_again_within_a_round(how: str) -> None:
     @story()
     async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(6)
-        await place_all(cluster, boundaries)
+        boundaries = await served(cluster, 6)
         host = next(h for h in cluster.hosts if h.serving)
         before, path = cluster.orders(host), znodes.orders(host.name)
         if how == "deleted":
@@ -144,8 +138,7 @@ def test_orders_spoilt_by_hand_are_written_again_within_a_round(how: str) -> Non
 async def test_a_bundle_cut_by_hand_behind_its_owner_s_back_is_replaced_within_a_round(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    await served(cluster, 2)
     finer = Boundaries.even(NAMESPACE, 4)
     await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(finer))
     await cluster.until(lambda: cluster.warnings("bundle.split.adopted"), within_s=ROUND_S)
@@ -158,8 +151,7 @@ async def test_a_bundle_cut_by_hand_behind_its_owner_s_back_is_replaced_within_a
 async def test_parts_whose_cut_was_taken_back_by_hand_are_recalled_within_a_round(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 4)
     coarser = Boundaries.even(NAMESPACE, 2)
     await cluster.write(znodes.local_policies(NAMESPACE), encode_boundaries(coarser))
     await _told_within_a_round(cluster, "unknown_range", boundaries.bundles[0])
@@ -171,8 +163,7 @@ async def test_parts_whose_cut_was_taken_back_by_hand_are_recalled_within_a_roun
 
 @story()
 async def test_of_a_cluster_that_agrees_nothing_is_told(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     bundle = boundaries.bundles[0]
     for host in (*cluster.hosts, *cluster.hosts):
         await cluster.move(bundle, host)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from stories import place_all, story
+from stories import follower, place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
@@ -33,7 +33,7 @@ async def _refused(cluster: Cluster, boundaries: Boundaries) -> Agent:
     await place_all(cluster, boundaries)
     # A leader that has just connected gives the others time to come back.
     await asyncio.sleep(SESSION_S)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    agent = follower(cluster)
     await _raise_epoch(agent.host)
     return agent
 
@@ -98,9 +98,8 @@ async def test_a_restart_of_the_broker_heals_it(cluster: Cluster) -> None:
 
 @story()
 async def test_an_epoch_that_the_service_reaches_heals_it(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     await _raise_epoch(agent.host, _newest_zxid(cluster) + 1000)
     await cluster.until(lambda: _reasons(agent), within_s=2 * SESSION_S)
     for number in range(1000):
@@ -112,15 +111,14 @@ async def test_an_epoch_that_the_service_reaches_heals_it(cluster: Cluster) -> N
 
 @story()
 async def test_an_epoch_just_above_that_of_the_agent_stops_nothing(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
-    served = agent.host.serving.keys()
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
+    before = agent.host.serving.keys()
     await _raise_epoch(agent.host, agent.cluster_state.brokers[agent.host.name].registered_as + 1)
     await cluster.until(lambda: cluster.warnings("broker.membership.displaced"))
     await cluster.until(lambda: agent.app.member.registered, within_s=3.0)
     await cluster.settled(boundaries.bundles)
-    assert agent.host.serving.keys() == served
+    assert agent.host.serving.keys() == before
 
 
 @story()
@@ -206,8 +204,7 @@ async def test_a_stranger_that_never_stops_leaves_no_lock_behind(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent is refused in each moment of registering, not only before."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     other = cluster.start(cluster.add_host())
     await cluster.ready()
     await asyncio.sleep(SESSION_S)
@@ -246,10 +243,9 @@ async def test_a_sidecar_that_is_refused_from_its_start_on_registers_nothing_for
 async def test_a_broker_whose_incarnation_changes_with_each_answer_is_asked_seldom(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     await asyncio.sleep(SESSION_S)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    agent = follower(cluster)
     broker = agent.host.broker
     renew, answers = broker.renew_lease, itertools.count()
 
@@ -281,9 +277,8 @@ async def test_transaction_ids_that_go_back_are_told_and_a_restart_of_the_broker
     cluster: Cluster,
 ) -> None:
     """As in a ZooKeeper whose data were replaced; fencing tokens go back with them."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    await served(cluster, 6)
+    agent = follower(cluster)
     cluster.service._zxid = 1
     session_id = agent.coordination.session.session_id
     cluster.service.expire(session_id)

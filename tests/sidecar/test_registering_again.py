@@ -6,7 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -58,8 +58,7 @@ def replaces(operations: Sequence[Operation], bundle: BundleId) -> bool:
 async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     first, second = boundaries.bundles
     host = follower(cluster).host
     await own_all(cluster, boundaries.bundles, other_than(cluster, host))
@@ -85,8 +84,7 @@ async def test_what_was_ordered_while_a_sidecar_waited_for_its_turn_is_served_on
 
 @story(2)
 async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(16)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 16)
     former = follower(cluster)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
@@ -111,8 +109,7 @@ async def test_a_late_sidecar_clears_many_former_locks_at_once(cluster: Cluster)
 async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     former = follower(cluster)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
@@ -142,8 +139,7 @@ async def test_a_former_lock_is_cleared_even_as_others_take_locks_beside_it(
 async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     former = follower(cluster)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
@@ -169,8 +165,7 @@ async def test_a_sidecar_that_could_not_clear_a_former_lock_registers_again(
 
 @story(2)
 async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(32)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 32)
     former = follower(cluster)
     await own_all(cluster, boundaries.bundles, former.host)
     await former.kill()
@@ -192,8 +187,7 @@ async def test_all_former_locks_are_taken_over_together(cluster: Cluster) -> Non
 async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(1)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 1)
     (bundle,) = boundaries.bundles
     former = follower(cluster)
     host, other = former.host, other_than(cluster, former.host)
@@ -225,9 +219,8 @@ async def test_a_lock_that_another_broker_took_meanwhile_is_not_replaced(
 async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_lost(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     host, session = agent.host, agent.coordination
     lost: list[str] = []
     delete = session.delete
@@ -252,8 +245,7 @@ async def test_a_broker_that_died_is_deregistered_again_where_that_write_was_los
 async def test_a_registration_whose_reply_was_lost_is_taken_back_if_the_broker_cannot_be_asked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host = next(one for one in cluster.living if not one.leads and one.host.serving).host
     heir = cluster.start(host)
     commit, report = heir.coordination.commit, znodes.registration(host.name)
@@ -295,8 +287,7 @@ async def test_a_former_lock_that_is_not_to_be_taken_over_any_more_is_deleted(
     cluster: Cluster, gone: str
 ) -> None:
     """It is wanted when the broker registers anew, in the same session, and not a moment later."""
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 2)
     agent = follower(cluster)
     await own_all(cluster, boundaries.bundles, agent.host)
     operator, session_id = await cluster.operator(), agent.coordination.session.session_id

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.ids import BundleId
@@ -22,8 +22,7 @@ POLICIES = znodes.local_policies(NAMESPACE)
 
 async def _cut_on_its_way(cluster: Cluster, late_s: float) -> tuple[Host, Agent, BundleId]:
     """Return once one that does not lead has sent the commit of a split, ``late_s`` early."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host = next(h for h in cluster.hosts if h is not cluster.leader.host and h.serving)
     agent = cluster.agent_of(host.name)
     whole = min(host.serving)

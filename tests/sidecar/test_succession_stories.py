@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import follower, served, story
 
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.core import znodes
@@ -19,8 +19,7 @@ def _registered(agent: Agent) -> bool:
 async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_replaced_it(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     former = next(a for a in cluster.agents if not a.leads and a.host.serving)
     former.coordination.freeze()
     await asyncio.sleep(SESSION_S + 1.0)
@@ -28,7 +27,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
     await cluster.until(lambda: _registered(newcomer))
     await cluster.move(boundaries.bundles[0], former.host)
     await cluster.until(lambda: cluster.servers(boundaries.bundles[0]) == [former.host])
-    served = dict(former.host.serving)
+    before = dict(former.host.serving)
     former.coordination.thaw()
     await cluster.until(lambda: not former.alive, within_s=SESSION_S)
     assert isinstance(former.failure, Displaced)
@@ -37,7 +36,7 @@ async def test_a_sidecar_that_thaws_after_its_session_ends_for_the_one_that_repl
     await asyncio.sleep(2 * SESSION_S)
     assert newcomer.alive
     assert _registered(newcomer)
-    assert former.host.serving == served
+    assert former.host.serving == before
     await cluster.settled(boundaries.bundles)
 
 
@@ -76,10 +75,9 @@ async def test_a_sidecar_that_thaws_after_its_replacement_was_killed_waits_for_n
 async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_who_has_it(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    await served(cluster, 6)
     first = next(a for a in cluster.agents if not a.leads and a.host.serving)
-    served = dict(first.host.serving)
+    before = dict(first.host.serving)
     first.host.machine = "elsewhere"
     second = cluster.start(first.host)
     await asyncio.sleep(10 * SESSION_S)
@@ -87,7 +85,7 @@ async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_w
     assert second.alive
     assert _registered(first)
     assert not _registered(second)
-    assert first.host.serving == served
+    assert first.host.serving == before
     assert second.metric("loadmanager_standing_by") == 1
     told = cluster.warnings("broker.registration.awaited")
     assert 3 <= len(told) <= 5
@@ -97,8 +95,7 @@ async def test_a_second_host_with_the_same_broker_id_disturbs_nothing_and_says_w
 
 @story()
 async def test_the_second_host_takes_over_when_the_first_has_died(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     first = next(a for a in cluster.agents if not a.leads and a.host.serving)
     first.host.machine = "elsewhere"
     second = cluster.start(first.host)
@@ -124,12 +121,11 @@ async def test_a_sidecar_that_stands_by_leaves_at_once(cluster: Cluster) -> None
 
 @story()
 async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
     rivals = [cluster.agent_of(host.name), cluster.start(host)]
     starts = 1
-    ends_at_s = asyncio.get_running_loop().time() + 20 * SESSION_S
+    ends_at_s = asyncio.get_running_loop().time() + 12 * SESSION_S
     last_start_s = 0.0
     while (now_s := asyncio.get_running_loop().time()) < ends_at_s:
         for number, agent in enumerate(rivals):
@@ -139,7 +135,7 @@ async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cl
                 starts, last_start_s = starts + 1, now_s
         await asyncio.sleep(1.0)
     assert starts <= 5
-    assert ends_at_s - last_start_s > 15 * SESSION_S
+    assert ends_at_s - last_start_s > 7 * SESSION_S
     assert [_registered(agent) for agent in rivals].count(True) == 1
     await cluster.settled(boundaries.bundles)
 
@@ -148,8 +144,7 @@ async def test_two_sidecars_that_are_restarted_for_ever_come_to_rest(cluster: Cl
 async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_time(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     host = next(a for a in cluster.agents if not a.leads and a.host.serving).host
     for _ in range(8):
         await cluster.agent_of(host.name).kill()
@@ -163,9 +158,8 @@ async def test_a_sidecar_that_crashes_again_and_again_gets_its_broker_back_each_
 async def test_a_command_refused_for_a_newer_agent_ends_the_membership_before_the_next_renewal(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(a for a in cluster.agents if not a.leads and a.host.serving)
+    boundaries = await served(cluster, 6)
+    agent = follower(cluster)
     host, bundle = agent.host, next(iter(agent.host.serving))
     other = next(h for h in cluster.hosts if h is not host)
     await host.broker.renew_lease(agent_epoch=2**60, until_s=None, incarnation=None)
@@ -190,7 +184,7 @@ async def test_a_mark_with_spoilt_content_keeps_nobody_from_taking_over(cluster:
     await cluster.until(lambda: _registered(newcomer), within_s=3.0)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_of_two_hosts_that_start_at_once_one_registers_and_the_other_waits(seed: int) -> None:
     async def tell(cluster: Cluster) -> None:
         host = cluster.add_host()

@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.orders import OrderChanges, Orders, encode_orders
@@ -40,8 +40,7 @@ async def test_exactly_one_leads_and_everybody_knows_who(cluster: Cluster) -> No
 async def test_a_dead_leader_is_succeeded_with_a_higher_epoch_and_its_orders_stand(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     leader = cluster.leader
     places = {bundle: cluster.server(bundle) for bundle in boundaries.bundles}
     await leader.kill()
@@ -53,8 +52,7 @@ async def test_a_dead_leader_is_succeeded_with_a_higher_epoch_and_its_orders_sta
 
 @story()
 async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     former = cluster.leader
     book = OrderBook(former.context, _leader_term(former)._term)
     await book.read()
@@ -74,8 +72,7 @@ async def test_the_late_writes_of_a_deposed_leader_are_refused(cluster: Cluster)
 async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_too(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     former = cluster.leader
     await former.kill()
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=SESSION_S + 1.0)
@@ -83,12 +80,12 @@ async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_to
     agent = next(a for a in cluster.living if a.host.serving)
     await cluster.move(next(iter(agent.host.serving)), agent.host)
     await asyncio.sleep(0.1)  # It has read them by now.
-    served = dict(agent.host.serving)
+    before = dict(agent.host.serving)
     assert cluster.orders(agent.host).epoch == 2
     # Past ZooKeeper's check, as nothing but a foreign hand can write them.
     await cluster.write(znodes.orders(agent.host.name), encode_orders(Orders(1)))
     await asyncio.sleep(0.5)
-    assert agent.host.serving == served
+    assert agent.host.serving == before
     (refused,) = cluster.warnings("orders.epoch.refused")
     assert (refused["epoch"], refused["newest"]) == (1, 2)
     assert agent.metric("loadmanager_stale_orders_total") == 1
@@ -98,8 +95,7 @@ async def test_orders_of_an_older_leader_than_obeyed_are_refused_by_the_agent_to
 async def test_a_suspended_leader_writes_nothing_and_resumes_the_same_term(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(3)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 3)
     leader = cluster.leader
     leader_term = leader.app.leading.leader_term
     leader.coordination.suspend()
@@ -184,8 +180,7 @@ async def test_a_leader_that_another_election_overtook_unheard_gives_up_its_node
     await cluster.write(znodes.EPOCH, b"somebody else")  # The version moves on.
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=10.0)
     assert cluster.warnings("leadership.term.interrupted")
-    boundaries = await cluster.make_namespace(2)
-    await place_all(cluster, boundaries)
+    await served(cluster, 2)
     assert leader.alive
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from stories import place_all
+from stories import served
 
 from loadmanager.agent.owning_agent import OwningAgent
 from loadmanager.agent.registration import Membership
@@ -56,8 +56,7 @@ RACES_LOST = (55, 58)
 
 async def replace_and_thaw(cluster: Cluster) -> None:
     """Freeze an agent, start another, have it give a bundle away, and let the first go on."""
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    await served(cluster, 6)
     leading = cluster.leader.host
     host = next(host for host in cluster.hosts if host is not leading and host.serving)
     target = next(other for other in cluster.hosts if other is not host)

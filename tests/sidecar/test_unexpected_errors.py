@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from stories import place_all, story
+from stories import place_all, served, story
 from structlog.testing import capture_logs
 
 from loadmanager.agent.broker_health import HealthWatch
 from loadmanager.agent.load_reports import Sampler
 from loadmanager.agent.ownership_worker import OwnershipWorker
 from loadmanager.common.unexpected import UnexpectedErrors
+from loadmanager.core.ids import BrokerId
 from loadmanager.core.load_tracker import LoadTracker
 from loadmanager.core.planner import Planner
+from loadmanager.leader import harmful_reports
 from loadmanager.leader.decisions import Decider
 from loadmanager.leader.election import STAND_BACK_S
 from loadmanager.leader.order_book import OrderBook
@@ -64,17 +66,14 @@ def test_a_place_logs_one_trace_a_minute_and_counts_every_error() -> None:
     assert followed == ["round"] * 5 + ["tick"]
 
 
-HARM = 77_777
-"""Producers in a report that makes rounds fail."""
-
-
-def harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every round fail that sees a broker with so many producers for each bundle."""
+def harm(monkeypatch: pytest.MonkeyPatch, brokers: set[BrokerId]) -> None:
+    """Make every round fail that sees one of these brokers."""
     decide = Planner.round
 
     def failing(self: Planner, view: Any, *args: Any, **named: Any) -> Any:
-        if (view.brokers.connections >= HARM).any():
-            raise OverflowError("a sum does not fit")
+        for broker in view.brokers.names:
+            if broker in brokers:
+                raise OverflowError(f"a sum of {broker} does not fit")
         return decide(self, view, *args, **named)
 
     monkeypatch.setattr(Planner, "round", failing)
@@ -92,31 +91,37 @@ def rounds(agent: Agent, outcome: str) -> float:
 async def test_a_broker_whose_report_makes_rounds_fail_is_left_out_named_and_taken_in_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, culprit = cluster.leader, cluster.hosts[3]
-    boundaries = await cluster.make_namespace(16)
-    await place_all(cluster, boundaries)
-    done = rounds(leader, "quiet")
-    await cluster.until(lambda: rounds(leader, "quiet") > done + 3)  # All reports are sound.
-    harm(monkeypatch)
-    culprit.figures = {"producerCount": HARM}
-    await cluster.until(lambda: culprit.name in cluster.leader_term.look().left_out)
-    assert left_out(leader) >= 1.0
-    assert leader.metric(COUNTER, place="round") >= 1.0
-    told = [
-        one for one in cluster.warnings("broker.report.left_out") if one["broker"] == culprit.name
-    ]
-    assert "does not fit" in told[-1]["error"]
+    leader, culprit = cluster.leader, cluster.hosts[3].name
+    harmful = {culprit}
+    harm(monkeypatch, harmful)
+    await cluster.until(lambda: left_out(leader) == 1.0)
+    assert leader.metric(COUNTER, place="round") == 1.0
+    assert rounds(leader, "failed") == 0
+    told = cluster.warnings("broker.report.left_out")[-1]
+    assert (told["broker"], "does not fit" in told["error"]) == (culprit, True)
     with pytest.raises(SubjectUnknown, match=r"left out of all decisions until .* does not fit"):
-        leader.app.explainer.explain(culprit.name)
-    # Rounds go on with the others, and nobody stops leading.
+        leader.app.explainer.explain(culprit)
+    # The others are decided about as ever, and nobody stops leading.
+    boundaries = await served(cluster, 8)
+    assert culprit not in {cluster.server(b).name for b in boundaries.bundles}
     done = rounds(leader, "quiet") + rounds(leader, "moved")
     await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 3)
-    culprit.figures = {}
+    harmful.clear()
     await cluster.until(lambda: left_out(leader) == 0.0)
-    assert culprit.name in cluster.leader_term.look().view.brokers.names
-    assert rounds(leader, "failed") == 0
+    assert culprit in cluster.leader_term.look().view.brokers.names
     assert cluster.service.epochs == [1]
     assert cluster.leader is leader
+
+
+@story(sidecars=9)
+async def test_two_harmful_reports_are_both_found(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harmful = {cluster.hosts[2].name, cluster.hosts[7].name}
+    harm(monkeypatch, harmful)
+    await cluster.until(lambda: left_out(cluster.leader) == 2.0)
+    assert set(cluster.leader_term.look().left_out) == harmful
+    assert rounds(cluster.leader, "failed") == 0
 
 
 @story()
@@ -139,8 +144,7 @@ async def test_a_leader_whose_rounds_fail_three_times_leaves_the_lead_to_another
     assert former.alive
     assert former.metric("loadmanager_leader") == 0.0
     assert cluster.warnings("leadership.term.given_up")[-1]["stand_back_s"] == STAND_BACK_S
-    boundaries = await cluster.make_namespace(4)
-    await place_all(cluster, boundaries)
+    await served(cluster, 4)
 
 
 @story(sidecars=1)
@@ -162,22 +166,28 @@ async def test_a_sole_sidecar_that_gave_up_the_lead_takes_it_again_after_a_while
     await cluster.until(lambda: len(cluster.service.epochs) == 2, within_s=STAND_BACK_S + 5.0)
     assert agent.context.clock.monotonic_s() - given_up_s >= STAND_BACK_S - 1.0
     await cluster.until(lambda: rounds(agent, "quiet") > 0)
-    await place_all(cluster, await cluster.make_namespace(4))
+    await served(cluster, 4)
 
 
 @story()
-async def test_where_every_round_fails_no_broker_is_left_out(
+async def test_where_the_program_is_at_fault_no_broker_is_left_out(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_args: Any, **_named: Any) -> Any:
-        raise OverflowError("a sum does not fit")
-
-    monkeypatch.setattr(Planner, "round", failing)
     leader = cluster.leader
+    harm(monkeypatch, {host.name for host in cluster.hosts})
     await cluster.until(lambda: cluster.warnings("leadership.term.given_up"))
     assert left_out(leader) == 0.0
     assert cluster.warnings("broker.report.cause_not_found")
+    assert not cluster.warnings("broker.report.left_out")
     assert all(agent.alive for agent in cluster.agents)
+
+
+@story()
+async def test_the_search_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harmful_reports, "MOST_TRIALS", 0)
+    harm(monkeypatch, {cluster.hosts[1].name})
+    await cluster.until(lambda: cluster.warnings("broker.report.cause_not_found"))
+    assert left_out(cluster.leader) == 0.0
 
 
 @story()
@@ -246,8 +256,7 @@ async def test_an_error_in_any_loop_is_counted_and_the_loop_goes_on(
 async def test_a_membership_that_fails_unexpectedly_begins_anew(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     failed = breaking(monkeypatch, OwnershipWorker, "retry_refused")
     await cluster.until(failed)
     await cluster.until(lambda: any(a.metric(COUNTER, place="membership") for a in cluster.agents))
@@ -272,20 +281,22 @@ def test_one_broker_with_the_largest_or_with_absurd_figures_disturbs_nothing(
 ) -> None:
     @story(shedding={"strategy": shedder}, placement={"strategy": None})
     async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(6)
-        await place_all(cluster, boundaries)
+        boundaries = await served(cluster, 6)
         leader, teller = cluster.leader, cluster.hosts[1]
         teller.figures = figures
         view = cluster.leader_term.look
         if figures is LARGEST:
-            await cluster.until(lambda: view().view.brokers.connections.max() >= 2**41)
+            await cluster.until(lambda: view().view.brokers.connections.max() >= 2**41, every_s=0.5)
         else:
             agent = cluster.agent_of(teller.name)
             await cluster.until(
-                lambda: agent.metric("loadmanager_malformed_content_total", kind="stats") > 0
+                lambda: agent.metric("loadmanager_malformed_content_total", kind="stats") > 0,
+                every_s=0.5,
             )
         done = rounds(leader, "quiet") + rounds(leader, "moved")
-        await cluster.until(lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 5)
+        await cluster.until(
+            lambda: rounds(leader, "quiet") + rounds(leader, "moved") > done + 5, every_s=0.5
+        )
         leader.app.explainer.explain(teller.name)
         leader.app.explainer.explain(boundaries.bundles[0])
         for agent in cluster.agents:

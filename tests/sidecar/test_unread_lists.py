@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from counted_requests import CountingService, by_role, counted_cluster
 from prometheus_client import CollectorRegistry
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.adapters.coordination.link import Trigger
 from loadmanager.common.cluster_owners import UNREAD_FOR_S, ClusterOwners
@@ -33,8 +33,7 @@ def _told(tell: Tell, sidecars: int = 5) -> None:
 
     async def program() -> None:
         async with counted_cluster(sidecars, read_ahead=1) as (cluster, service):
-            boundaries = await cluster.make_namespace(2 * sidecars)
-            await place_all(cluster, boundaries)
+            boundaries = await served(cluster, 2 * sidecars)
             await asyncio.sleep(60.0)
             service.forget()
             await tell(cluster, service, boundaries)

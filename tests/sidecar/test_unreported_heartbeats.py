@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from stories import place_all, story
+from stories import follower, served, story
 
 from loadmanager.core.lease import Heartbeats
 from tests.testbed.faults.agent import SESSION_S, Agent
@@ -20,9 +20,8 @@ async def _until_after_a_report(after_s: float) -> None:
 async def _cut_off_after_a_pause(cluster: Cluster) -> Agent:
     """Return a sidecar whose session ends as if the heartbeats since its pause had not been."""
     cluster.service.half_tick_s = TICK_S / 2
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
-    agent = next(one for one in cluster.living if not one.leads and one.host.serving)
+    await served(cluster, 6)
+    agent = follower(cluster)
     session_id = agent.coordination.session.session_id
     await _until_after_a_report(0.1)
     agent.coordination.freeze()

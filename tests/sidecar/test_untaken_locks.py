@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from stories import place_all, story
+from stories import served, story
 
 from loadmanager.core import znodes
 from loadmanager.leader.untaken_orders import REST_S, TAKEN_WITHIN_FRACTION
@@ -32,8 +32,7 @@ def stop_taking(agent: Agent, patch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_what_a_broker_does_not_take_goes_to_another(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     agent = next(one for one in cluster.living if not one.leads)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not agent.host)
     with monkeypatch.context() as patch:
@@ -94,8 +93,7 @@ async def test_a_lock_that_somebody_holds_is_no_fault_of_the_broker(cluster: Clu
 async def test_a_registration_answers_for_no_former_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     former = next(one for one in cluster.living if not one.leads)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not former.host)
     stop_taking(former, monkeypatch)
@@ -114,8 +112,7 @@ async def test_a_registration_answers_for_no_former_one(
 async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     agent = next(one for one in cluster.living if not one.leads)
     other = next(host for host in cluster.hosts if host is not agent.host)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is other)
@@ -136,8 +133,7 @@ async def test_a_broker_gets_bundles_again_once_no_other_could_take_them(
 async def test_each_rest_is_longer_until_the_broker_takes_a_lock(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     agent = next(one for one in cluster.living if not one.leads)
     bundle = next(b for b in boundaries.bundles if cluster.server(b) is not agent.host)
     with monkeypatch.context() as patch:

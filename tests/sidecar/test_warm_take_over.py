@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stories import place_all, story
+from stories import place_all, served, story
 
 from loadmanager.core import znodes
 from loadmanager.core.errors import MalformedContent
@@ -133,7 +133,7 @@ async def test_a_new_leader_has_the_averages_streaks_and_rests_of_the_former_one
 
 @story(3, **THRESHOLD)
 async def test_the_course_of_the_balance_goes_on_under_the_next_leader(cluster: Cluster) -> None:
-    await place_all(cluster, await cluster.make_namespace(6))
+    await served(cluster, 6)
     watch = _leader_term(cluster.leader).optimality_watch
     await cluster.until(lambda: len(watch.course) >= 4)
     former = [one.at_ms for one in watch.course]
@@ -169,8 +169,7 @@ async def test_what_the_joint_strategy_learned_survives_its_leader(cluster: Clus
 
 @story(4, **THRESHOLD)
 async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(8)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 8)
     bundle = boundaries.bundles[0]
     leader = cluster.leader
     await _leader_term(leader).order_unload({bundle: cluster.server(bundle).name}, None)
@@ -185,8 +184,7 @@ async def test_a_bundle_unloaded_by_hand_rests_under_the_next_leader_too(cluster
 async def test_a_state_that_somebody_deleted_holds_up_no_orders_and_is_stored_again(
     cluster: Cluster,
 ) -> None:
-    boundaries = await cluster.make_namespace(6)
-    await place_all(cluster, boundaries)
+    boundaries = await served(cluster, 6)
     await cluster.until(lambda: znodes.STATE in cluster.service.dump())
     bundle, operator = boundaries.bundles[0], await cluster.operator()
     source = cluster.server(bundle)
@@ -202,8 +200,7 @@ async def test_a_state_that_somebody_deleted_holds_up_no_orders_and_is_stored_ag
 
 @story(5, **THRESHOLD)
 async def test_brokers_lost_under_the_former_leader_count_under_the_next(cluster: Cluster) -> None:
-    boundaries = await cluster.make_namespace(8)
-    await place_all(cluster, boundaries)
+    await served(cluster, 8)
     victims = [agent for agent in cluster.agents if not agent.leads][:2]
     for agent in victims:
         await agent.kill()
@@ -244,8 +241,7 @@ UNREADABLE = encode_standby(Standby(RoundMemory(), {}, joint=b"garbage"))
 def test_without_a_state_that_can_be_read_a_new_leader_begins_cold(content: bytes | None) -> None:
     @story(3, **THRESHOLD)
     async def tell(cluster: Cluster) -> None:
-        boundaries = await cluster.make_namespace(6)
-        await place_all(cluster, boundaries)
+        boundaries = await served(cluster, 6)
         await cluster.until(lambda: znodes.STATE in cluster.service.dump())
         operator = await cluster.operator()
         leader = cluster.leader

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from loadmanager.adapters.broker.http_control import CONNECTIONS
@@ -15,6 +16,7 @@ from loadmanager.adapters.clock import SystemClock
 from loadmanager.adapters.history import ThreadedHistory
 from loadmanager.agent.lease_terms import Displaced
 from loadmanager.agent.ownership_effects import PARALLEL
+from loadmanager.cli import main
 from loadmanager.common.settings_watch import tuned_by
 from loadmanager.common.task_groups import first_leaf
 from loadmanager.config import ConfigError
@@ -175,42 +177,50 @@ def test_no_renewal_waits_for_a_connection_behind_other_commands() -> None:
     assert CONNECTIONS >= PARALLEL + 2
 
 
-def _agent(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "loadmanager", "agent", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_the_command_tells_each_fault_of_the_configuration_and_its_place(tmp_path: Path) -> None:
     file = tmp_path / "lm.toml"
     file.write_text('[broker]\nid = "localhost:8080"\n[shedding]\nstrategy = "Nobody"\n')
-    ended = _agent("--config", str(file))
-    assert ended.returncode == 2
+    ended = CliRunner().invoke(main, ["agent", "--config", str(file)])
+    assert ended.exit_code == 2
     assert ended.stdout == ""
     told = f'{file}: [shedding] strategy = "Nobody"; expected one of '
     assert ended.stderr.startswith(told)
 
 
-def test_the_command_tells_why_it_cannot_listen() -> None:
+def test_the_command_tells_why_it_cannot_listen_and_how_many_connections_fit() -> None:
+    agent = f"{sys.executable} -m loadmanager agent"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = _agent(
-            "--set",
+        keys = (
             "broker.id=localhost:8080",
-            "--set",
             "sidecar.listen_host=127.0.0.1",
-            "--set",
             f"sidecar.listen_port={port}",
+            "log.format=json",
+        )
+        sets = " ".join(f"--set {key}" for key in keys)
+        ended = subprocess.run(
+            ["sh", "-c", f"ulimit -Sn 300; ulimit -Hn 500; exec {agent} {sets}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
     assert ended.returncode == 1
     assert "loadmanager agent: " in ended.stderr
     assert f"127.0.0.1 port {port}: address already in use, by " in ended.stderr
     assert f"(process {os.getpid()}); expected a free port as [sidecar] listen_port" in ended.stderr
     assert "Traceback" not in ended.stderr
+    said = ended.stdout + ended.stderr
+    (line,) = (one for one in said.splitlines() if "http.open_files.too_few" in one)
+    assert "500" in line
+    assert "244" in line
+    assert "[http] max_connections" in line
 
 
 def test_the_command_tells_that_an_address_is_not_this_host_s() -> None:
-    told = ["broker.id=localhost:8080", "sidecar.listen_host=192.0.2.1"]
-    ended = _agent(*(part for one in told for part in ("--set", one)))
+    sets = ["--set", "broker.id=localhost:8080", "--set", "sidecar.listen_host=192.0.2.1"]
+    command = [sys.executable, "-m", "loadmanager", "agent", *sets]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert "expected an address of this host as [sidecar] listen_host" in ended.stderr
 
@@ -227,26 +237,3 @@ def test_history_goes_where_the_configuration_says(tmp_path: Path) -> None:
     assert isinstance(history, ThreadedHistory)
     history.close(10.0)
     assert (history.wants(Stream.REPORTS), history.wants(Stream.ROUNDS)) == (True, False)
-
-
-def test_the_command_raises_its_limit_of_open_files_and_says_how_many_connections_fit() -> None:
-    agent = f"{sys.executable} -m loadmanager agent"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        keys = (
-            "broker.id=localhost:8080",
-            "sidecar.listen_host=127.0.0.1",
-            f"sidecar.listen_port={taken.getsockname()[1]}",
-        )
-        sets = " ".join(f"--set {key}" for key in (*keys, "log.format=json"))
-        ended = subprocess.run(
-            ["sh", "-c", f"ulimit -Sn 300; ulimit -Hn 500; exec {agent} {sets}"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    said = ended.stdout + ended.stderr
-    (line,) = (one for one in said.splitlines() if "http.open_files.too_few" in one)
-    assert "500" in line
-    assert "244" in line
-    assert "[http] max_connections" in line

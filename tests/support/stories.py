@@ -3,12 +3,25 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
+
+from loadmanager.core import znodes
 from loadmanager.core.bundles import Boundaries
-from loadmanager.core.ids import TopicName
-from tests.testbed.faults.cluster import Cluster, make_config, play, topic_in
+from loadmanager.core.hashing import lies_in, position
+from loadmanager.core.ids import BundleId, Namespace, TopicName, parse_topic
+from loadmanager.core.wire.policies import decode_boundaries
+from tests.testbed.faults.agent import Agent
+from tests.testbed.faults.cluster import NAMESPACE, Cluster, make_config, play, topic_in
+from tests.testbed.faults.host import Host
+from tests.testbed.faults.wires import LossPlace
+
+BY_HAND: dict[str, Any] = {"split": {"enabled": False}}
+"""The configuration of a cluster in which bundles are split only when a test says so."""
 
 Story = Callable[..., Awaitable[None]]
 
@@ -40,6 +53,19 @@ def story(
     return decorate
 
 
+def each_loss(writes: int) -> list[object]:
+    """Return a row for the loss of each request and reply; half are for the thorough suite."""
+    rows = itertools.product(range(writes), enumerate(LossPlace))
+    return [
+        pytest.param(number, place, marks=pytest.mark.thorough if (number + side) % 2 else ())
+        for number, (side, place) in rows
+    ]
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]:
     """Look every bundle up once, wait until all are served; return a topic of each."""
     topics = [topic_in(boundaries, bundle) for bundle in boundaries.bundles]
@@ -47,3 +73,99 @@ async def place_all(cluster: Cluster, boundaries: Boundaries) -> list[TopicName]
     await asyncio.gather(*(asking.look_up(topic) for topic in topics))
     await cluster.settled(boundaries.bundles)
     return topics
+
+
+async def served(cluster: Cluster, bundles: int = 4, name: Namespace = NAMESPACE) -> Boundaries:
+    """Make a namespace whose bundles are all served."""
+    boundaries = await cluster.make_namespace(bundles, name)
+    await place_all(cluster, boundaries)
+    return boundaries
+
+
+def follower(cluster: Cluster, *, serving: bool = True) -> Agent:
+    """Return a sidecar that does not lead, and whose broker serves something unless any will do."""
+    return next(a for a in cluster.living if not a.leads and (a.host.serving or not serving))
+
+
+def other_than(cluster: Cluster, *hosts: Host) -> Host:
+    return next(host for host in cluster.hosts if host not in hosts)
+
+
+def boundaries_now(cluster: Cluster) -> Boundaries:
+    """Return the bundles of `NAMESPACE` as they stand in the service."""
+    path = znodes.local_policies(NAMESPACE)
+    node = cluster.service.dump()[path]
+    return decode_boundaries(path, NAMESPACE, node.data, node.stat.version)
+
+
+def topics_in(boundaries: Boundaries, bundle: BundleId, count: int) -> list[TopicName]:
+    """Return different topics that fall in ``bundle``."""
+    names = (f"persistent://{boundaries.namespace}/t-{number}" for number in range(100_000))
+    topics = map(parse_topic, names)
+    found = (one for one in topics if boundaries.at(position(one, "crc32")) == bundle)
+    return list(itertools.islice(found, count))
+
+
+def publish(cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 100) -> None:
+    """Publish a message to each topic at its owner."""
+    for topic in topics:
+        for host in cluster.hosts:
+            host.broker.publish(topic, payload_bytes=payload_bytes)
+
+
+@asynccontextmanager
+async def looked_up(
+    cluster: Cluster, topics: Sequence[TopicName], pause_s: float = 0.003
+) -> AsyncIterator[None]:
+    """Look topics up beside every broker all the time; a lookup that fails fails the story.
+
+    A sidecar that is told to stop, or is not ready, is not asked.
+    """
+    answered = 0
+
+    async def keep_looking_up(host: Host) -> None:
+        nonlocal answered
+        for topic in itertools.cycle(topics):
+            await asyncio.sleep(pause_s)
+            agent = cluster.agent_of(host.name)
+            if agent not in cluster.living or agent.application is None or agent.stop.is_set():
+                continue
+            if agent.app.answering.readiness().ready:
+                owner = await agent.look_up(topic)
+                assert lies_in(position(topic, "crc32"), owner.bundle)
+                answered += 1
+
+    lookers = [asyncio.ensure_future(keep_looking_up(host)) for host in cluster.hosts]
+    try:
+        yield
+        await asyncio.sleep(1.0)
+    finally:
+        for looker in lookers:
+            looker.cancel()
+        for looker in lookers:
+            with suppress(asyncio.CancelledError):
+                await looker
+    assert answered > 10 * len(topics)
+
+
+@asynccontextmanager
+async def published(
+    cluster: Cluster, topics: Sequence[TopicName], payload_bytes: int = 1000
+) -> AsyncIterator[None]:
+    """Publish to topics all the time, not to all alike."""
+
+    async def keep_publishing() -> None:
+        while True:
+            for number, topic in enumerate(topics):
+                for host in cluster.hosts:
+                    for _ in range(1 + number % 4):
+                        host.broker.publish(topic, payload_bytes=payload_bytes)
+            await asyncio.sleep(0.25)
+
+    publishing = asyncio.ensure_future(keep_publishing())
+    try:
+        yield
+    finally:
+        publishing.cancel()
+        with suppress(asyncio.CancelledError):
+            await publishing
