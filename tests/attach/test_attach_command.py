@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,25 +70,47 @@ def test_nothing_is_asked_but_by_get_and_nobody_is_told_anything(pulsar: FakePul
     }
 
 
-def test_what_is_excluded_stays_and_says_so(pulsar: FakePulsar) -> None:
-    told = seen(pulsar, "--exclude", "bench/*")
-    assert told["proposals"] == []
-    assert set(told["staying"].values()) == {"bench/skew is excluded"}
-    assert "no move that is allowed makes it better" in told["verdict"]
+def grouped(pulsar: FakePulsar) -> None:
+    pulsar.groups["bench/skew"] = "apart"
 
 
-def test_pulsars_own_and_non_persistent_topics_stay(pulsar: FakePulsar) -> None:
+def non_persistent(pulsar: FakePulsar) -> None:
+    """Another domain hashes elsewhere: all bundles of the namespace are there."""
     first = pulsar.brokers[0]
     for topic in list(first.topics):
         first.topics[topic.replace("persistent:", "non-persistent:")] = first.topics.pop(topic)
     first.grows = {t.replace("persistent:", "non-persistent:"): g for t, g in first.grows.items()}
-    # Another domain hashes elsewhere: all bundles of the namespace are there.
-    told = seen(pulsar)
+
+
+@pytest.mark.parametrize(
+    ("set_up", "options", "why", "unless"),
+    [
+        (None, ["--exclude", "bench/*"], "bench/skew is excluded", None),
+        (grouped, [], "its namespace has an anti-affinity group", None),
+        (
+            non_persistent,
+            [],
+            "has non-persistent topics, which lose messages when they move",
+            "--move-non-persistent",
+        ),
+    ],
+)
+def test_what_stays_says_so(
+    pulsar: FakePulsar,
+    set_up: Callable[[FakePulsar], None] | None,
+    options: list[str],
+    *,
+    why: str,
+    unless: str | None,
+) -> None:
+    if set_up is not None:
+        set_up(pulsar)
+    told = seen(pulsar, *options)
     assert told["proposals"] == []
-    assert set(told["staying"].values()) == {
-        "has non-persistent topics, which lose messages when they move"
-    }
-    assert seen(pulsar, "--move-non-persistent")["proposals"] != []
+    assert set(told["staying"].values()) == {why}
+    assert "no move that is allowed makes it better" in told["verdict"]
+    if unless is not None:
+        assert seen(pulsar, unless)["proposals"] != []
 
 
 def test_isolated_namespaces_stay_among_their_brokers_and_others_away_from_those(
@@ -109,13 +132,6 @@ def test_isolation_that_is_not_understood_is_named(pulsar: FakePulsar) -> None:
     assert found.exit_code == 1
     assert "namespaceIsolationPolicies" in found.stderr
     assert "regular expressions" in found.stderr
-
-
-def test_a_namespace_with_an_anti_affinity_group_stays(pulsar: FakePulsar) -> None:
-    pulsar.groups["bench/skew"] = "apart"
-    told = seen(pulsar)
-    assert told["proposals"] == []
-    assert set(told["staying"].values()) == {"its namespace has an anti-affinity group"}
 
 
 def test_moves_are_bounded(pulsar: FakePulsar) -> None:

@@ -1,15 +1,24 @@
-"""The live page of `loadmanager attach --page`."""
+"""What `loadmanager attach --page` and `--metrics-port` show."""
 
 import http.client
 import json
+import math
+import socket
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attach_process import LIMIT_S, attached
+from click.testing import CliRunner
 from fake_pulsar import FakePulsar
 from page_events import event, free_port
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadmanager.attach.pulsar_balancer import SHEDDING
+from loadmanager.cli import main
 
 BALANCING = "/admin/v2/loadmanager/balancing"
 PAUSE = f"{BALANCING}/pause?by=live%20page&reason=a%20look%0Afirst"
@@ -42,14 +51,41 @@ def overview(port: int, mode: str, by: str = "") -> dict[str, Any]:
         time.sleep(0.1)
 
 
+def figures(port: int) -> dict[str, float]:
+    """Return what is served by name, tasks by state; nothing while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, ConnectionError):
+        return {}
+    return {
+        sample.labels.get("state", sample.name.removeprefix("loadmanager_attach_")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def until(port: int, **wanted: float) -> dict[str, float]:
+    """Wait for figures, and return all."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        found = figures(port)
+        if found and all(found[name] == value for name, value in wanted.items()):
+            return found
+        assert time.monotonic() < deadline_s, (wanted, found)
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("mode", ["observing", "active"])
 def test_what_attach_does_is_shown_to_this_host(
     pulsar: FakePulsar, tmp_path: Path, mode: str
 ) -> None:
-    port = free_port()
+    port, metrics_port = free_port(), free_port()
     more = ["--balance", "--settle", "0"] if mode == "active" else []
     options = ["--pulsar", pulsar.url, "--interval", "0.2", "--state-dir", str(tmp_path)]
-    with attached(*options, "--page", str(port), *more) as process:
+    shows = ["--page", str(port), "--metrics-port", str(metrics_port)]
+    with attached(*options, *shows, *more) as process:
         seen = overview(port, mode)
         assert seen["measure"] == "rate"
         assert seen["actions"] == (["pause", "resume"] if mode == "active" else [])
@@ -60,6 +96,14 @@ def test_what_attach_does_is_shown_to_this_host(
         if mode == "observing":
             code, why = ask(port, PAUSE, "PUT")
             assert (code, "makes no moves now" in why) == (503, True)
+            found = until(metrics_port, pulsar_shedding=1, balancing=0, brokers=3)
+            assert found["brokers_missing"] == 0
+            assert math.isclose(found["max_over_mean"], 3.0)
+            assert math.isclose(found["least_max_over_mean"], 9 / 8)
+            pulsar.dynamic[SHEDDING] = "false"
+            until(metrics_port, pulsar_shedding=0, balancing=0)
+        else:
+            until(metrics_port, pulsar_shedding=0, balancing=1, held=0, serving=5, failed=0)
         process.terminate()
         process.wait()
 
@@ -96,3 +140,13 @@ def test_the_page_pauses_and_resumes_as_the_command_does(
         assert by.rpartition(": ")[2] == "a look first"
         process.terminate()
         process.wait()
+
+
+def test_a_port_that_is_taken_is_named(pulsar: FakePulsar) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = ["attach", "--pulsar", pulsar.url, "--once", "--metrics-port", str(port)]
+        found = CliRunner().invoke(main, command)
+    assert found.exit_code == 1
+    assert f"--metrics-port {port}: " in found.stderr
+    assert "expected a free port" in found.stderr

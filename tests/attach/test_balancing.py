@@ -57,6 +57,10 @@ def balancing(
     return attached(*options(pulsar, state_dir, "--balance", *more)[1:])
 
 
+async def refuse(_: web.Request) -> web.Response:
+    return refused(401, "token expired")
+
+
 def test_one_round_moves_what_is_proposed_and_restores_the_settings(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
@@ -234,9 +238,6 @@ def test_only_one_thing_is_done(pulsar: FakePulsar, pair: tuple[str, str]) -> No
 
 
 def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar, state_dir: Path) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(401, "token expired")
-
     for name in list(pulsar.brokers[0].owned):
         pulsar.brokers[0].instead[f"/admin/v2/namespaces/{name}/unload"] = refuse
     with balancing(pulsar, state_dir) as process:
@@ -245,33 +246,21 @@ def test_a_missing_right_stops_it_and_says_which(pulsar: FakePulsar, state_dir: 
     assert pulsar.dynamic == {}
 
 
-def test_a_round_without_answers_moves_nothing_and_the_next_one_goes_on(
+async def unavailable(_: web.Request) -> web.Response:
+    return refused(503, "shutting down")
+
+
+def test_without_answers_nothing_moves_and_the_broker_that_was_named_may_be_gone_later(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
     path = f"{CONFIGURATION}/runtime"
-
-    async def fail(_: web.Request) -> web.Response:
-        return refused(500, "out of order")
-
     with balancing(pulsar, state_dir) as process:
         process.until("no move that is allowed makes it better")
         for broker in pulsar.brokers:
-            broker.instead[path] = fail
+            broker.instead[path] = unavailable
         process.until("nothing moves in this round")
-        for broker in pulsar.brokers:
+        for broker in pulsar.brokers[1:]:
             del broker.instead[path]
-        process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
-        process.terminate()
-        assert process.wait() == 0
-
-
-def test_the_broker_that_was_named_may_be_gone_later(pulsar: FakePulsar, state_dir: Path) -> None:
-    async def fail(_: web.Request) -> web.Response:
-        return refused(503, "shutting down")
-
-    with balancing(pulsar, state_dir) as process:
-        process.until("no move that is allowed makes it better")
-        pulsar.brokers[0].instead[f"{CONFIGURATION}/runtime"] = fail
         process.until('"verdict"', times=1 + sum('"verdict"' in line for line in process.lines))
         process.terminate()
         assert process.wait() == 0
@@ -281,9 +270,6 @@ def test_the_broker_that_was_named_may_be_gone_later(pulsar: FakePulsar, state_d
 def test_an_expired_token_stops_it_and_what_was_set_before_can_be_restored_later(
     pulsar: FakePulsar, state_dir: Path
 ) -> None:
-    async def refuse(_: web.Request) -> web.Response:
-        return refused(401, "token expired")
-
     with balancing(pulsar, state_dir) as process:
         process.until('"verdict"')
         for broker in pulsar.brokers:
@@ -316,38 +302,36 @@ def test_people_pause_it_and_have_it_go_on(pulsar: FakePulsar, state_dir: Path) 
     assert CliRunner().invoke(main, resume).exit_code == 0
 
 
-def test_nothing_moves_for_a_while_after_a_broker_left(pulsar: FakePulsar, state_dir: Path) -> None:
-    with balancing(pulsar, state_dir, "--most-moves", "1") as process:
+@pytest.mark.parametrize(
+    ("change", "options", "why"),
+    [
+        ("left", (), "a broker joined, left or restarted less than 120 s ago"),
+        ("restarted", (), "a broker joined, left or restarted less than 120 s ago"),
+        (
+            "left",
+            ("--settle", "0"),
+            "the sample began before a broker joined, left or restarted",
+        ),
+    ],
+)
+def test_nothing_moves_for_a_while_after_a_broker_left_or_restarted(
+    pulsar: FakePulsar, state_dir: Path, change: str, options: tuple[str, ...], why: str
+) -> None:
+    third, seconds = pulsar.brokers[2], 'process_cpu_seconds_total{cluster="research"}'
+    third.more_metrics = f"{seconds} 100.0"
+    with balancing(pulsar, state_dir, "--most-moves", "1", *options) as process:
         process.until('"serving"')
-        pulsar.brokers.pop()
-        process.until("a broker joined, left or restarted less than 120 s ago")
-        count = len(pulsar.unloads)
-        process.until("a broker joined, left or restarted less than 120 s ago", times=4)
-        assert len(pulsar.unloads) == count
+        if change == "left":
+            pulsar.brokers.pop()
+        else:
+            third.more_metrics = f"{seconds} 3.0"
+        process.until(why)
+        if not options:
+            count = len(pulsar.unloads)
+            process.until(why, times=3)
+            assert len(pulsar.unloads) == count
         process.terminate()
         assert process.wait() == 0
-
-
-def test_nothing_moves_on_a_sample_that_began_before_a_broker_left(
-    pulsar: FakePulsar, state_dir: Path
-) -> None:
-    with balancing(pulsar, state_dir, "--most-moves", "1", "--settle", "0") as process:
-        process.until('"serving"')
-        pulsar.brokers.pop()
-        process.until("the sample began before a broker joined, left or restarted")
-        process.terminate()
-        assert process.wait() == 0
-
-
-def test_nothing_moves_for_a_while_after_a_broker_restarted(
-    pulsar: FakePulsar, state_dir: Path
-) -> None:
-    third = pulsar.brokers[2]
-    third.more_metrics = 'process_cpu_seconds_total{cluster="research"} 100.0'
-    with balancing(pulsar, state_dir, "--most-moves", "1") as process:
-        process.until('"serving"')
-        third.more_metrics = 'process_cpu_seconds_total{cluster="research"} 3.0'
-        process.until("a broker joined, left or restarted less than 120 s ago")
 
 
 def test_it_tells_people_in_sentences(pulsar: FakePulsar, state_dir: Path) -> None:

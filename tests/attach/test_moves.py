@@ -222,34 +222,6 @@ async def test_an_order_follows_a_redirect_to_a_broker_of_the_cluster_only(
     assert "no broker of this cluster" in outcome.reason
 
 
-async def test_bundles_of_equal_ranges_move_one_after_the_other(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
-    first, same = move(pulsar), move(pulsar)
-    twin = parse_bundle(first.bundle.replace("bench/skew", "bench/twin"))
-    pulsar.brokers[0].owned.append(twin)
-    under_way: list[str] = []
-    most = 0
-
-    async def count(request: web.Request) -> web.Response:
-        nonlocal most
-        under_way.append(request.path)
-        most = max(most, len(under_way))
-        await asyncio.sleep(0.1)
-        under_way.remove(request.path)
-        bundle = request.path.removeprefix("/admin/v2/namespaces/").removesuffix("/unload")
-        pulsar.hand_over(bundle, pulsar.brokers[1])
-        return web.Response(status=204)
-
-    for bundle in (first.bundle, twin):
-        pulsar.brokers[0].instead[unload_path(bundle)] = count
-    moves = mover(admin, pulsar)
-    other = Move(bundle=twin, source=same.source, target=same.target)
-    outcomes = await asyncio.gather(moves.move(first), moves.move(other))
-    assert [one.state for one in outcomes] == ["serving", "serving"]
-    assert most == 1
-
-
 async def test_with_claims_clients_of_one_move_are_back_before_the_next_from_that_broker(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
@@ -271,11 +243,23 @@ async def test_with_claims_clients_of_one_move_are_back_before_the_next_from_tha
     assert began_s - ended_s >= PAUSE_RATIO * 0.1
 
 
-@pytest.mark.parametrize(("sources", "targets"), [((0, 0), (1, 2)), ((0, 1), (2, 2))])
-async def test_bundles_that_leave_or_enter_the_same_broker_move_one_after_the_other(
-    pulsar: FakePulsar, admin: PulsarAdmin, sources: tuple[int, int], targets: tuple[int, int]
+@pytest.mark.parametrize(
+    ("sources", "targets", "equal_ranges"),
+    [((0, 0), (1, 2), False), ((0, 1), (2, 2), False), ((0, 1), (1, 2), True)],
+)
+async def test_bundles_of_one_broker_or_of_equal_ranges_move_one_after_the_other(
+    pulsar: FakePulsar,
+    admin: PulsarAdmin,
+    sources: tuple[int, int],
+    *,
+    targets: tuple[int, int],
+    equal_ranges: bool,
 ) -> None:
     wanted = between(pulsar, sources, targets)
+    if equal_ranges:
+        twin = parse_bundle(wanted[0].bundle.replace("bench/skew", "bench/twin"))
+        pulsar.brokers[sources[1]].owned.append(twin)
+        wanted[1] = replace(wanted[1], bundle=twin, topic=None)
     under_way: list[str] = []
     most = 0
 

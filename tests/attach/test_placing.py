@@ -144,19 +144,38 @@ async def test_the_bundle_of_a_namespaces_policies_is_placed_before_pulsar_does_
     assert owners(pulsar, late) == {0: 2, 1: 2, 2: 2}
 
 
-async def test_nothing_is_placed_unless_it_is_asked_for(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+async def broken(_: web.Request) -> web.Response:
+    return refused(500, "no metrics")
+
+
+def not_asked_for(_: FakePulsar, balancer: Balancer) -> None:
     balancer.rules = Rules()
-    assert (await balanced(balancer, created(pulsar))).tasks == []
-    assert not any("tenants" in path for one in pulsar.brokers for path in one.asked)
 
 
-async def test_the_extensible_manager_is_left_to_itself(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
+def extensible(pulsar: FakePulsar, _: Balancer) -> None:
     pulsar.settings["loadManagerClassName"] = EXTENSIBLE
+
+
+def isolated_elsewhere(pulsar: FakePulsar, _: Balancer) -> None:
+    pulsar.isolation["none"] = {
+        "namespaces": ["bench/new"],
+        "primary": ["elsewhere.example.com"],
+        "secondary": [],
+        "auto_failover_policy": {
+            "policy_type": "min_available",
+            "parameters": {"min_limit": "1", "usage_threshold": "100"},
+        },
+    }
+
+
+@pytest.mark.parametrize("set_up", [not_asked_for, extensible, isolated_elsewhere])
+async def test_a_new_namespace_is_left_to_pulsar(
+    pulsar: FakePulsar, balancer: Balancer, set_up: Callable[[FakePulsar, Balancer], None]
+) -> None:
+    set_up(pulsar, balancer)
     assert (await balanced(balancer, created(pulsar))).tasks == []
+    asked = any("tenants" in path for one in pulsar.brokers for path in one.asked)
+    assert asked is (set_up is isolated_elsewhere)
 
 
 async def test_excluded_grouped_and_very_finely_cut_namespaces_are_left_to_pulsar(
@@ -172,27 +191,9 @@ async def test_excluded_grouped_and_very_finely_cut_namespaces_are_left_to_pulsa
     assert (await balanced(balancer, make)).tasks == []
 
 
-async def test_only_brokers_that_a_policy_names_are_chosen(
-    pulsar: FakePulsar, balancer: Balancer
-) -> None:
-    pulsar.isolation["none"] = {
-        "namespaces": ["bench/new"],
-        "primary": ["elsewhere.example.com"],
-        "secondary": [],
-        "auto_failover_policy": {
-            "policy_type": "min_available",
-            "parameters": {"min_limit": "1", "usage_threshold": "100"},
-        },
-    }
-    assert (await balanced(balancer, created(pulsar))).tasks == []
-
-
 async def test_while_a_broker_has_no_sample_nothing_is_placed(
     pulsar: FakePulsar, balancer: Balancer
 ) -> None:
-    async def broken(_: web.Request) -> web.Response:
-        return refused(500, "no metrics")
-
     def make() -> None:
         created(pulsar)()
         pulsar.brokers[2].instead["/metrics/"] = broken

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 from fake_pulsar import FakeBroker, FakePulsar, lies_in
-from pulsar_sidecars import PulsarSidecars, pulsar_sidecars
+from pulsar_sidecars import PulsarSidecar, PulsarSidecars, pulsar_sidecars
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
@@ -17,6 +17,7 @@ from loadmanager.core.bundle_task import TaskKind
 from loadmanager.core.ids import BundleId, Namespace, parse_broker, parse_full_topic
 from loadmanager.core.wire.records import encode_balancing
 from loadmanager.core.wire.standby import decode_standby
+from loadmanager.leader.term import LeaderTerm
 from loadmanager.ports.lookup import NamespaceUnknown
 from tests.testbed.memory import MemoryCoordination
 
@@ -49,6 +50,15 @@ async def start_all(sidecars: PulsarSidecars, **settings: object) -> None:
     await sidecars.ready()
 
 
+def term(sidecars: PulsarSidecars) -> tuple[PulsarSidecar, LeaderTerm]:
+    """Return the leader and its term."""
+    leader = sidecars.leader
+    assert leader is not None
+    leader_term = leader.application.leading.leader_term
+    assert leader_term is not None
+    return leader, leader_term
+
+
 def most_bundles(pulsar: FakePulsar) -> int:
     return max(len(one.grows) for one in pulsar.brokers)
 
@@ -65,10 +75,7 @@ async def test_traffic_on_one_broker_is_spread(
     await eventually(lambda: most_bundles(pulsar) <= 4)
     assert sum(len(one.grows) for one in pulsar.brokers) + len(pulsar.unserved) == 8
     assert pulsar.dynamic == OFF
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    leader, leader_term = term(sidecars)
     await eventually(lambda: {one.state.value for one in leader_term.tasks.ended} == {"serving"})
     # What was moved is seen where it is, and nothing is left under way.
     await eventually(lambda: not list(leader_term.tasks.tasks))
@@ -158,10 +165,7 @@ async def test_nothing_moves_while_somebody_has_switched_shedding_on(
 ) -> None:
     await start_all(sidecars)
     await eventually(lambda: most_bundles(pulsar) <= 4)
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    leader, leader_term = term(sidecars)
     pulsar.dynamic[SHEDDING] = "true"
     await eventually(lambda: "was switched on by others" in leader_term.look().balancing.reason)
     assert leader_term.look().balancing.mode is BalancingMode.OBSERVING
@@ -185,10 +189,7 @@ async def test_shedding_that_is_off_already_holds_the_leader_until_that_is_undon
 ) -> None:
     pulsar.dynamic[SHEDDING] = "false"
     await start_all(sidecars)
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    _, leader_term = term(sidecars)
     await eventually(lambda: "is overridden with false" in leader_term.look().balancing.reason)
     assert "end it, or delete that override" in leader_term.look().balancing.reason
     assert (pulsar.unloads, pulsar.dynamic) == ([], {SHEDDING: "false"})
@@ -256,10 +257,7 @@ async def test_what_somebody_has_unloaded_rests_under_the_next_leader_too(
 ) -> None:
     rarely = {"tick_interval_s": 0.3, "round_interval_s": 600, "settle_s": 0.5}
     await start_all(sidecars, leader=rarely, **OBSERVE)
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    leader, leader_term = term(sidecars)
     first, second = (parse_broker(one.name) for one in pulsar.brokers[:2])
     bundle = BundleId(pulsar.brokers[0].owned[0])
     await eventually(lambda: leader_term.tasks.assigned.get(bundle) == first)
@@ -308,10 +306,7 @@ async def test_a_bundle_that_is_too_large_is_cut_between_its_topics(
     first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
     await start_all(sidecars, split={"max_msgs_per_s": 1, "algorithm": algorithm})
     await eventually(lambda: all(whole not in one.owned for one in pulsar.brokers))
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    _, leader_term = term(sidecars)
 
     def bundles() -> list[str]:
         return [one for broker in pulsar.brokers for one in broker.owned]
@@ -335,10 +330,7 @@ async def test_a_split_that_pulsar_refuses_is_not_ordered_again(
     other = topic_beside(topic, whole)
     first.topics[other], first.grows[other] = [0.0] * 4, first.grows[topic]
     await start_all(sidecars, split={"max_msgs_per_s": 1})
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    leader, leader_term = term(sidecars)
 
     def splits() -> list[str]:
         return [one.state.value for one in leader_term.tasks.ended if one.kind is TaskKind.SPLIT]
@@ -386,10 +378,7 @@ async def test_groups_and_isolation_policies_are_entered_as_pulsar_has_them(
         },
     }
     await start_all(sidecars)
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    leader, leader_term = term(sidecars)
     await eventually(
         lambda: leader_term.look().view.policies.anti_affinity.get(NAMESPACE) == "apart"
     )
@@ -406,10 +395,7 @@ async def test_failure_domains_are_entered_as_pulsar_has_them(
     names = [one.name for one in pulsar.brokers]
     pulsar.domains |= {"east": {"brokers": names[:2]}, "west": {"brokers": names[2:]}}
     await start_all(sidecars, **OBSERVE)
-    leader = sidecars.leader
-    assert leader is not None
-    leader_term = leader.application.leading.leader_term
-    assert leader_term is not None
+    _, leader_term = term(sidecars)
 
     def seen() -> dict[str, str]:
         return {str(one): name for one, name in leader_term.look().view.policies.domains.items()}

@@ -49,6 +49,10 @@ def balance(pulsar: FakePulsar, state_dir: Path, *options: str) -> list[dict[str
     return [line["task"] for line in told if "task" in line]
 
 
+async def claim_to(_: web.Request) -> web.Response:
+    return web.Response(status=204)
+
+
 def test_one_bundle_with_all_traffic_is_cut_into_parts_that_are_alike(
     pulsar: FakePulsar, tmp_path: Path
 ) -> None:
@@ -72,19 +76,18 @@ def test_rounds_of_splits_and_moves_even_it_out(pulsar: FakePulsar, tmp_path: Pa
     assert counts[-1] <= 5
 
 
-def test_nothing_is_cut_unless_it_is_asked_for(pulsar: FakePulsar, tmp_path: Path) -> None:
-    assert balance(pulsar, tmp_path) == []
-    assert pulsar.brokers[0].owned == [WHOLE]
-
-
-def test_nothing_that_stays_is_cut(pulsar: FakePulsar, tmp_path: Path) -> None:
-    assert balance(pulsar, tmp_path, "--split", "--exclude", "bench/*") == []
-
-
-def test_a_bundle_with_one_busy_topic_is_not_cut(pulsar: FakePulsar, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "busy_topics"),
+    [((), 12), (("--split", "--exclude", "bench/*"), 12), (("--split",), 1)],
+    ids=["not asked for", "excluded", "one busy topic"],
+)
+def test_nothing_is_cut_that_is(
+    pulsar: FakePulsar, tmp_path: Path, options: tuple[str, ...], busy_topics: int
+) -> None:
     first = pulsar.brokers[0]
-    first.grows = dict([next(iter(first.grows.items()))])
-    assert balance(pulsar, tmp_path, "--split") == []
+    first.grows = dict(list(first.grows.items())[:busy_topics])
+    assert balance(pulsar, tmp_path, *options) == []
+    assert first.owned == [WHOLE]
 
 
 def test_what_would_be_cut_is_shown_without_acting(pulsar: FakePulsar) -> None:
@@ -103,9 +106,6 @@ def test_a_version_that_cannot_cut_there_says_so(pulsar: FakePulsar, tmp_path: P
 
 
 def test_parts_that_do_not_show_are_told(pulsar: FakePulsar, tmp_path: Path) -> None:
-    async def claim_to(_: web.Request) -> web.Response:
-        return web.Response(status=204)
-
     pulsar.brokers[0].instead[f"/admin/v2/namespaces/{WHOLE}/split"] = claim_to
     _, ended = balance(pulsar, tmp_path, "--split")
     assert ended["state"] == "timed_out"
@@ -137,9 +137,6 @@ def test_after_a_split_that_does_not_finish_no_other_begins(
 ) -> None:
     balance(pulsar, tmp_path, "--split")
     first = pulsar.brokers[0]
-
-    async def claim_to(_: web.Request) -> web.Response:
-        return web.Response(status=204)
 
     for part in first.owned:
         first.instead[f"/admin/v2/namespaces/{part}/split"] = claim_to

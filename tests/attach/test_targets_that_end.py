@@ -146,18 +146,15 @@ async def test_a_source_that_has_it_still_is_told_again(
     assert (outcome.state, transfer.stuck) == ("landed_elsewhere", False)
 
 
-async def test_so_is_one_whose_order_was_refused_when_it_had_left(
-    admin: PulsarAdmin, transfer: Transfer
+@pytest.mark.parametrize(
+    ("order_refused", "away_s"),
+    [(True, 1.0), (False, 1.4)],
+    ids=["its order was refused when it had left", "it is back long after the last attempt"],
+)
+async def test_so_is_one_where(
+    admin: PulsarAdmin, transfer: Transfer, order_refused: bool, away_s: float
 ) -> None:
-    transfer.refused = True
-    transfer.away_s = 1.0
-    freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
-
-
-async def test_so_is_one_that_is_back_long_after_the_last_attempt(
-    admin: PulsarAdmin, transfer: Transfer
-) -> None:
-    transfer.away_s = 1.4
+    transfer.refused, transfer.away_s = order_refused, away_s
     freed(transfer, await mover(admin, transfer.pulsar).move(transfer.move))
 
 
