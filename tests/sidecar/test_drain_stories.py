@@ -160,7 +160,7 @@ async def test_the_next_leader_goes_on_emptying(cluster: Cluster) -> None:
 async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: bool) -> None:
     await served(cluster, 12)
     agent = follower(cluster)
-    host, brokers = agent.host, lambda: cluster.leader.cluster_state.brokers
+    host = agent.host
     await drain(agent, host)
     await emptied(cluster, host)
     leaving = list(cluster.living) if every else [agent]
@@ -169,13 +169,16 @@ async def test_a_mark_outlives_restarts_of_sidecars(cluster: Cluster, every: boo
     for one in leaving:
         cluster.start(one.host)
     await cluster.ready()
-    assert brokers()[host.name].registration.draining
+    assert cluster.leader.cluster_state.brokers[host.name].registration.draining
     more = await cluster.make_namespace(12, Namespace("acme/more"))
     await asyncio.gather(*(cluster.leader.look_up(topic_in(more, b)) for b in more.bundles))
     await asyncio.sleep(5.0)
     assert host.serving == {}
     await cluster.agent_of(host.name).app.drain_requests.unmark(host.name)
-    await cluster.until(lambda: not brokers()[host.name].registration.draining, within_s=1.0)
+    await cluster.until(
+        lambda: not cluster.leader.cluster_state.brokers[host.name].registration.draining,
+        within_s=1.0,
+    )
 
 
 @story()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from loadmanager.reference_broker.outcomes import Accepted
 from stories import (
     BY_HAND,
     boundaries_now,
@@ -31,6 +30,7 @@ from loadmanager.ports.administration import BundleUnknown, Conflict, MergeRefus
 from loadmanager.ports.coordination import Operation, SetData
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import LookupRefused, Unavailable
+from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.agent import SESSION_S, Agent
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, order, topic_in
 from tests.testbed.faults.wires import LossPlace

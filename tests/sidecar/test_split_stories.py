@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from loadmanager.reference_broker.outcomes import Accepted
 from stories import (
     BY_HAND,
     boundaries_now,
@@ -25,6 +24,7 @@ from loadmanager.ports.administration import BundleUnknown, SplitRefused
 from loadmanager.ports.coordination import Disconnected
 from loadmanager.ports.leading import LeaderElsewhere
 from loadmanager.ports.lookup import Unavailable
+from loadmanager.reference_broker.changes import Accepted
 from tests.testbed.faults.cluster import NAMESPACE, Cluster, topic_in
 
 MIDDLE = SplitOrder("range_equally_divide")
