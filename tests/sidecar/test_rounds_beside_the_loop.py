@@ -205,7 +205,7 @@ async def test_a_leader_whose_rounds_hang_gives_up_its_term_and_blames_no_report
             sidecar.lead()
             assert sidecar.working is not None
             with pytest.raises(BaseExceptionGroup) as given_up:
-                await asyncio.wait_for(sidecar.working, 60)
+                await asyncio.wait_for(sidecar.working, 20)
             assert given_up.group_contains(TermGivenUp, match="3 rounds in a row")
             assert sidecar.registry.get_sample_value("loadmanager_brokers_left_out") == 0.0
     finally:

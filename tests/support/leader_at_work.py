@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 from waiting import eventually
 
 from loadmanager.adapters.clock import SystemClock
@@ -173,7 +174,8 @@ async def leader_at_work(
         term=Term(stat.version, coordination.session.session_id),
     )
     try:
-        yield at_work
+        with capture_logs():  # It takes seconds to print a traceback with the values in it.
+            yield at_work
     finally:
         await at_work.stop_leading()
         context.cluster_state.close()
